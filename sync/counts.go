@@ -38,7 +38,6 @@ func (s *Source) syncTable(ctx context.Context, at *attachment, urgent bool) err
 	}
 	s.dropCharges(r.now())
 	if !urgent {
-		s.resendRest(at, r.now())
 		s.table.Tick()
 	}
 	x := &countsOut{s: s, at: at}

@@ -102,13 +102,16 @@ func (g *group) currentFlush(l *link, unsent int64) *flush {
 	return f
 }
 
-// again sends the slots that changed during the flush: they count on other nodes until they are
-// told of, or a Lease is over.
+// again sends the slots that changed during the flush, and waits for those that were on their way:
+// they count on other nodes until they are told of, or a Lease is over.
 func (f *flush) again(l *link, at *attachment) {
-	if _, some := l.of.unsent(0); some && time.Now().Before(f.until) {
-		ctx, cancel := context.WithDeadline(context.Background(), f.until)
-		defer cancel()
-		_ = at.flush(ctx, l)
+	ctx, cancel := context.WithDeadline(context.Background(), f.until)
+	defer cancel()
+	for ctx.Err() == nil {
+		if _, some := l.of.unsent(0); !some || at.flush(ctx, l) != nil {
+			return
+		}
+		pauseFor(ctx, time.Millisecond)
 	}
 }
 

@@ -50,7 +50,11 @@ redis.call('PEXPIRE', KEYS[1], lease * 4)
 
 local at, nodes = string.match(redis.call('HGET', KEYS[3], 'nodes') or '', '^(%d+) (%d+)$')
 local age, leases = now - tonumber(at or 0), {}
-if held < 0 or ARGV[8] == '1' or age < 0 or age >= 1000 then
+if held < 0 and age >= 0 and age < 1000 then -- else all nodes would read all, after a loss
+  nodes = nodes + 1
+  redis.call('HSET', KEYS[3], 'nodes', string.format('%s %.0f', at, nodes))
+end
+if ARGV[8] == '1' or age < 0 or age >= 1000 then
   local all = redis.call('HGETALL', KEYS[1])
   nodes = 0
   for i = 1, #all, 2 do

@@ -3,6 +3,7 @@ package ratesync
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
@@ -26,7 +27,7 @@ func (at *attachment) serve(ctx context.Context, l *link) {
 		case <-l.wake:
 			event.Kind = cycle.Wake
 		}
-		if at.due.Swap(false) {
+		if at.due.Swap(false) || at.untilRest() == 0 {
 			event.Kind = cycle.Force
 		}
 		rate := time.Duration(at.rate.Load())
@@ -37,8 +38,18 @@ func (at *attachment) serve(ctx context.Context, l *link) {
 			l.of.setLost(next.Unreachable)
 		}
 		state = next
-		timer.Reset(wait)
+		timer.Reset(min(wait, at.untilRest()))
 	}
+}
+
+// untilRest returns how long it takes until the rest of what the server has forgotten is to be
+// sent, a long time where nothing is.
+func (at *attachment) untilRest() time.Duration {
+	when := at.rest.Load()
+	if when == 0 {
+		return math.MaxInt64
+	}
+	return time.Duration(max(0, when-at.to.r.now()))
 }
 
 // cycle is one sync cycle of a client, early or not, and what is noted of it. With flush it is the

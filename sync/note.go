@@ -30,8 +30,9 @@ func (r *Replicator) resendDue() bool {
 }
 
 // resend has every table send all live totals again if that is due. Keys that get a request go with
-// the next sync. The rest waits a random part of the time that the server takes for those of all
-// nodes, so that they leave it time for others.
+// the next sync. The rest waits a random part of the time in which the server can do it for all
+// nodes and others as well, and goes then, in a sync of its own: the syncs of nodes that began
+// together fall together.
 func (r *Replicator) resend(nodes int64) {
 	due := false
 	r.log(func(h *Health, now time.Time) (e *LogEntry) {
@@ -52,13 +53,19 @@ func (r *Replicator) resend(nodes int64) {
 	for _, s := range all {
 		if at := s.at.Load(); at != nil {
 			at.rest.Store(r.now() + rand.Int64N(int64(within)+1))
+			s.Wake() // its loop waits until then
 		}
 	}
 }
 
-// resendRest makes the rest dirty if it is time for that, or no time is left.
+// resendRest makes the rest dirty if it is time for that, or no time is left. Of what is charged
+// nothing is sent again.
 func (s *Source) resendRest(at *attachment, now int64) {
-	if when := at.rest.Load(); when != 0 && (now >= when || at.flushing) && at.rest.CompareAndSwap(when, 0) {
+	when := at.rest.Load()
+	if when == 0 || now < when && !at.flushing || !at.rest.CompareAndSwap(when, 0) {
+		return
+	}
+	if at.charger() == nil {
 		s.table.ResendRest()
 	}
 }

@@ -92,6 +92,9 @@ func (s *Source) sync(ctx context.Context, at *attachment, early bool) (lost uin
 		r.awaitRecord(ctx)
 	}
 	at.failed, at.answered = 0, 0
+	if !early {
+		s.resendRest(at, r.now())
+	}
 	if bans := s.bans.Load(); bans != nil {
 		at.failed, err = bans.Send(ctx, r.callTime(at), r.lost.Load())
 	}

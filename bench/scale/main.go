@@ -19,7 +19,12 @@ func main() {
 	d := flag.Duration("duration", 5*time.Second, "how long each figure is measured")
 	quick := flag.Bool("short", false, "as short as it goes")
 	only := flag.String("only", "", "a part only: units, clusters, far or nodes")
+	asks := flag.String("ask", "", "the URL of a Redis to ask as a strict zone does: prints the p99 in milliseconds")
 	flag.Parse()
+	if *asks != "" {
+		outside.Run(func(*outside.T) error { return askStrictly(*asks, *d) })
+		return
+	}
 	if *quick {
 		*d = time.Second
 	}

@@ -152,9 +152,9 @@ func CallTime(timeout, rate, trip time.Duration) time.Duration {
 }
 
 // ResendTime is the time over which nodes spread what they send again after a loss, each with so
-// many keys: twice what the server takes for it, up to a bound.
+// many keys: four times what the server takes for it, up to a bound.
 func ResendTime(nodes int64, keys int) time.Duration {
-	const each, most = 10 * time.Microsecond, 10 * time.Second
+	const each, most = 20 * time.Microsecond, 10 * time.Second
 	if keys > 0 && nodes > int64(most/each)/int64(keys) {
 		return most
 	}

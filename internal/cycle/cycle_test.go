@@ -79,7 +79,7 @@ func TestResendTime(t *testing.T) {
 		keys  int
 		want  time.Duration
 	}{
-		{1, 0, 0}, {3, 100, 3 * ms}, {100, 2000, 2 * s}, {100, 10_000, 10 * s}, {100, 10_001, 10 * s},
+		{1, 0, 0}, {3, 100, 6 * ms}, {100, 2000, 4 * s}, {100, 5000, 10 * s}, {100, 5001, 10 * s},
 		{1000, 1_000_000, 10 * s}, {1 << 60, 1 << 60, 10 * s}, {0, 10, 0},
 	} {
 		if got := ResendTime(c.nodes, c.keys); got != c.want {

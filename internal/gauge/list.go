@@ -17,8 +17,8 @@ const (
 	dirty
 	due
 	urgent
-	lists
 	inFlight
+	lists
 )
 
 // list is a queue of entries.

@@ -150,14 +150,15 @@ func (t *Table) restart(shared bool) {
 // Restart prepares for another Redis, which knows nothing of this node.
 func (t *Table) Restart() { t.restart(true) }
 
-// Unsent is how many keys Redis has another gauge of than this node.
+// Unsent is how many keys Redis has another gauge of than this node, or may have: what is on its way
+// is not there yet.
 func (t *Table) Unsent() (keys int) {
 	for i := range t.stripes {
 		st := &t.stripes[i]
 		st.mu.Lock()
-		for _, in := range [...]where{dirty, due, urgent} {
+		for _, in := range [...]where{dirty, due, urgent, inFlight} {
 			for e := st.lists[in].first; e != nil; e = e.next {
-				if e.own != e.sent || e.unsure {
+				if e.own != e.sent || e.unsure || in == inFlight && e.after != nowhere {
 					keys++
 				}
 			}
