@@ -91,7 +91,7 @@ func TestRetryAfterOfSmallLimitsHolds(t *testing.T) {
 	clients.Wait()
 }
 
-// livesByRetryAfter asks until it is denied, goes on for a while, waits, and is to be admitted then.
+// livesByRetryAfter asks until it is denied, goes on, waits, and is to be admitted then.
 func livesByRetryAfter(t *testing.T, nodes []*cluster.Node, path string) {
 	ask := func(i int) (status int, wait time.Duration) {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+nodes[i%len(nodes)].Addr+path, nil)
@@ -124,7 +124,7 @@ rounds:
 				t.Errorf("%s: %s to wait, and a moment later %s", path, wait, next)
 			}
 		}
-		time.Sleep(time.Until(told.Add(wait)))
+		redistest.Pause(time.Until(told.Add(wait)))
 		if status, more := ask(i + 1); status != http.StatusOK {
 			t.Errorf("%s: status %d after the %s that were told, and %s more", path, status, wait, more)
 		}

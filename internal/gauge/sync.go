@@ -12,9 +12,10 @@ type Message struct {
 	// Wanted is how many slots more are asked for, of a Limit, where Redis decides.
 	Wanted, Limit int64
 
-	entry   *entry
-	at      int64
-	waiters []*Waiter
+	entry    *entry
+	at       int64
+	waiters  []*Waiter
+	confirms bool // what the entry was to confirm when the message was made
 }
 
 // An Answer is what Redis says to a Message.
@@ -67,9 +68,9 @@ func (t *Table) Drain(now int64, all bool, most int, dst []Message) []Message {
 
 // message takes a key out of its list and says what is to be sent of it.
 func (st *stripe) message(e *entry, now int64) Message {
-	m := Message{ID: e.id, Own: e.own, entry: e, at: now}
+	m := Message{ID: e.id, Own: e.own, entry: e, at: now, confirms: e.confirm}
 	st.put(e, inFlight)
-	e.after = nowhere
+	e.after, e.confirm = nowhere, false
 	if len(e.waiters) > 0 {
 		m.Limit = e.waiters[0].limit
 		for len(e.waiters) > 0 && e.waiters[0].limit == m.Limit {
@@ -92,8 +93,8 @@ func (t *Table) Ack(m *Message, a Answer) (next Message, more bool) {
 	e.others, e.asked = a.Others, m.at
 	t.grant(st, m, a)
 	to := e.rest()
-	if e.confirm {
-		e.confirm, to = false, dirty
+	if m.confirms {
+		to = dirty
 	}
 	return t.arrive(st, e, to)
 }
@@ -105,7 +106,7 @@ func (t *Table) Fail(m *Message, err error) {
 	st := t.stripe(e.key)
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	e.unsure = e.unsure || !m.Ask
+	e.unsure, e.confirm = e.unsure || !m.Ask, e.confirm || m.confirms
 	for _, w := range append(m.waiters, e.waiters...) {
 		w.end(err)
 	}
@@ -150,8 +151,8 @@ func (t *Table) restart(shared bool) {
 // Restart prepares for another Redis, which knows nothing of this node.
 func (t *Table) Restart() { t.restart(true) }
 
-// Unsent is how many keys Redis has another gauge of than this node, or may have: what is on its way
-// is not there yet.
+// Unsent is how many keys Redis has another gauge of than this node, or may have: what is on its
+// way is not there yet.
 func (t *Table) Unsent() (keys int) {
 	for i := range t.stripes {
 		st := &t.stripes[i]
