@@ -58,6 +58,7 @@ type App struct {
 	warned   warning.Once
 	handlers int
 	registry config.Registry
+	units    map[string]bool   // names of zones in which a request may cost more than one
 	http     *caddyhttp.App    // nil before it has a handler
 	advised  []*config.Advised // before advice is given
 }
@@ -79,7 +80,7 @@ const redisShape = `write an object, like {"url": "redis://localhost:6379/0"}`
 
 // Provision prepares the connection to Redis and doesn't use it: caddy validate comes here as well.
 func (a *App) Provision(ctx caddy.Context) error {
-	a.ctx, a.logger, a.registry = ctx, ctx.Logger(), config.Registry{}
+	a.ctx, a.logger, a.registry, a.units = ctx, ctx.Logger(), config.Registry{}, map[string]bool{}
 	if a.StrictTimeout == 0 {
 		a.StrictTimeout = caddy.Duration(100 * time.Millisecond)
 	}
@@ -186,6 +187,9 @@ func (a *App) use(z *limits.Zone, where string) error {
 	if err := a.registry.Add(z.Settings, where); err != nil {
 		return err
 	}
+	if z.CountsUnits() {
+		a.units[z.Name] = true
+	}
 	a.config.Add(z)
 	return nil
 }
@@ -211,6 +215,11 @@ func (a *App) advise() {
 // Start puts this configuration in line.
 func (a *App) Start() error {
 	a.advise()
+	for z := range a.config.Zones { // which one name may have in several handlers
+		if a.units[z.Name] && z.ByDefault {
+			z.HideDraft()
+		}
+	}
 	a.config.Start()
 	return nil
 }

@@ -93,6 +93,8 @@ var attacks = map[string][]attack{
 	"docs/observability.md api":                        anything(100),
 	"docs/observability.md traced":                     anything(100),
 	"docs/operate.md api":                              anything(600),
+	"docs/cost.md points":                              {{send: "GET /api/search", most: 200}},
+	"docs/cost.md uploads":                             holdsNobody("it counts bytes, and these requests have none: TestTermsOfACostAddUp"),
 	"docs/login.md login":                              passwords(5),
 	"docs/login.md login (2)":                          passwords(5),
 	"docs/login.md login (3)":                          {{send: "POST /login", most: 5, fails: func(h http.Header) { h.Set("X-Login", "failed") }}},

@@ -50,6 +50,8 @@ func init() {
 //			empty_key     client_ip|skip|share|deny
 //			count_denied  [on|off]
 //			count_responses <code>...|{ <response matcher> }
+//			cost          <number>|<placeholder>|bytes [* <factor>]
+//			cost_default  <number>
 //			on_redis_loss local|divide|allow|deny
 //			early_sync    [on|off]
 //			bandwidth     <size>/s
@@ -86,9 +88,9 @@ func init() {
 // A rate is <number>/<window>: 100/1m, 10/s, 5/90s. In the limit of a zone the number may be a
 // placeholder, and limit_default has a number for each such window. <matchers> are one a line, as
 // in the definition of a named matcher. zone may stand several times, and so may match, where one
-// of them must match, except, where one of them is enough, and reserve; every other option stands
-// once. Next to a rate on the directive's own line, sync_rate and headers are the handler's. A
-// share is 25% or 0.25.
+// of them must match, except, where one of them is enough, reserve, and cost, whose lines add up;
+// every other option stands once. Next to a rate on the directive's own line, sync_rate and headers
+// are the handler's. A share is 25% or 0.25.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	p, err := parseHandler(d, nil, "")
 	if err != nil {
@@ -220,19 +222,24 @@ func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, matcher st
 	}
 	start := p.Token()
 	if args := p.RemainingArgs(); len(args) > 0 {
-		limits, err := parseRates(args, config.ParseRate)
+		unnamed := new(Zone)
+		limits, err := parseRates(args, unnamed.sized(config.ParseRate))
 		if misplaced := config.NoRateFirst(matcher, args); misplaced != nil {
 			err = misplaced
 		}
 		if err != nil {
 			return nil, placeAt(p.Token(), fmt.Errorf("parsing rate: %w", err))
 		}
-		p.unnamed = &Zone{Limits: limitsOf(limits)}
+		unnamed.Limits = limitsOf(limits)
+		p.unnamed = unnamed
 		p.given["rate"] = p.Token()
 		p.zones = []parsedZone{{"", p.unnamed, p.Token(), p.given}}
 	}
-	if err := p.options(p.given, p.option, "zone", "match", "except", "reserve"); err != nil {
+	if err := p.options(p.given, p.option, "zone", "match", "except", "reserve", "cost"); err != nil {
 		return nil, err
+	}
+	if z := p.unnamed; z != nil && z.countsUnits() && len(z.Headers) == 0 {
+		z.Headers = p.handler.Headers // which stand in the limit's own block
 	}
 	if len(p.zones) == 0 {
 		return nil, placeAt(start, errors.New("there is no limit; write a rate like `rate_limit 100/1m`, or a block with `zone login` in it, and in the zone's own block `limit 5/1m`"))
@@ -311,7 +318,7 @@ func (p *handlerParser) zone() error {
 		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, placeOf(p.zones[i].token))
 	}
 	z := parsedZone{name, new(Zone), token, optionTokens{}}
-	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, config.Zone) }, "match", "except", "reserve")
+	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, config.Zone) }, "match", "except", "reserve", "cost")
 	if err == nil {
 		if err = z.zone.setDefaults(); err != nil {
 			err = p.place(err, z.given, token)
@@ -339,7 +346,7 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (
 		z.Key, err = p.key()
 	case "limit":
 		var all []config.Rate
-		all, err = p.rates(config.ParseLimit)
+		all, err = p.rates(z.sized(config.ParseLimit))
 		z.Limits = limitsOf(all)
 	case "limit_default":
 		z.defaults, err = p.rates(config.ParseRate)
@@ -361,6 +368,8 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (
 		z.CountDenied, err = p.flag()
 	case "count_responses":
 		z.CountResponses, err = p.responses()
+	case "cost", "cost_default":
+		err = p.cost(z, option)
 	case "on_redis_loss":
 		z.OnRedisLoss, err = p.word()
 	case "early_sync":
@@ -488,6 +497,47 @@ func (p parser) events() (*int64, error) {
 }
 
 // bandwidth reads bytes a second.
+// cost adds an amount to what a request costs, or sets what one costs that brings none.
+func (p *handlerParser) cost(z *Zone, option string) (err error) {
+	if option == "cost_default" {
+		z.CostDefault, err = pointer(p.size(z))
+		return err
+	}
+	values, err := p.words()
+	if err != nil {
+		return err
+	}
+	t, sized, err := config.ParseCostTerm(values)
+	if z.Cost = append(z.Cost, t); sized {
+		z.size = values[0]
+	}
+	return err
+}
+
+// size reads a whole number, or a size.
+func (p *handlerParser) size(z *Zone) (int64, error) {
+	if p.CountRemainingArgs() == 1 {
+		value := p.RemainingArgs()[0]
+		if n, ok := config.ParseSize(value); ok {
+			z.size = value
+			return carried(n), nil
+		}
+		p.Prev()
+	}
+	return whole[int64](p.parser)
+}
+
+// sized returns a function that reads rates, of which the number may be a size.
+func (z *Zone) sized(parse func(string) (config.Rate, error)) func(string) (config.Rate, error) {
+	return func(s string) (config.Rate, error) {
+		text, size := config.SizeOf(s)
+		if size != "" {
+			z.size = size
+		}
+		return parse(text)
+	}
+}
+
 func (p parser) bandwidth() (config.Bandwidth, error) {
 	value, err := p.word()
 	if err != nil {

@@ -191,6 +191,14 @@ type Zone struct {
 	// request counts.
 	CountResponses *caddyhttp.ResponseMatcher `json:"count_responses,omitempty"`
 
+	// Cost is what a request takes of each limit, in units: the sum of its entries, rounded up, 0
+	// to 2^40. Default: 1.
+	Cost []config.CostTerm `json:"cost,omitempty"`
+
+	// CostDefault is the cost of a request whose placeholder in cost has no number, or whose body
+	// has no length, 0 to 2^40. Default: none; it must be given with these, and only there.
+	CostDefault *int64 `json:"cost_default,omitempty"`
+
 	// OnRedisLoss is the rule while Redis is unavailable: local (each node enforces the whole
 	// limit), divide (each enforces its share), allow (fail open) or deny (fail closed).
 	// Default: local.
@@ -221,6 +229,9 @@ type Zone struct {
 	// Caddyfile sets it where there is something to warn of. It changes nothing else. Default:
 	// none.
 	Source string `json:"source,omitempty"`
+
+	// size is a size that a limit or a cost is written as in a Caddyfile, like 10GiB, "" for none.
+	size string
 
 	// defaults are the values of limit_default in a Caddyfile, which setDefaults puts into Limits.
 	defaults []config.Rate
@@ -312,15 +323,17 @@ func checkNumbers(text []byte) error {
 
 // shapes are what to write where the JSON of a handler has a value of another type.
 var shapes = map[reflect.Type]string{
-	reflect.TypeFor[map[string]*Zone](): `write an object of zones by their names, like {"login": {"limits": [{"max_events": 5, "window": "1m"}]}}`,
-	reflect.TypeFor[Zone]():             zoneShape,
-	reflect.TypeFor[*Zone]():            zoneShape,
-	reflect.TypeFor[Limit]():            limitShape,
-	reflect.TypeFor[Ban]():              banShape,
-	reflect.TypeFor[*Ban]():             banShape,
-	reflect.TypeFor[[]Limit]():          "write a list; " + limitShape,
-	reflect.TypeFor[Reserve]():          reserveShape,
-	reflect.TypeFor[[]Reserve]():        "write a list; " + reserveShape,
+	reflect.TypeFor[map[string]*Zone]():  `write an object of zones by their names, like {"login": {"limits": [{"max_events": 5, "window": "1m"}]}}`,
+	reflect.TypeFor[Zone]():              zoneShape,
+	reflect.TypeFor[*Zone]():             zoneShape,
+	reflect.TypeFor[Limit]():             limitShape,
+	reflect.TypeFor[Ban]():               banShape,
+	reflect.TypeFor[*Ban]():              banShape,
+	reflect.TypeFor[[]Limit]():           "write a list; " + limitShape,
+	reflect.TypeFor[config.CostTerm]():   costShape,
+	reflect.TypeFor[[]config.CostTerm](): "write a list; " + costShape,
+	reflect.TypeFor[Reserve]():           reserveShape,
+	reflect.TypeFor[[]Reserve]():         "write a list; " + reserveShape,
 
 	reflect.TypeFor[float64]():                  "write a share as a number from 0 to 1, without quotes, like 0.25 for 25%, and 0 for off",
 	reflect.TypeFor[[]string]():                 `write a list of names, like ["draft"]`,
@@ -332,6 +345,7 @@ const (
 	zoneShape    = `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
 	matcherShape = `write each set of matchers as an object, like {"path": ["/health"]} or {"client_ip": {"ranges": ["10.0.0.0/8"]}}; named matchers are known in the sites of a Caddyfile only`
 	banShape     = `write an object, like {"for": "15m", "after": {"max_events": 3, "window": "10m"}}`
+	costShape    = `write each amount as an object, like {"units": 200} or {"bytes": true, "factor": 0.25}`
 	reserveShape = `write each reserve as an object, like {"share": 0.2, "match": [{"header": {"X-Plan": ["paid"]}}]}`
 	limitShape   = `write each rate as an object, like {"max_events": 100, "window": "1m"}`
 )
@@ -470,7 +484,17 @@ func (h *Handler) headerSetsOf(z *Zone) (answer.HeaderSets, error) {
 	if len(z.Headers) > 0 {
 		return answer.ParseHeaderSets(z.Headers)
 	}
-	return answer.ParseHeaderSets(h.Headers)
+	sets, err := answer.ParseHeaderSets(h.Headers)
+	if z.countsUnits() {
+		sets &^= answer.Draft // which is read as a number of requests
+	}
+	return sets, err
+}
+
+// countsUnits reports whether the zone counts something else than requests.
+func (z *Zone) countsUnits() bool {
+	c := config.Cost{Terms: z.Cost}
+	return !c.IsConstant() || c.Constant() != 1
 }
 
 // provisionZone makes a zone ready for requests. Cleanup releases it.
@@ -482,7 +506,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s config.Settings) 
 	}
 	o := limits.ZoneOptions{
 		Settings: s, Namespace: app.namespace, Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
-		Headers: sets, Waits: sets != 0 || !h.DisablePlaceholders,
+		Headers: sets, ByDefault: len(config.Headers) == 0, Waits: sets != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 		AfterErrors: h.afterErrors,
 	}

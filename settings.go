@@ -190,7 +190,7 @@ func (z *Zone) settings(inherited config.SyncRate, g globals) (s config.Settings
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. Each step runs, also where one before it has failed.
-	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), z.exactPath(&found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.costs(&s, &found), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), z.exactPath(&found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return config.Settings{}, nil, err
 	}
@@ -243,7 +243,7 @@ func (z *Zone) ofNoLimit() error {
 	for _, o := range []struct {
 		name  string
 		given bool
-	}{{"algorithm", z.Algorithm != ""}, {"burst", z.Burst != nil}, {"buckets", z.Buckets != nil}, {"queue", z.Queue != nil}, {"count_denied", z.CountDenied}, {"count_responses", z.CountResponses != nil}, {"reserve", len(z.Reserve) > 0}, {"ban", z.Ban != nil}} {
+	}{{"algorithm", z.Algorithm != ""}, {"burst", z.Burst != nil}, {"buckets", z.Buckets != nil}, {"queue", z.Queue != nil}, {"count_denied", z.CountDenied}, {"count_responses", z.CountResponses != nil}, {"cost", len(z.Cost) > 0}, {"reserve", len(z.Reserve) > 0}, {"ban", z.Ban != nil}} {
 		if o.given {
 			return wrongf(o.name, "it is about a limit, and the zone has none; add one, like `limit 100/1m`, or remove it")
 		}
@@ -565,6 +565,69 @@ func (z *Zone) responses(s *config.Settings) error {
 		if class := status < 10; class && (status < 2 || status > 5) || !class && status != http.StatusSwitchingProtocols && (status < 200 || status > 599) {
 			return wrongf(option, "%d is not the status of a response; write codes and classes like `count_responses 401 403` or `count_responses 4xx`", status)
 		}
+	}
+	return nil
+}
+
+// costs sets what a request takes.
+func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) error {
+	if len(z.Cost) == 0 {
+		switch {
+		case z.CostDefault != nil:
+			return wrongf("cost_default", "there is no cost that could lack a number; add one, like `cost {units}`, or remove it")
+		case z.size != "":
+			return wrongf("limit", "%s is a size, and the zone counts requests; add `cost bytes`, or write how many requests, like `limit 100/1m`", z.size)
+		}
+		return nil
+	}
+	s.Cost = config.Cost{Terms: z.Cost, Default: or(z.CostDefault, 0)}
+	for i := range z.Cost {
+		if err := z.costTerm(&z.Cost[i], found); err != nil {
+			return wrong("cost", err)
+		}
+	}
+	constant := s.Cost.IsConstant()
+	switch {
+	case constant && z.CostDefault != nil:
+		return wrongf("cost_default", "the cost is the same for all requests; remove it, or write a cost that comes with the request, like `cost {units}`")
+	case !constant && z.CostDefault == nil:
+		return wrongf("cost", "a request may come without it; add what it costs then, like `cost_default 10`")
+	case s.Cost.Default < 0 || s.Cost.Default > config.MaxCost:
+		return wrongf("cost_default", "%d is not between 0 and 2^40; write what such a request costs, like 10", s.Cost.Default)
+	case z.size != "" && !s.Cost.IsBytes():
+		return wrongf("cost", "%s is a size, and the zone doesn't count bytes alone; write `cost bytes`, or numbers without a unit", z.size)
+	case s.CountDenied:
+		return wrongf("count_denied", "with cost, a denied request would take what it costs, so that a few large ones lock a client out for long; remove one of the two")
+	case s.SyncRate == config.Strict:
+		return wrongf("sync_rate", "strict can't be combined with cost yet; write an interval, like `sync_rate 1s`, or remove cost")
+	case constant:
+		return admits(s)
+	}
+	return nil
+}
+
+// admits reports a cost that a limit never admits.
+func admits(s *config.Settings) error {
+	n := s.Cost.Constant()
+	for _, r := range s.Limits {
+		if size := s.Params(r).Compile().Size; r.From == "" && r.Limit > 0 && n > max(1, size) {
+			return wrongf("cost", "%d is more than %s ever admits at once, so nobody would be admitted; write at most %d", n, r, size)
+		}
+	}
+	return nil
+}
+
+// costTerm checks one amount.
+func (z *Zone) costTerm(t *config.CostTerm, found *[]warning.Warning) error {
+	if err := t.Check(); err != nil || t.Units == nil || t.Units.From == "" {
+		return err
+	}
+	if _, err := reqkey.Check(t.Units.From); err != nil { // its warnings are about keys
+		return err
+	}
+	if reqkey.NewNumber(t.Units.From).IsClients() {
+		*found = append(*found, warning.Warning{Code: warning.ClientsCost, Text: fmt.Sprintf(
+			"a client can send any %s, and so choose what its requests cost, 1 at least, unless a proxy replaces it; take the cost from what is asked for, as `map {path} {units}` does", t.Units.From)})
 	}
 	return nil
 }

@@ -20,6 +20,9 @@ type Record struct {
 	Took time.Duration
 	// Status is what was answered, 0 where that is not known.
 	Status int
+	// BodySize is how many bytes of the request's body were read, where Sized is set.
+	BodySize int64
+	Sized    bool
 
 	Method, Host, URI, Proto string
 	// RemoteIP is the address that the connection came from, ClientIP the client's as the server

@@ -34,6 +34,7 @@ const (
 	fieldScheme
 	fieldAgent
 	fieldReferer
+	fieldRead
 	fields
 )
 
@@ -74,6 +75,8 @@ func named(name string) field {
 		return fieldUser
 	case "headers", "request_headers":
 		return fieldHeaders
+	case "bytes_read":
+		return fieldRead
 	case "tls":
 		return fieldTLS
 	case "scheme", "requestscheme":
@@ -177,6 +180,9 @@ func (p *parser) json(prefix, line []byte, r *Record) (k kind, why string) {
 	}
 	if n, _, _, ok := decimal(v.text(fieldStatus)); ok && n > 0 && n < 1000 {
 		r.Status = int(n)
+	}
+	if n, _, _, ok := decimal(v.text(fieldRead)); ok && n >= 0 {
+		r.BodySize, r.Sized = n, true
 	}
 	r.TLS = len(v[fieldTLS]) > 0 && v[fieldTLS][0] == '{' || string(v.text(fieldScheme)) == "https"
 	p.setTexts(r, v.text(fieldMethod), v.text(fieldHost), v.text(fieldURI), v.text(fieldProto), v.text(fieldRemote), v.text(fieldClient), v.text(fieldUser))

@@ -87,6 +87,8 @@ func NewResponder(o Options) *Responder {
 		status: http.StatusServiceUnavailable, err: routed(http.StatusServiceUnavailable, "rate limit unavailable"),
 		problem: problem(reducedCapacity, http.StatusServiceUnavailable), code: grpcUnavailable, text: "rate limit unavailable",
 	}
+	large := &all.replies[TooLarge]
+	large.err = routed(o.Status, "the request costs more than the rate limit admits at once")
 	all.replies[TooEarly] = reply{
 		status: http.StatusTooEarly, err: routed(http.StatusTooEarly, "rate limit exceeded by early data, whose sender is not proven"),
 		problem: tooEarlyProblem, fixed: true,
@@ -128,6 +130,9 @@ type Denial struct {
 	Fields *Fields
 	// Begins is set where a ban begins with this request.
 	Begins bool
+	// Cost is what the request costs in that zone, 0 where all of its requests cost one unit, and
+	// Most what is ever admitted at once.
+	Cost, Most int64
 }
 
 // A ShadowDenial is a denial by zones in shadow mode, which denied nobody: the one with the longest
@@ -168,7 +173,7 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	seconds := int64(0) // there is nothing to wait for where an operator has barred the key
 	if a.fixed {
 		d.Results = nil
-	} else {
+	} else if d.Reason != TooLarge {
 		seconds = retryAfterSeconds(d.Wait, o.Jitter)
 	}
 	repl := reqkey.ReplacerOf(r)
@@ -192,10 +197,16 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	f.addResults(w.Header(), o.Headers, d.Results, d.Now)
 	if isGRPC(r) {
 		f.writeTo(w.Header())
-		writeGRPC(w, a.code, o.textOf(repl, a, seconds), pushback(d.Wait, o.Jitter))
+		if d.Reason == TooLarge {
+			writeGRPC(w, a.code, string(d.appendCosts(nil)), -1)
+		} else {
+			writeGRPC(w, a.code, o.textOf(repl, a, seconds), pushback(d.Wait, o.Jitter))
+		}
 		return nil
 	}
-	f.addNumber("Retry-After", seconds)
+	if d.Reason != TooLarge {
+		f.addNumber("Retry-After", seconds)
+	}
 	f.addReady("Cache-Control", "no-store")
 	if o.isRouted(r, a.err) {
 		f.writeTo(w.Header())

@@ -42,17 +42,34 @@ func writeResponse(w http.ResponseWriter, r *http.Request, status int, body []by
 
 // problem begins problem details (RFC 9457).
 func problem(begin string, status int) []byte {
-	return []byte(begin + `,"status":` + strconv.Itoa(status) + `,"detail":"Try again in `)
+	return []byte(begin + `,"status":` + strconv.Itoa(status) + `,"detail":"`)
+}
+
+// appendCosts says that a request costs too much.
+func (d *Denial) appendCosts(b []byte) []byte {
+	b = append(b, "This costs "...)
+	b = strconv.AppendInt(b, d.Cost, 10)
+	b = append(b, ". At most "...)
+	b = strconv.AppendInt(b, d.Most, 10)
+	return append(b, " are admitted at once."...)
 }
 
 // appendProblem appends problem details.
 func (o *Responder) appendProblem(b []byte, d *Denial, seconds int64) []byte {
 	b = append(b, o.replies[d.Reason].problem...)
-	b = strconv.AppendInt(b, seconds, 10)
-	if seconds == 1 {
-		b = append(b, ` second."`...)
-	} else {
+	switch {
+	case d.Reason == TooLarge:
+		b = append(d.appendCosts(b), '"')
+	case seconds == 1:
+		b = append(b, `Try again in 1 second."`...)
+	default:
+		b = append(b, `Try again in `...)
+		b = strconv.AppendInt(b, seconds, 10)
 		b = append(b, ` seconds."`...)
+	}
+	if d.Cost > 0 {
+		b = append(b, `,"cost":`...)
+		b = strconv.AppendInt(b, d.Cost, 10)
 	}
 	if d.Reason != Unavailable {
 		b = appendViolated(b, d.Results)

@@ -85,6 +85,8 @@ type LoggedDenial struct {
 	// Limit is the one with the longest wait, Wait that wait.
 	Limit int64
 	Wait  time.Duration
+	// Cost is what the request costs, 0 where all requests of the zone cost one unit.
+	Cost int64
 	// Shadow is set where the limit is not enforced, so that nobody was denied.
 	Shadow bool
 }
@@ -186,6 +188,9 @@ func (l *DenialLog) Banned(r LoggedDenial, length time.Duration) {
 // Early data proves no address, so its line has none.
 func (l *DenialLog) fieldsOf(r LoggedDenial) []zap.Field {
 	fields := []zap.Field{zap.String("zone", l.Zone), zap.Duration("wait", r.Wait), zap.Int64("limit", r.Limit)}
+	if r.Cost > 0 {
+		fields = append(fields, zap.Int64("cost", r.Cost))
+	}
 	printable := func(name, text string) zap.Field { return zap.String(name, reqkey.Printable(text)) }
 	if reqkey.IsEarly(r.Request) {
 		fields = append(fields, zap.Bool("early_data", true))

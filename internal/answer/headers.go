@@ -167,8 +167,8 @@ func (f *Fields) addDraft(results []Result) {
 		b = append(b, r.Policy.quoted...)
 		b = append(b, ";r="...)
 		b = strconv.AppendInt(b, integer(r.Remaining), 10)
-		if r.Policy.Concurrent && r.Allowed {
-			continue // nobody knows when there is more
+		if r.Policy.Concurrent && r.Allowed || r.TooLarge {
+			continue // nobody knows when there is more, or it doesn't help
 		}
 		b = append(b, ";t="...)
 		b = strconv.AppendInt(b, integer(ceilSeconds(r.reset())), 10)

@@ -1,6 +1,7 @@
 package answer
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -27,21 +28,22 @@ func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, results []Re
 	if len(results) == 1 && (wait == 0 || zone == results[0].Policy.Zone) {
 		only := &results[0]
 		p, limit, remaining, reset, used := only.Policy, only.Limit, only.Remaining, ceilSeconds(only.reset()), only.used()
-		if wait == 0 && limit == p.Limit && used == p.Limit-remaining {
+		if wait == 0 && only.Cost == 0 && limit == p.Limit && used == p.Limit-remaining {
 			repl.Map(func(name string) (any, bool) { // of 32 bytes, for most requests
-				return lookUp(name, "", 0, []values{{p, p.Limit, remaining, reset, p.Limit - remaining}})
+				return lookUp(name, "", 0, []values{{p, p.Limit, remaining, reset, p.Limit - remaining, 0}})
 			})
 			return
 		}
+		cost := only.Cost
 		repl.Map(func(name string) (any, bool) {
-			return lookUp(name, p.Zone, wait, []values{{p, limit, remaining, reset, used}})
+			return lookUp(name, p.Zone, wait, []values{{p, limit, remaining, reset, used, cost}})
 		})
 		return
 	}
 	all := make([]values, len(results))
 	for i := range results {
 		r := &results[i]
-		all[i] = values{r.Policy, r.Limit, r.Remaining, ceilSeconds(r.reset()), r.used()}
+		all[i] = values{r.Policy, r.Limit, r.Remaining, ceilSeconds(r.reset()), r.used(), r.Cost}
 	}
 	repl.Map(func(name string) (any, bool) { return lookUp(name, zone, wait, all) })
 }
@@ -50,7 +52,11 @@ func setPlaceholders(repl *caddy.Replacer, zone string, wait int64, results []Re
 type values struct {
 	policy                        *Policy
 	limit, remaining, reset, used int64
+	cost                          int64 // as in a Result
 }
+
+// left is how many requests of the same cost remain.
+func (v *values) left() int64 { return leftOf(v.remaining, v.cost) }
 
 // used is how much of a limit is spent.
 func (r *Result) used() int64 { return max(0, r.Size-r.Remaining) }
@@ -89,6 +95,8 @@ func lookUp(name, exceeded string, wait int64, all []values) (any, bool) {
 		return shown.reset, true
 	case "used":
 		return shown.used, true
+	case "cost":
+		return max(0, cmp.Or(shown.cost, 1)), true
 	}
 	return nil, false
 }
@@ -97,8 +105,8 @@ func lookUp(name, exceeded string, wait int64, all []values) (any, bool) {
 func tightestOf(all []values, zone string) (shown *values) {
 	for i := range all {
 		v := &all[i]
-		if v.policy.Zone == zone && (shown == nil || v.remaining < shown.remaining ||
-			v.remaining == shown.remaining && v.policy.Window > shown.policy.Window) {
+		if v.policy.Zone == zone && (shown == nil || v.left() < shown.left() ||
+			v.left() == shown.left() && v.policy.Window > shown.policy.Window) {
 			shown = v
 		}
 	}

@@ -3,6 +3,7 @@ package answer
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -26,6 +27,8 @@ type Policy struct {
 	// Fixed is set for a fixed window, which frees all of its limit at its end. The other
 	// algorithms give it back bit by bit.
 	Fixed bool
+	// Bytes is set where the limit counts them.
+	Bytes bool
 	// Concurrent is set where requests that run are counted: there is no window then.
 	Concurrent bool
 
@@ -54,6 +57,9 @@ func (p Policy) Compile(sets HeaderSets) *Policy {
 		if p.tail = `;qu="concurrent-requests"`; !p.Concurrent {
 			p.tail = fmt.Sprintf(";w=%d", max(integer(ceilSeconds(p.Window)), 1))
 		}
+		if p.Bytes {
+			p.tail = `;qu="content-bytes"` + p.tail
+		}
 		if !p.Varies {
 			p.item = fmt.Sprintf("%s;q=%d%s", quoted, integer(p.Limit), p.tail)
 		}
@@ -64,6 +70,13 @@ func (p Policy) Compile(sets HeaderSets) *Policy {
 		p.windowRemaining = http.CanonicalHeaderKey("X-RateLimit-Remaining-" + name)
 	}
 	return &p
+}
+
+// WithoutDraft returns the policy of which the draft's headers don't tell.
+func (p *Policy) WithoutDraft() *Policy {
+	c := *p
+	c.sets &^= Draft
+	return &c
 }
 
 // kongWindows are the windows that have a name in Kong's headers. Others are told in seconds.
@@ -93,9 +106,29 @@ type Result struct {
 	// RetryAfter is how long a denied request must wait to be admitted, 0 where that is unknown. A
 	// limit that admits has one where the request took its last unit and keeps it.
 	RetryAfter time.Duration
+	// Cost is how many units the request takes, 0 for one, and Free for none. TooLarge is set where
+	// the limit never admits as many at once.
+	Cost     int64
+	TooLarge bool
 	// MoreAfter is how long until more remains: of a fixed window all of it, of others the next
 	// unit.
 	MoreAfter time.Duration
+}
+
+// Free is the Cost of a request that takes nothing.
+const Free = -1
+
+// left returns how many requests of the same cost remain.
+func (r *Result) left() int64 { return leftOf(r.Remaining, r.Cost) }
+
+func leftOf(remaining, cost int64) int64 {
+	switch {
+	case cost > 1:
+		return remaining / cost
+	case cost == Free:
+		return math.MaxInt64
+	}
+	return remaining
 }
 
 // reset returns how long until there is more to be had, in the terms of the limit's algorithm. It
@@ -106,7 +139,7 @@ func (r *Result) reset() time.Duration {
 		return r.RetryAfter
 	case r.Policy.Concurrent:
 		return 0 // nobody knows
-	case !r.Allowed:
+	case !r.Allowed && !r.TooLarge:
 		return r.Policy.Window
 	case r.Policy.Fixed || r.Remaining <= 0:
 		return r.MoreAfter
@@ -132,7 +165,7 @@ func tightest(results []Result) *Result {
 	best := &results[0]
 	for i := range results[1:] {
 		r := &results[i+1]
-		if r.Remaining < best.Remaining || r.Remaining == best.Remaining && r.Policy.Window > best.Policy.Window {
+		if r.left() < best.left() || r.left() == best.left() && r.Policy.Window > best.Policy.Window {
 			best = r
 		}
 	}

@@ -22,6 +22,9 @@ const (
 	TooEarly
 	// Unavailable is a zone that fails closed while Redis is unavailable: 503.
 	Unavailable
+	// TooLarge is a request that costs more than is ever admitted at once: 429, and not worth a
+	// second try.
+	TooLarge
 	// WouldDeny is a denial by a zone in shadow mode, which denied nobody.
 	WouldDeny
 	// Skipped is a zone that doesn't limit the request.
@@ -34,7 +37,7 @@ const (
 	Barred = NotAsked + 1
 )
 
-var reasonNames = [...]string{"admitted", "denied", "reserved", "banned", "too_early", "unavailable", "would_deny", "skipped", "not_asked", "denied"}
+var reasonNames = [...]string{"admitted", "denied", "reserved", "banned", "too_early", "unavailable", "too_large", "would_deny", "skipped", "not_asked", "denied"}
 
 // String returns the name of a reason in metrics and answers.
 func (r Reason) String() string { return reasonNames[r] }

@@ -52,8 +52,17 @@ func inJSON(option, value string) string {
 		return `"default": ` + n
 	case "events":
 		return `"max_events": ` + value
-	case "queue", "burst", "buckets", "max_keys", "concurrent", "ipv4_prefix", "ipv6_prefix":
+	case "queue", "burst", "buckets", "max_keys", "concurrent", "cost_default", "ipv4_prefix", "ipv6_prefix":
 		return fmt.Sprintf("%q: %s", option, value)
+	case "cost":
+		if value == "bytes" {
+			return `"cost": [{"bytes": true}]`
+		}
+		amount, _, _ := strings.Cut(value, " ")
+		if _, err := strconv.Atoi(amount); err != nil {
+			amount = quoted(amount)
+		}
+		return `"cost": [{"units": ` + amount + `}]`
 	case "window", "algorithm", "sync_rate", "key", "empty_key", "on_redis_loss", "bandwidth":
 		return fmt.Sprintf("%q: %s", option, quoted(value))
 	case "enforce":

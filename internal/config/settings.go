@@ -84,6 +84,8 @@ type Settings struct {
 	Ban         Ban
 	// CountsDenials is set of what DenialsOf returns, which is no zone.
 	CountsDenials bool
+	// Cost is what a request takes. Zones of one name may have different ones, as counts are units.
+	Cost Cost
 	// Reserve are the shares that are kept for classes of requests. Which requests these are is no
 	// setting, as Matchers are none.
 	Reserve []Reserve

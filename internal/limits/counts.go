@@ -8,6 +8,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -27,6 +28,9 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if names := p.KeyNames; p.LogKeys && names.Wants(p.ask.Key, e.Now) {
 		names.Leave(p.ask.Key, p.Template.Text(p.ask.Raw))
 	}
+	if p.cost != nil && p.isTooLarge() {
+		return e.refuseTooLarge(p)
+	}
 	var buffer [2]strict.Verdict
 	if all, ok := p.recall(e.Now, buffer[:0]); ok && p.Forked == nil { // a fork looks into Redis
 		return e.decided(p, all, p.Redis.Strict.Nothing(e.Now))
@@ -44,7 +48,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 			return says
 		}
 	}
-	if p.OnRedisLoss != config.LossLocal && (lost || p.IsUnavailable(p.ask.Raw)) {
+	if p.OnRedisLoss != config.LossLocal && p.ask.N > 0 && (lost || p.IsUnavailable(p.ask.Raw)) {
 		var says verdict
 		if p.limits, says = p.failOver(p.limits, slowed); says != admits {
 			return says
@@ -57,8 +61,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	}
 	allowed := true
 	for i := range p.limits {
-		e.receipts = slices.Grow(e.receipts, 1)[:len(e.receipts)+1]
-		l, t := &p.limits[i], &e.receipts[len(e.receipts)-1]
+		l, t := &p.limits[i], e.receipt()
 		if says == peeked {
 			l.Peek(&p.ask, t)
 		} else {
@@ -70,6 +73,12 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 		return says
 	}
 	return max(says, e.judge(p, nil))
+}
+
+// receipt appends one for the next limit, to be filled in.
+func (e *Evaluation) receipt() *table.Taken {
+	e.receipts = slices.Grow(e.receipts, 1)[:len(e.receipts)+1]
+	return &e.receipts[len(e.receipts)-1]
 }
 
 // failOver applies a zone's on_redis_loss. This node decides where it admits, by the limits that

@@ -27,7 +27,7 @@ func (z *Zone) appendEarlyKey(dst []byte, r *http.Request, vars map[string]any) 
 }
 
 // isProven reports whether an address has no part in which requests in early data the zone is for,
-// and in its limits.
+// and in its limits and costs.
 func (z *Zone) isProven(r *http.Request) bool {
 	for i := range z.AllLimits {
 		if n := z.AllLimits[i].Number; n != nil && !n.IsProven() {
@@ -39,5 +39,5 @@ func (z *Zone) isProven(r *http.Request) bool {
 			return false
 		}
 	}
-	return config.MatchersAreProven(z.Matchers, r) && config.MatchersAreProven(z.Except, r)
+	return z.cost.isProven() && config.MatchersAreProven(z.Matchers, r) && config.MatchersAreProven(z.Except, r)
 }

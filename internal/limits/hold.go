@@ -44,7 +44,9 @@ func (e *Evaluation) Results() []answer.Result {
 		for j := range p.limits {
 			d := &e.results[p.first+j]
 			p.limits[j].Tell(&e.receipts[p.first+j].Decision, d)
-			d.Shadow = p.shadow
+			if d.Shadow = p.shadow; p.cost != nil {
+				p.tell(d)
+			}
 		}
 	}
 	return e.results

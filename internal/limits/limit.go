@@ -43,10 +43,14 @@ func (l *Limit) Take(key keys.Key, raw []byte, now, n int64, want algorithms.Wan
 	return l.Table.Take(l.Enforced, key, raw, now, n, want)
 }
 
-// Decide has t say what is decided on a, under the limit.
+// Decide has t say what is decided on a, under the limit. What costs nothing is admitted, however
+// the limit stands.
 func (l *Limit) Decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
 	a.Limit, a.Want = l.Enforced, want
 	l.Table.Decide(a, t)
+	if a.N == 0 {
+		t.Allowed, t.Delay, t.Retry = true, 0, 0
+	}
 }
 
 // Params describes the limit to its algorithm. In the place of an overridden one, burst and queue
@@ -148,6 +152,7 @@ func (l *Limit) Tell(d *algorithms.Decision, r *answer.Result) {
 	r.Remaining = d.Remaining
 	r.RetryAfter = d.Retry
 	r.MoreAfter = l.MoreAfter(d)
+	r.Cost, r.TooLarge = 0, false
 	if l.others != 0 {
 		l.shrink(r)
 	}

@@ -51,6 +51,8 @@ const (
 	// don't count.
 	denies
 	reserved
+	// tooLarge has limits that never admit what the request costs.
+	tooLarge
 	// The others ask no limit: the request has no key, Redis is unavailable, an operator denies all
 	// requests of the key, or it is banned.
 	noKey
@@ -60,12 +62,15 @@ const (
 )
 
 // isDecision reports whether limits or slots decided.
-func (v verdict) isDecision() bool { return v <= peeked || v == denies || v == reserved }
+func (v verdict) isDecision() bool { return v <= peeked || v >= denies && v <= tooLarge }
 
 // reason returns what metrics say of a denial.
 func (v verdict) reason() answer.Reason {
-	if v == reserved {
+	switch v {
+	case reserved:
 		return answer.Reserved
+	case tooLarge:
+		return answer.TooLarge
 	}
 	return answer.Denied
 }
@@ -78,8 +83,12 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 	p := &parts[at]
 	*p = part{}
 	none := false
-	e.keys, p.empty, none = z.AppendKey(e.keys, r, reqkey.Vars(r))
+	vars := reqkey.Vars(r)
+	e.keys, p.empty, none = z.AppendKey(e.keys, r, vars)
 	p.Zone, p.ask.Raw, p.ask.N = z, e.keys[start:], 1
+	if z.cost != nil {
+		p.costs(r, vars)
+	}
 	if none {
 		p.says = noKey
 		return parts
@@ -99,8 +108,9 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 type Outcome struct {
 	// Denied is set where a limit denies, or would in Shadow mode.
 	Denied, Shadow bool
-	// Reserved is set where it denies only until others get back what they have reserved.
-	Reserved bool
+	// Reserved is set where it denies only until others get back what they have reserved, TooLarge
+	// where it never admits what the request costs.
+	Reserved, TooLarge bool
 	// Closed is set where it denies without asking its limits, or would in Shadow mode. Rest is how
 	// much longer the key is banned, 0 where it is not.
 	Closed bool
@@ -138,7 +148,8 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 			}
 			continue
 		}
-		o.Denied, o.Reserved, o.ByRedis = p.says >= denies, p.says == reserved, p.grant.By() != nil
+		o.Denied, o.ByRedis = p.says >= denies, p.grant.By() != nil
+		o.Reserved, o.TooLarge = p.says == reserved, p.says == tooLarge
 		results := e.Results()
 		o.Limits, o.Results = p.limits, results[p.first:p.first+len(p.limits)]
 		if p.slot > 0 {

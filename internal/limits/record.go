@@ -76,11 +76,14 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 	for i := range p.limits {
 		isSpent = isSpent || p.limits[i].isSpent(&e.receipts[p.first+i])
 	}
-	bans = isSpent && p.Banning != nil && p.says != reserved && p.isStep(&p.ask, e.Now, p.shadow)
+	bans = isSpent && p.Banning != nil && p.says == denies && p.isStep(&p.ask, e.Now, p.shadow)
 	if !line && !bans && !p.shadow {
 		return false
 	}
 	logged := answer.LoggedDenial{Request: r, Key: p.ask.Raw, Hash: p.ask.Key.A, Shadow: p.shadow}
+	if p.cost != nil {
+		logged.Cost = p.ask.N
+	}
 	results := e.Results()[p.first-min(p.slot, 1) : p.first+len(p.limits)]
 	logged.Limit = answer.Longest(results).Limit
 	for i := range results {
@@ -101,7 +104,7 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 // blame adds the zone that denies to the denial, and counts and logs it if it did so without
 // counting. began is one in which a ban begins, nil for none.
 func (e *Evaluation) blame(r *http.Request, began *part) {
-	var bars, longest, z *part // z is the last that has no key, or whose Redis is unavailable
+	var bars, never, longest, z *part // z: the last that has no key, or whose Redis is unavailable
 	lost := false
 	for i := range e.parts {
 		switch p := &e.parts[i]; {
@@ -110,6 +113,8 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 			bars = p
 		case p.says == noKey || p.says == unavailable:
 			z, lost = p, lost || p.says == unavailable
+		case p.says == tooLarge:
+			never = p
 		case p.says >= denies && p.says.isDecision() && (longest == nil || p.wait > longest.wait):
 			longest = p
 		}
@@ -128,8 +133,13 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 	case began != nil:
 		d.Reason, d.Zone, d.Wait, d.Begins = answer.Banned, began.Name, max(d.Wait, began.Banning.Length), true
 		return
+	case never != nil:
+		d.Reason, d.Zone, d.Wait, d.Cost, d.Most = answer.TooLarge, never.Name, 0, never.ask.N, never.most()
+		return
 	case longest != nil:
-		d.Zone = longest.Name
+		if d.Zone = longest.Name; longest.cost != nil {
+			d.Cost = longest.ask.N
+		}
 		return
 	}
 	switch d.Zone = z.Name; {

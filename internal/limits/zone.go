@@ -42,9 +42,11 @@ type ZoneOptions struct {
 	// Sweep is the time between two sweeps of the zone's counters.
 	Sweep time.Duration
 	// Headers are the sets of headers that tell of the zone. Waits is set where headers or
-	// placeholders show how long it takes until more requests are admitted.
-	Headers answer.HeaderSets
-	Waits   bool
+	// placeholders show how long it takes until more requests are admitted. ByDefault is set where
+	// nothing has asked for the draft's headers.
+	Headers   answer.HeaderSets
+	ByDefault bool
+	Waits     bool
 	// Logger gets the zone's lines, with the keys of denied requests where LogKeys is set. Once
 	// writes what the whole configuration says only once.
 	Logger  *zap.Logger
@@ -80,8 +82,9 @@ type Zone struct {
 
 	// isFull is set where the configuration enforces the zone for all keys.
 	isFull bool
-	// Varies is set where numbers come with the request.
+	// Varies is set where numbers come with the request. cost is nil where each takes one unit.
 	Varies bool
+	cost   *cost
 	// Rules are the limits for Redis, which decides on all of them in one call. memory is what it
 	// has last denied, nil where it is not asked.
 	Rules  []strict.Rule
@@ -139,6 +142,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.AllLimits = append(z.AllLimits, NewLimit(o.Namespace, &z.Settings, r, o.Headers))
 		z.Varies = z.Varies || r.From != ""
 	}
+	z.cost = newCost(o.Cost)
 	if z.Rules = Rules(z.AllLimits); z.IsStrict() {
 		z.memory = z.Redis.Strict.Memory(z.Name, z.MaxKeys)
 	}

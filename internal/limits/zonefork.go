@@ -27,7 +27,7 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	f = &Zone{
 		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), Want: z.Want, Reserving: z.Reserving,
 		Rules: z.Rules, memory: z.memory, QueuesLast: z.QueuesLast, Forked: &k, Slots: z.Slots, KeyNames: z.KeyNames,
-		salt: z.salt, AtRuntime: z.AtRuntime, Varies: z.Varies,
+		salt: z.salt, AtRuntime: z.AtRuntime, Varies: z.Varies, cost: z.cost,
 		Banning: z.Banning.ForkAll(k, clock.Now()),
 	}
 	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics, f.LogKeys = nil, nil, zap.NewNop(), new(warning.Once), false, false
@@ -79,6 +79,7 @@ func (z *Zone) Learn(same *Zone) (asked bool, age time.Duration, err error) {
 // ReadNumbers has a fork decide by the numbers that a request brings now: the matchers of the next
 // zone may replace what they are read from.
 func (z *Zone) ReadNumbers(r *http.Request) {
+	z.cost = z.cost.at(r)
 	for l := range z.Each {
 		if l.Number != nil {
 			l.Number = l.Number.Of(r, reqkey.Vars(r))

@@ -37,6 +37,12 @@ var defaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Help: "Limits that were to come with a request, and did not: limit_default held.",
 }, []string{"zone"})
 
+// costDefaultCount counts requests whose cost is not known.
+var costDefaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
+	Namespace: namespace, Subsystem: subsystem, Name: "cost_defaults_total",
+	Help: "Requests whose cost was to come with them, and did not: cost_default held.",
+}, []string{"zone"})
+
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {
 	name      string
@@ -44,6 +50,8 @@ type ZoneCounters struct {
 	overflow  prometheus.Counter
 	near      prometheus.Counter
 	defaults  prometheus.Counter
+
+	costDefaults prometheus.Counter
 }
 
 // users are how many handlers have each zone's counters.
@@ -64,7 +72,7 @@ func NewZoneCounters(name string) *ZoneCounters {
 		z.decisions[r] = decisionCount.WithLabelValues(z.name, r.String())
 	}
 	z.overflow, z.near = overflowCount.WithLabelValues(z.name), nearCount.WithLabelValues(z.name)
-	z.defaults = defaultCount.WithLabelValues(z.name)
+	z.defaults, z.costDefaults = defaultCount.WithLabelValues(z.name), costDefaultCount.WithLabelValues(z.name)
 	return z
 }
 
@@ -84,6 +92,7 @@ func (z *ZoneCounters) Release() {
 	overflowCount.DeleteLabelValues(z.name)
 	nearCount.DeleteLabelValues(z.name)
 	defaultCount.DeleteLabelValues(z.name)
+	costDefaultCount.DeleteLabelValues(z.name)
 }
 
 // Count counts a decision.
@@ -104,6 +113,13 @@ func (z *ZoneCounters) CountOverflow() {
 func (z *ZoneCounters) CountDefault() {
 	if z != nil {
 		z.defaults.Inc()
+	}
+}
+
+// CountCostDefault counts a cost that did not come with its request.
+func (z *ZoneCounters) CountCostDefault() {
+	if z != nil {
+		z.costDefaults.Inc()
 	}
 }
 

@@ -55,6 +55,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 	c.CountOverflow()
 	c.CountNear()
 	c.CountDefault()
+	c.CountCostDefault()
 	before := scrapeDecisions(t)
 	for config := range 3 {
 		registry := prometheus.NewPedanticRegistry()
@@ -71,6 +72,8 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"limit_requests 1m m": 600, "limit_requests 1h m": 0, "burst_requests m": 80, "concurrent_requests m": 2, "keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
 			"bandwidth_responses m": 3, "bandwidth_bytes_total m": 1024, "bandwidth_wait_seconds_total m": 3.5,
 			"limit_defaults_total m":        before["limit_defaults_total m"],
+			"cost_defaults_total m":         before["cost_defaults_total m"],
+			"decisions_total too_large m":   0,
 			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
 			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
@@ -82,7 +85,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			t.Errorf("configuration %d: got %v, want %v", config, got, want)
 		}
 	}
-	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 || before["limit_defaults_total m"] < 1 {
+	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 || before["limit_defaults_total m"] < 1 || before["cost_defaults_total m"] < 1 {
 		t.Errorf("what was counted before the first configuration is lost: %v", before)
 	}
 }

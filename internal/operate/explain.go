@@ -103,6 +103,7 @@ func ExplainKey(z *limits.Zone, k limits.Key) (h Explained, ok bool, err error) 
 	}
 	r, _ := http.NewRequest(http.MethodGet, "http://localhost/", nil)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, &caddyhttp.Server{})
+	r.ContentLength = -1 // not known
 	h, err = x.decide(r)
 	return h, true, err
 }
@@ -308,6 +309,8 @@ func (x *explanation) overall(h *Explained, e *limits.Evaluation) {
 		switch {
 		case d.Reason == answer.Barred:
 			h.Wait = 0
+		case d.Reason == answer.TooLarge:
+			h.Decision, h.Wait = d.Reason, 0
 		case d.Reason == answer.Unavailable, d.Reason == answer.TooEarly, d.Reason == answer.Banned && !d.Begins:
 			h.Decision = d.Reason
 		}
@@ -320,6 +323,8 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 	switch {
 	case o.Shadow:
 		denied = answer.WouldDeny
+	case o.TooLarge:
+		denied = answer.TooLarge
 	case o.Reserved:
 		denied = answer.Reserved
 	}

@@ -38,17 +38,22 @@ const maxNumber = 1 << 53
 // where it brings none, and text is then what it brings instead. It allocates nothing where the
 // value is a text.
 func (p *Number) Read(r *http.Request, vars map[string]any) (n int64, text string, ok bool) {
-	var repl *caddy.Replacer
-	if p.part.read == nil {
-		repl = ReplacerOf(r)
-	}
-	if text = p.part.value(r, vars, repl); text == "unlimited" {
+	if text = p.Text(r, vars); text == "unlimited" {
 		return Unlimited, "", true
 	}
 	if n, ok = wholeNumber(text); !ok {
 		return 0, text, false
 	}
 	return n, "", true
+}
+
+// Text returns what a request with these variables brings.
+func (p *Number) Text(r *http.Request, vars map[string]any) string {
+	var repl *caddy.Replacer
+	if p.part.read == nil {
+		repl = ReplacerOf(r)
+	}
+	return p.part.value(r, vars, repl)
 }
 
 // InEarlyData returns what holds in early data for a request that brings n. An address may have a

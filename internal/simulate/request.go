@@ -76,6 +76,9 @@ func fill(r *http.Request, rec *accesslog.Record) bool {
 	u.Scheme, u.Host = "", ""
 	r.Method, r.URL, r.RequestURI, r.Host = cmp.Or(rec.Method, http.MethodGet), u, uri, rec.Host
 	r.Header, r.Body, r.TLS = rec.Headers, http.NoBody, nil
+	if r.ContentLength = -1; rec.Sized {
+		r.ContentLength = rec.BodySize
+	}
 	r.Proto, r.ProtoMajor, r.ProtoMinor = rec.Proto, 1, 1
 	if major, minor, ok := http.ParseHTTPVersion(rec.Proto); ok {
 		r.ProtoMajor, r.ProtoMinor = major, minor

@@ -35,7 +35,7 @@ const (
 type estimate struct {
 	At    int64   // of the last reply, 0 never
 	scale float32 // K: attempts on all nodes for each one here, lately; 0 unknown
-	half  uint32  // admitted here in half of the interval before the last reply, or more: see Sent
+	half  float32 // admitted here in half of the interval before the last reply, or more: see Sent
 
 	Attempts     uint32 // Ledger.Attempts that the store has
 	all          uint32 // attempts on all nodes in this epoch, as of the last reply
@@ -157,7 +157,7 @@ func (s *estimate) Sent(units int64, took, passed time.Duration) {
 		part := float64(far) / float64(passed)
 		half = max(half+int64(float64(half)*part), int64(float64(s.half)/2*part))
 	}
-	s.half = uint32(min(half, math.MaxUint32))
+	s.half = float32(half)
 }
 
 // Others returns how many attempts there were on the other nodes, as of the last reply.

@@ -20,6 +20,6 @@ func RefundReserved[S any](m algorithms.Machine[S], s *S, l algorithms.Limit, at
 		m.Refund(s, l, at, n)
 	}
 	if counts.Epoch == epoch { // it has not asked for anything
-		counts.Attempts -= uint32(min(n, int64(counts.Attempts)))
+		counts.Attempts -= min(1, counts.Attempts)
 	}
 }

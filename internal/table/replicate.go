@@ -35,12 +35,13 @@ func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i u
 	return e, pending
 }
 
-// record notes that a key is dirty after a request for n units, which was decided as d under a
-// limit. It reports whether the replicator should be woken.
-func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, n int64) (wake bool) {
+// record notes that a key is dirty after so many attempts, which were decided as d under a limit.
+// An attempt is a request, however many units it asks for: else one request could have this node
+// take itself for the only one. It reports whether the replicator should be woken.
+func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, attempts int64) (wake bool) {
 	l := t.machine.Ledger(&e.state)
-	l.Attempts = addAttempts(l.Attempts, n)
-	if b.Mixed && !d.Allowed && n > 0 {
+	l.Attempts = addAttempts(l.Attempts, attempts)
+	if b.Mixed && !d.Allowed && attempts > 0 {
 		t.noteFull(b, e, limit, d)
 	}
 	e.flags &^= confirm

@@ -39,14 +39,16 @@ const (
 //	epoch, low bits    counts of the one before    counts of the epoch
 //
 // A count has 24 bits, or a half, a third, a sixth, an eighth or a twelfth of that where the limit
-// is less than what they hold. A count that has reached its end stays there for its window, and a
-// limit beyond it, 2^24 - 2, is taken for that.
+// is less than what they hold. A count that has reached its end stays there for its window. A limit
+// beyond it, 2^24 - 2, is counted in steps of several units, of which what is spent takes as many
+// as hold it.
 type sketch struct {
 	words  [rows][]atomic.Uint64
 	window time.Duration
 	cells  uint64 // in a word: 1, 2, 3, 6, 8 or 12
 	bits   uint64 // of a count
 	most   int64  // a count
+	step   int64  // how many units a count of one stands for
 	number uint32 // of the sketches that were made
 
 	// last is the newest epoch in which a key was counted, or the one in which the sketch was made;
@@ -122,6 +124,7 @@ func newSketch(width, limit int64, window time.Duration) *sketch {
 	s := &sketch{cells: cellsFor(limit), window: max(window, 1), number: sketchesMade.Add(1)}
 	s.bits = countBits / s.cells
 	s.most = 1<<s.bits - 1
+	s.step = 1 + (limit-1)/(s.most-1)
 	for r := range s.words {
 		s.words[r] = make([]atomic.Uint64, width)
 	}
@@ -141,7 +144,8 @@ func cellsFor(limit int64) uint64 {
 // Suits reports whether the sketch is not freed, and its counts can tell a limit from one
 // more, as far as any can.
 func (s *sketch) Suits(l algorithms.Limit) bool {
-	return s.last.Load() != retired && s.cells <= cellsFor(limitIn(l, s.window))
+	limit := limitIn(l, s.window)
+	return s.last.Load() != retired && s.cells <= cellsFor(limit) && limit <= s.step*(s.most-1)
 }
 
 // Used reports whether a key was counted.
@@ -199,8 +203,8 @@ func (s *sketch) Epoch(now int64) int64 {
 	return epoch
 }
 
-// spentIn returns what the cells of a key hold: what it has spent in an epoch and in the one
-// before, or more.
+// spentIn returns what the cells of a key hold, in units: what it has spent in an epoch and in the
+// one before, or more.
 func (s *sketch) spentIn(key keys.Key, epoch int64) (current, before int64) {
 	current, before = s.most, s.most
 	for row := range s.words {
@@ -208,6 +212,7 @@ func (s *sketch) spentIn(key keys.Key, epoch int64) (current, before int64) {
 		word := s.rolled(c.word.Load(), epoch)
 		current, before = min(current, s.count(word, c.shift)), min(before, s.count(word, c.shift+countBits))
 	}
+	current, before = current*s.step, before*s.step
 	if b := s.before.Load(); b != nil {
 		current2, before2 := b.spentIn(key, epoch)
 		current, before = current+current2, before+before2
@@ -216,7 +221,7 @@ func (s *sketch) spentIn(key keys.Key, epoch int64) (current, before int64) {
 }
 
 // countAll is the limit of a window that is only asked what it counts: more than any sum of cells.
-const countAll = 1 << 40
+const countAll = 1 << 62
 
 // sketchMachine is the machine that decides by two counters.
 var sketchMachine = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)
@@ -242,7 +247,7 @@ func (s *sketch) Take(
 	if !ok {
 		return d, false
 	}
-	l, state, at := s.state(key, min(limitIn(l, s.window), s.most-1), epoch, now)
+	l, state, at := s.state(key, min(limitIn(l, s.window), s.step*(s.most-1)), epoch, now)
 	if d.Result = sketchMachine.Take(&state, l, at, n, 0); d.Allowed {
 		s.add(key, epoch, n)
 	} else {
@@ -292,6 +297,7 @@ func (s *sketch) Give(number uint32, key keys.Key, taken, n int64) {
 		return
 	}
 	epoch := taken / int64(s.window)
+	n = s.steps(n)
 	for row := range s.words {
 		if c := s.cell(row, key); uint16(c.word.Load()>>48) == uint16(epoch) {
 			s.change(c, epoch, -n)
@@ -299,13 +305,22 @@ func (s *sketch) Give(number uint32, key keys.Key, taken, n int64) {
 	}
 }
 
+// steps returns as many steps as hold n units.
+func (s *sketch) steps(n int64) int64 {
+	if n <= 0 {
+		return 0
+	}
+	return 1 + (n-1)/s.step
+}
+
 func (s *sketch) add(key keys.Key, epoch, n int64) {
+	n = s.steps(n)
 	for row := range s.words {
 		s.change(s.cell(row, key), epoch, n)
 	}
 }
 
-// change adds to the count of a cell in an epoch. What is refunded to an epoch that ends
+// change adds steps to the count of a cell in an epoch. What is refunded to an epoch that ends
 // meanwhile stays spent.
 func (s *sketch) change(c cell, epoch, n int64) {
 	for {
@@ -346,7 +361,7 @@ func (s *sketch) Fork(key, as keys.Key) *sketch {
 	if s == nil {
 		return nil
 	}
-	f := &sketch{window: s.window, cells: s.cells, bits: s.bits, most: s.most, number: s.number, born: s.born}
+	f := &sketch{window: s.window, cells: s.cells, bits: s.bits, most: s.most, step: s.step, number: s.number, born: s.born}
 	f.last.Store(s.last.Load())
 	f.used.Store(s.used.Load())
 	for row := range s.words {

@@ -203,18 +203,20 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	if want&Reserve != 0 && n > 0 {
 		t.reserve(a.Limit, a.Key, taken, t.machine.Ledger(&e.state).Epoch)
 	}
+	attempts := min(n, 1)
 	if want&Again != 0 {
-		n = 0 // attempts
+		attempts = 0
 	}
-	wake := shared && t.record(st, b, e, i, taken, a.Limit, n)
+	wake := shared && t.record(st, b, e, i, taken, a.Limit, attempts)
 	st.mu.Unlock()
 	if wake && b.Wake != nil {
 		b.Wake()
 	}
 }
 
-// Refund returns n units of an allowed Take. They count as no attempts either: what was denied
-// elsewhere spends nothing here, and would pass for what others spend unseen.
+// Refund returns n units of an allowed Take, which asked for as many. It counts as no attempt
+// either: what was denied elsewhere spends nothing here, and would pass for what others spend
+// unseen.
 func (t *Table[S]) Refund(l algorithms.Limit, key keys.Key, taken Taken, n int64) {
 	if taken.Overflow {
 		t.overflow.Load().Give(taken.number, key, taken.At, n)
@@ -223,7 +225,7 @@ func (t *Table[S]) Refund(l algorithms.Limit, key keys.Key, taken Taken, n int64
 	t.correct(l, key, taken, func(s *S, at int64) {
 		t.machine.Refund(s, l, at, n)
 		ledger := t.machine.Ledger(s)
-		ledger.Attempts -= uint32(min(n, int64(ledger.Attempts)))
+		ledger.Attempts -= min(1, ledger.Attempts)
 	})
 }
 

@@ -48,6 +48,7 @@ const (
 	FarRedis        = "TIDE034"
 	Backlog         = "TIDE035"
 	SmallLimit      = "TIDE036"
+	ClientsCost     = "TIDE037"
 )
 
 // A Warning is a text for the log, and its code.

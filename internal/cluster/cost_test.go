@@ -1,0 +1,51 @@
+package cluster_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// In the middle of a roll-out two nodes count units and a third one requests, with one limit. They
+// share what is spent, and what a request costs tells nobody that a node has more of them: below
+// the limit nobody is denied, and together they admit it.
+func TestNodesWithDifferentCosts(t *testing.T) {
+	t.Parallel()
+	const cost, limit = 1000, 120_000
+	r := redistest.Start(t)
+	algorithms := []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra"}
+	site := func(option string) string {
+		var parts []string
+		for _, algorithm := range algorithms {
+			parts = append(parts, keyedZone(algorithm, algorithm, fmt.Sprintf("limit %d/%s", limit, far), "algorithm "+algorithm, option))
+		}
+		return config(slowRedis(r)+"\nsync_rate 100ms", zones(parts...))
+	}
+	c, all := start(t, 3, site(fmt.Sprintf("cost %d", cost))), client(t, 4)
+	reload(t, c.Nodes[0], site(""))
+	awaitFirstCycle(t, c.Nodes)
+	for _, algorithm := range algorithms {
+		path := "/" + algorithm + "?k=half"
+		tally := new(cluster.Tally)
+		all.Steady(t.Context(), c.Nodes, path, 100, 90, func(i int) int { return i % 3 }, tally)
+		if got := tally.Status(http.StatusTooManyRequests); got > 0 {
+			t.Errorf("%s: %d of 90 requests were denied at half the limit", algorithm, got)
+		}
+		awaitKnown(t, c.Nodes, algorithm, 60*cost+30)
+		// What a node expects of the others may deny for a moment.
+		admitted, want := 0, (limit-60*cost-30)/cost
+		ask := func() int {
+			return all.Burst(t.Context(), c.Nodes[1:2], path, 1, nil).Status(http.StatusOK)
+		}
+		redistest.Eventually(t, algorithm+" admits what is left", func() bool {
+			admitted += ask()
+			return admitted == want
+		})
+		if ask() > 0 {
+			t.Errorf("%s: more than %d were admitted", algorithm, want)
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package limits
+
+import (
+	"net/http"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+)
+
+// Zones with cost, in which a request takes another number of units than one. Tables, machines and
+// the sync take any number; what is special is here: where the number comes from, and what it is to
+// be 0, or more than is ever admitted at once.
+
+// CountsUnits reports whether a request may take another number of units than one.
+func (z *Zone) CountsUnits() bool { return z.cost != nil }
+
+// HideDraft has the draft's headers not tell of a zone, before its first request: they would be
+// read as a number of requests.
+func (z *Zone) HideDraft() {
+	for i := range z.AllLimits {
+		z.AllLimits[i].Policy = z.AllLimits[i].Policy.WithoutDraft()
+	}
+}
+
+// A cost works out what a request takes. Nil is one unit for each.
+type cost struct {
+	config.Cost
+	// numbers are those that come with a request, nil for each other term.
+	numbers []*reqkey.Number
+	// fixed is the cost of all requests, -1 where it depends on the request. least is 1 where a
+	// client chooses the number, as nobody is to have it free.
+	fixed, least int64
+}
+
+// newCost returns nil where each request costs one unit.
+func newCost(c config.Cost) *cost {
+	if c.IsConstant() {
+		if n := c.Constant(); n != 1 {
+			return &cost{Cost: c, fixed: n}
+		}
+		return nil
+	}
+	all := &cost{Cost: c, fixed: -1, numbers: make([]*reqkey.Number, len(c.Terms))}
+	for i, t := range c.Terms {
+		if t.Units != nil && t.Units.From != "" {
+			all.numbers[i] = reqkey.NewNumber(t.Units.From)
+			if all.numbers[i].IsClients() {
+				all.least = 1
+			}
+		}
+	}
+	return all
+}
+
+// of returns what a request with these variables takes. isDefault is set where something that it
+// goes by has no number.
+func (c *cost) of(r *http.Request, vars map[string]any) (n int64, isDefault bool) {
+	if c.fixed >= 0 {
+		return c.fixed, false
+	}
+	sum := 0.0
+	for i := range c.Terms {
+		t, units, ok := &c.Terms[i], 0.0, true
+		switch {
+		case c.numbers[i] != nil:
+			units, ok = config.ParseUnits(c.numbers[i].Text(r, vars))
+		case t.Bytes:
+			units, ok = float64(r.ContentLength), r.ContentLength >= 0
+		default:
+			units = t.Units.Number
+		}
+		if !ok {
+			return c.Default, true
+		}
+		sum += units * t.Times()
+	}
+	return max(config.WholeUnits(sum), c.least), false
+}
+
+// at returns a cost that is the same for all requests: that of this one.
+func (c *cost) at(r *http.Request) *cost {
+	if c == nil {
+		return nil
+	}
+	n, _ := c.of(r, reqkey.Vars(r))
+	return &cost{Cost: c.Cost, fixed: n}
+}
+
+// isProven reports whether an address has no part in the cost.
+func (c *cost) isProven() bool {
+	if c == nil {
+		return true
+	}
+	for _, n := range c.numbers {
+		if n != nil && !n.IsProven() {
+			return false
+		}
+	}
+	return true
+}
+
+// costs sets what a request takes in its part.
+func (p *part) costs(r *http.Request, vars map[string]any) {
+	n, isDefault := p.cost.of(r, vars)
+	if p.ask.N = n; isDefault {
+		p.Decisions.CountCostDefault()
+	}
+}
+
+// isTooLarge reports whether the limits of a request never admit what it takes. By the whole
+// limits: a share of one admits little for as long as Redis is unavailable, which ends.
+func (p *part) isTooLarge() bool {
+	for i := range p.limits {
+		if l := &p.limits[i].Enforced; exceeds(p.ask.N, l) {
+			return true
+		}
+	}
+	return false
+}
+
+// exceeds reports whether a limit never admits n units at once. One of 0 denies for another reason.
+func exceeds(n int64, l *algorithms.Limit) bool {
+	return n > 1 && l.N > 0 && (n > l.Size || n > config.MaxCost)
+}
+
+// refuseTooLarge reads the limits of a request that costs too much for them: it spends nothing.
+func (e *Evaluation) refuseTooLarge(p *part) verdict {
+	n := p.ask.N
+	p.ask.Now, p.ask.N = e.Now, 0
+	for i := range p.limits {
+		l, t := &p.limits[i], e.receipt()
+		l.Decide(&p.ask, WaitsOf(p.Kind), t)
+		t.Allowed = !exceeds(n, &l.Enforced)
+	}
+	p.ask.N = n
+	return tooLarge
+}
+
+// tell has a result tell of what a request takes.
+func (p *part) tell(d *answer.Result) {
+	if d.Cost = p.ask.N; d.Cost == 0 {
+		d.Cost = answer.Free
+	}
+	d.TooLarge = p.says == tooLarge && !d.Allowed
+}
+
+// most returns the most that the limits of a request admit at once.
+func (p *part) most() int64 {
+	most := int64(config.MaxCost)
+	for i := range p.limits {
+		if l := &p.limits[i].Enforced; l.N > 0 {
+			most = min(most, l.Size)
+		}
+	}
+	return most
+}
