@@ -65,7 +65,7 @@ promtool:
 # What is measured goes into the page's tables. SEED=<number> is another order of faults.
 SEED := 1
 chaos: redis
-	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 60m -count 1 -v -run '^(TestFault|TestExactlyOnce)' ./internal/cluster -long -seed $(SEED) -report ../../docs/reliability.md
+	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 60m -count 1 -v -run '^(TestFault|TestExactlyOnce)' ./internal/cluster -long -seed $(SEED) -report ../../docs/internals/reliability.md
 	go test -tags $(TAGS) -timeout 60m -count 1 -run '^TestEverySchedule$$' ./sync -schedules 500
 	go test -tags $(TAGS) -timeout 60m -count 1 -run '^TestEveryHistory$$' ./internal/control -histories 100000
 	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 60m -count 1 -v -run '^TestChangesOverASlowRedis$$' ./internal/control -changes 100

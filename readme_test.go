@@ -552,15 +552,15 @@ func firstOf(z *limits.Zone) *limits.Limit {
 	return nil
 }
 
-// aclOf is the user in docs/sync.md: its name, its password and its rules.
+// aclOf is the user in docs/redis.md: its name, its password and its rules.
 func aclOf(t *testing.T) (user, password, rules string) {
 	t.Helper()
-	for _, b := range blocksOf(t, "docs/sync.md", "text") {
+	for _, b := range blocksOf(t, "docs/redis.md", "text") {
 		if m := regexp.MustCompile(`^user (\S+) (on >(\S+) .*)\n$`).FindStringSubmatch(b.text); m != nil {
 			return m[1], m[3], m[2]
 		}
 	}
-	t.Fatal("docs/sync.md has no ACL user")
+	t.Fatal("docs/redis.md has no ACL user")
 	return "", "", ""
 }
 
@@ -572,9 +572,9 @@ func TestDocumentedACLIsEnough(t *testing.T) {
 
 func TestDocumentedACLIsEnoughInACluster(t *testing.T) {
 	user, password, rules := aclOf(t)
-	more := regexp.MustCompile("a Cluster: `([^`]+)`").FindStringSubmatch(readPage(t, "docs/sync.md"))
+	more := regexp.MustCompile("a Cluster: `([^`]+)`").FindStringSubmatch(readPage(t, "docs/redis.md"))
 	if more == nil {
-		t.Fatal("docs/sync.md doesn't say what a Cluster needs")
+		t.Fatal("docs/redis.md doesn't say what a Cluster needs")
 	}
 	cluster := redistest.StartCluster(t, 3, redistest.User(user, rules+" "+more[1]))
 	for _, node := range cluster.Nodes {
@@ -585,9 +585,9 @@ func TestDocumentedACLIsEnoughInACluster(t *testing.T) {
 
 func TestDocumentedACLIsEnoughUnderSentinel(t *testing.T) {
 	user, password, rules := aclOf(t)
-	more := regexp.MustCompile("`sentinel_username`\\): `([^`]+)`").FindStringSubmatch(readPage(t, "docs/sync.md"))
+	more := regexp.MustCompile("`sentinel_username`\\): `([^`]+)`").FindStringSubmatch(readPage(t, "docs/redis.md"))
 	if more == nil {
-		t.Fatal("docs/sync.md doesn't say what sentinels need")
+		t.Fatal("docs/redis.md doesn't say what sentinels need")
 	}
 	watched := redistest.StartSentinel(t, redistest.User(user, rules))
 	rule := []any{"ACL", "SETUSER", "watcher", "on", ">other"}

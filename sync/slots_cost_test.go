@@ -50,7 +50,7 @@ func cpuOfSlots(r *redistest.Server) (sum float64) {
 }
 
 // What a key costs Redis: nothing where nobody uses it, less where its requests only run than where
-// they come and go. With -busy 10000 -busy-for 30s it prints what docs/performance.md has.
+// they come and go. With -busy 10000 -busy-for 30s it prints what docs/internals/costs.md has.
 func TestCostOfBusyKeys(t *testing.T) {
 	r := redistest.Start(t)
 	a, b := slotNodeAt(t, r, time.Second), slotNodeAt(t, r, time.Second)

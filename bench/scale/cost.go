@@ -46,7 +46,7 @@ func most(u unit, rate time.Duration, share float64) float64 {
 }
 
 // hashesOf says how many epochs of a key that is always active are in Redis: one begins every
-// window, and each expires a while after its first count. It is what docs/sync.md says of
+// window, and each expires a while after its first count. It is what docs/internals/sync.md says of
 // lifetimes.
 func hashesOf(window, rate time.Duration) float64 {
 	lifetime := 4*window + rate + time.Minute

@@ -1,6 +1,6 @@
 // Command scale measures what a sync costs Redis and says what larger deployments would: it
-// prints the tables of docs/scale.md. Each says whether it is measured or arithmetic. It needs
-// redis-server. Run it in bench:
+// prints the tables of docs/internals/scale.md. Each says whether it is measured or arithmetic. It
+// needs redis-server. Run it in bench:
 //
 //	go run ./scale             about four minutes
 //	go run ./scale -short      less, to see that it works

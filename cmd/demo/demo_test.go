@@ -113,7 +113,7 @@ func TestOutage(t *testing.T) {
 		}
 	}
 	drawn, err := os.ReadFile(o.outage)
-	if err != nil || !bytes.Contains(drawn, []byte(">no Redis<")) || bytes.Count(drawn, []byte("<polyline")) != 2*len(outageZones) {
+	if err != nil || !bytes.Contains(drawn, []byte(">Redis killed<")) || bytes.Count(drawn, []byte("<polyline")) != 2*len(outageZones) {
 		t.Errorf("the picture is %s, %v", drawn, err)
 	}
 	if err := outage(t.Context(), o, "", "", store{embedded: true}, &out); err == nil {

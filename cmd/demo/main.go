@@ -4,7 +4,7 @@
 // was tried in shadow mode is enforced.
 //
 //	go run ./cmd/demo            for half a minute
-//	go run ./cmd/demo -figures   the tables of docs/cluster.md
+//	go run ./cmd/demo -figures   the tables of docs/internals/cluster.md
 //	go run ./cmd/demo -outage docs/reliability/outage.svg
 //	                             the picture of docs/reliability.md
 package main
@@ -42,7 +42,7 @@ func main() {
 	flag.DurationVar(&o.length, "for", 30*time.Second, "how long to run")
 	flag.IntVar(&o.port, "port", 0, "port of the first server, the others get the next two (default: any free ones)")
 	flag.BoolVar(&o.embedded, "embedded", false, "use the embedded Redis even where a redis-server is installed")
-	flag.BoolVar(&o.figures, "figures", false, "measure and print the tables of docs/cluster.md instead, which takes about seven minutes")
+	flag.BoolVar(&o.figures, "figures", false, "measure and print the tables of docs/internals/cluster.md instead, which takes about seven minutes")
 	flag.StringVar(&o.outage, "outage", "", "draw what nodes admit while Redis is away into this file instead, which takes about a minute")
 	flag.IntVar(&o.runs, "runs", 3, "how often each figure is measured")
 	flag.Parse()

@@ -1,4 +1,5 @@
-// Command accuracy writes the tables and plots of docs/accuracy.md and docs/internals/accuracy.md.
+// Command accuracy writes the tables of docs/internals/accuracy-figures.md and
+// docs/internals/accuracy.md, and their plots.
 // It runs the simulations of internal/sim with fixed seeds, so that the same code writes the same
 // figures.
 //

@@ -8,7 +8,7 @@ import (
 )
 
 // page is the document whose sections are written; the others have some of them too.
-const page = "docs/accuracy.md"
+const page = "docs/internals/accuracy-figures.md"
 
 var pages = []string{page, "docs/internals/accuracy.md"}
 
