@@ -42,7 +42,7 @@ const (
 // layers are the packages of the product, the lowest first. One imports only packages of layers
 // below its own.
 var layers = [][]string{
-	{"internal/clock", "internal/cycle", "internal/heap", "internal/hostport", "internal/keys", "internal/plot", "internal/reset", "internal/saturate", "internal/spelling", "internal/warning"},
+	{"internal/clock", "internal/cycle", "internal/figures", "internal/heap", "internal/hostport", "internal/keys", "internal/plot", "internal/reset", "internal/saturate", "internal/spelling", "internal/warning"},
 	{"algorithms", "internal/accesslog", "internal/ban", "internal/bandwidth", "internal/gauge", "internal/redisconn", "internal/reqkey"},
 	{"internal/answer", "internal/config", "internal/table"},
 	{"internal/metrics", "internal/sim", "sync"},
