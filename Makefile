@@ -14,7 +14,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 test: redis fail2ban browser promtool
 	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
 
-check: format static lint test comparisons fuzz-briefly
+check: format static lint test comparisons containers fuzz-briefly
 
 .PHONY: format static
 format:
@@ -33,6 +33,14 @@ lint:
 comparisons:
 	go -C bench vet -tags $(TAGS) ./...
 	go -C bench test -tags $(TAGS) ./rivals ./compare ./scale
+
+# The Dockerfile, Compose's file and the manifests of Kubernetes, started as far as that goes without
+# an engine; a module of its own as well.
+.PHONY: containers
+containers: redis
+	go -C deploy vet ./...
+	go -C deploy test ./...
+	@test "$$(id -u)" = 0 || echo "Not root: compose.yaml was read and not started, which takes chroot."
 
 bench:
 	cd bench && go run -tags $(TAGS) ./rivals $(BENCH) && go run -tags $(TAGS) ./compare -servers -latency -rounds 4 $(BENCH)
