@@ -64,7 +64,7 @@ func TestRulesWhileRedisIsLost(t *testing.T) {
 		shows(t, "loss-"+rule, "is sent", func(z operate.LimitState) bool { return z.Own == 4 && z.Unsent == 0 })
 	}
 	// Another node shows up in the list.
-	r.Do("HSET", "test:1:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	r.Do("HSET", "test:2:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
 	redistest.Eventually(t, "two nodes", func() bool { return s.app.shared.Replicator.Nodes() == 2 })
 	r.Kill()
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
@@ -341,7 +341,7 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 		block += zoneBlock("strict-"+rule, "match {\npath /"+rule+"\n}\nlimit 10/1h\nalgorithm fixed_window\non_redis_loss "+rule)
 	}
 	s := newSite(t, appWith(r), block)
-	r.Do("HSET", "test:1:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	r.Do("HSET", "test:2:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
 	redistest.Eventually(t, "two nodes", func() bool { return s.app.shared.Replicator.Nodes() == 2 })
 	for _, rule := range rules {
 		s.admits("1.2.3.4", 4, 4, to("/"+rule))

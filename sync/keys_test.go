@@ -27,7 +27,7 @@ func TestKeysOfDifferentZonesDiffer(t *testing.T) {
 					t.Errorf("%s and %s have the key %s", what, other, key)
 				}
 				seen[key] = what
-				if want := prefix + ":1:{0}:"; key[:len(want)] != want {
+				if want := prefix + ":2:{0}:"; key[:len(want)] != want {
 					t.Errorf("the key of %s is %s, want it to begin with %s", what, key, want)
 				}
 			}

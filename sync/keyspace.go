@@ -24,7 +24,8 @@ import (
 //	                                there were; only in shard 0
 //	control                 hash    entry -> "stamp until keep length body", version -> what it
 //	                                holds; only in shard 0, see package control
-//	<table>:<id>:<epoch>    hash    node -> "seq total attempts", sum -> "total attempts" of all
+//	<table>:<id>:<epoch>    hash    node -> "seq total attempts[ settled]", sum -> the same of all
+//	                                without seq; see push.lua
 //	<table>:<id>:<epoch>@<stamp>    the same, of an epoch up to the reset with that stamp
 //	<table>:<id>:fill       string  "requests at drain until[ stamp until]": how full a bucket is,
 //	                                under the reset with that stamp
@@ -50,7 +51,7 @@ type Keyspace struct {
 
 const (
 	// schema is the version of all that is above. Nodes of two versions share nothing.
-	schema = "1"
+	schema = "2"
 	// ShardCount is how many shards there are. A set of shards is a word with a bit for each.
 	ShardCount = 64
 	allShards  = cycle.AllShards

@@ -113,7 +113,11 @@ func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []
 func (c *pushCall) count(m *table.Message, bucket bool) {
 	if m.Push {
 		c.Number(m.Total)
-		c.Number(m.Attempts)
+		c.Text = strconv.AppendInt(c.Text, m.Attempts, 10)
+		if m.Settles {
+			c.Text = strconv.AppendInt(append(c.Text, ' '), m.Settled, 10)
+		}
+		c.End("")
 	} else {
 		c.End("")
 		c.End("")

@@ -1,18 +1,22 @@
 -- One batch of the background sync. Every key is a hash for one (zone, key, epoch): a field per
--- node, "seq total attempts", and "sum", the running "total attempts" of all nodes. A bucket has a
--- key without an epoch beside them, its fill: "requests at drain until[ stamp end]": how full it
--- was at an instant, what flows out in requests per millisecond, until when the key has to stay,
+-- node, "seq total attempts[ settled]", and "sum", the running "total attempts[ settled]" of all
+-- nodes. total and settled are units, attempts requests. settled is what of the total is not
+-- reserved. Nodes that reserve write it; a field without it has settled all of its total. A bucket
+-- has a key without an epoch beside them, its fill: "requests at drain until[ stamp end]": how full
+-- it was at an instant, what flows out in requests per millisecond, until when the key has to stay,
 -- and the reset that it is under with the end of that; instants are milliseconds of this server's
 -- clock.
 --
 -- KEYS: the hashes, then the fills, one for each of a bucket's clients. ARGV: node, seq, number of
--- fills, ttl of a hash in milliseconds; then for each hash: total ("" to only ask), attempts; and
--- where there are fills: what of the total is unsent and still stands in the bucket, in the first
--- hash of each client followed by drain, the fill as the node knows it, the reset that the client
--- is under, and "!" where the store may have lost something: "unsent drain fill[ stamp end][ !]".
+-- fills, ttl of a hash in milliseconds; then for each hash: total ("" to only ask) and
+-- "attempts[ settled]"; and where there are fills: what of the total is unsent and still stands in
+-- the bucket, in the first hash of each client followed by drain, the fill as the node knows it,
+-- the reset that the client is under, and "!" where the store may have lost something: "unsent
+-- drain fill[ stamp end][ !]".
 -- Reply, in lines: seconds and microseconds of this server's clock; then for each hash: what the
--- node's field held, and "sum", in the first of a bucket's client with the fill before this message
--- if there is one; or "!" and an error. It is one text, as that costs both sides less than many.
+-- total of the node's field was, and "sum", in the first of a bucket's client with the fill before
+-- this message if there is one, which has a decimal point; or "!" and an error. It is one text, as
+-- that costs both sides less than many.
 -- Where a bucket's fill is under a later reset than the node knows, nothing of that client is
 -- written, and the reply says "@" and "stamp end" for each of its hashes.
 --
@@ -28,40 +32,56 @@ local exact = 2^53
 
 local function rejected(err) return '!', (string.gsub(err, '[\r\n]', ' ')) end
 
--- What all other nodes have, added up again: "sum" makes no sense, or this node's field doesn't.
-local function recount(key)
-  local total, attempts, all = 0, 0, redis.call('HGETALL', key)
-  for f = 1, #all, 2 do
-    if all[f] ~= 'sum' and all[f] ~= node then
-      local _, t, a = match(all[f + 1], '^(%d+) (%d+) (%d+)$')
-      total, attempts = total + (t or 0), attempts + (a or 0)
-    end
-  end
-  return total, attempts
+-- The numbers of a field: seq, total, attempts and settled, which may be nil.
+local function field(text)
+  local s, total, attempts = match(text, '^(%d+) (%d+) (%d+)$')
+  if s then return s, total, attempts end
+  return match(text, '^(%d+) (%d+) (%d+) (%d+)$')
 end
 
--- push stores a node's total and attempts for one epoch, unless its field has a message that is as
--- new or newer. It returns what the field held, the sums of all nodes, and by how much the node's
--- total has grown; nothing for that where nothing was written.
-local function push(key, total, tries)
+-- What all other nodes have, added up again: "sum" makes no sense, or this node's field doesn't.
+-- some is set where one of them has a number for what is settled.
+local function recount(key)
+  local total, attempts, settled, some, all = 0, 0, 0, nil, redis.call('HGETALL', key)
+  for f = 1, #all, 2 do
+    if all[f] ~= 'sum' and all[f] ~= node then
+      local _, t, a, n = field(all[f + 1])
+      total, attempts, settled, some = total + (t or 0), attempts + (a or 0), settled + (n or t or 0), some or n
+    end
+  end
+  return total, attempts, settled, some
+end
+
+-- push stores a node's numbers for one epoch, unless its field has a message that is as new or
+-- newer. It returns what the field held, the sums of all nodes, and by how much the node's total
+-- has grown; nothing for that where nothing was written.
+local function push(key, total, rest)
   local had = pcall('HMGET', key, node, 'sum')
   if had.err then return rejected(had.err) end
   local mine, sum = had[1], had[2]
-  local s, held, tried
-  if mine then s, held, tried = match(mine, '^(%d+) (%d+) (%d+)$') end
-  if held and held + 0 >= exact then s, held, tried = nil, nil, nil end
+  local s, held, tried, kept
+  if mine then s, held, tried, kept = field(mine) end
+  if held and held + 0 >= exact then s, held, tried, kept = nil, nil, nil, nil end
   if total == '' or s and seq <= s + 0 then return held or '', sum and match(sum, '^[^\r\n]*') or '0 0' end
-  local all, attempts
+  local all, attempts, settled
   if sum then all, attempts = match(sum, '^(%d+) (%d+)$') end
-  if sum and not all or mine and not (s and sum) or all and (all - (held or 0) < 0 or all + 0 >= exact) then
-    all, attempts = recount(key)
+  if sum and not all then all, attempts, settled = match(sum, '^(%d+) (%d+) (%d+)$') end
+  if sum and not all or mine and not (s and sum) or all and (all - (held or 0) < 0 or all + 0 >= exact)
+    or settled and (settled - (kept or held or 0) < 0 or settled + 0 >= exact) then
+    local some
+    all, attempts, settled, some = recount(key)
+    settled = (some or kept) and settled + (kept or held or 0)
     all, attempts = all + (held or 0), attempts + (tried or 0)
   end
-  local more = total - (held or 0)
+  local more, tries, keeps = total - (held or 0), tonumber(rest), nil
+  if not tries then tries, keeps = match(rest, '^(%d+) (%d+)$') end
   local spent, asked = (all or 0) + more, max(0, (attempts or 0) + tries - (tried or 0))
   -- The first form is faster, and exact where the numbers are.
   local new = format(spent < 1e15 and spent > -1e15 and asked < 1e15 and '%d %d' or '%.0f %.0f', spent, asked)
-  local set = pcall('HSET', key, node, head .. total .. ' ' .. tries, 'sum', new)
+  if keeps or kept or settled then
+    new = new .. format(' %.0f', max(0, (settled or all or 0) + (keeps or total) - (kept or held or 0)))
+  end
+  local set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new)
   if set ~= 0 and type(set) == 'table' and set.err then return rejected(set.err) end
   if not s then redis.call('PEXPIRE', key, ttl) end
   return held or '', new, more

@@ -12,9 +12,9 @@ import (
 )
 
 // parseAnswer reads what the script says of one key: what this node's field held, "" where there
-// was none, and "total attempts" of all nodes, for buckets with their fill. What makes no sense
-// counts as failed, and nothing of it is believed: whoever else writes to these keys could lock
-// clients out otherwise.
+// was none, and "total attempts[ settled]" of all nodes, for buckets with their fill, which has a
+// decimal point. What makes no sense counts as failed, and nothing of it is believed: whoever else
+// writes to these keys could lock clients out otherwise.
 func parseAnswer(m table.Message, held, sum string) table.Answer {
 	a := table.Answer{Message: m, Failed: true}
 	if held == "@" {
@@ -28,9 +28,16 @@ func parseAnswer(m table.Message, held, sum string) table.Answer {
 		}
 	}
 	total, rest, _ := strings.Cut(sum, " ")
-	attempts, fill, filled := strings.Cut(rest, " ")
+	attempts, rest, more := strings.Cut(rest, " ")
 	a.Sum, ok = count(total)
 	a.SumAttempts, ok2 = count(attempts)
+	a.SumSettled = a.Sum
+	fill, filled := rest, more
+	if settled, after, both := strings.Cut(rest, " "); more && !strings.Contains(settled, ".") {
+		n, is := count(settled)
+		a.SumSettled, ok2 = n, ok2 && is
+		fill, filled = after, both
+	}
 	mine := a.Held
 	if m.Push {
 		mine = m.Total

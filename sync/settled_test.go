@@ -109,7 +109,10 @@ func (s *luaStore) settled(hash, field string) (total, settled int64) {
 	if field != "sum" {
 		_, text, _ = strings.Cut(text, " ") // the number of the message
 	}
-	return first(text), second(text)
+	if parts := strings.Fields(text); len(parts) == 3 {
+		return first(text), first(parts[2])
+	}
+	return first(text), first(text)
 }
 
 // respondAfter has the responses to requests of before a reset begin after it, some before what is

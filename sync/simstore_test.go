@@ -124,8 +124,9 @@ func (s *twoStores) message() *oneCall {
 			if m.Bucket = s.bucket && age == 0; age == 0 {
 				m.Attempts = m.Total + s.random.Int64N(5)
 			}
-			if s.reserves {
-				m.Attempts = s.random.Int64N(m.Total + 1)
+			// In a roll-out some nodes reserve, and some don't yet.
+			if m.Settles, m.Settled = s.reserves && s.random.IntN(4) > 0, 0; m.Settles {
+				m.Settled = s.random.Int64N(m.Total + 1)
 			}
 			if s.bucket {
 				m.Unsent = s.random.Int64N(m.Total + 1)

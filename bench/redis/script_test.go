@@ -46,7 +46,7 @@ return table.concat(reply, '\n')`},
 			for at := 0; at < keys; at += batch {
 				names, args := make([]string, batch), []any{"node", (round+1)*keys + at, "", 600_000}
 				for k := range names {
-					names[k] = fmt.Sprintf("bench:1:{0}:%d:s-1h:%022d:482956", i, at+k)
+					names[k] = fmt.Sprintf("bench:2:{0}:%d:s-1h:%022d:482956", i, at+k)
 					args = append(args, 10+round, 10+round)
 				}
 				if err := script.Run(context.Background(), client, names, args...).Err(); err != nil {

@@ -12,7 +12,16 @@ import (
 // In the middle of a roll-out two nodes count units and a third one requests, with one limit. They
 // share what is spent, and what a request costs tells nobody that a node has more of them: below
 // the limit nobody is denied, and together they admit it.
-func TestNodesWithDifferentCosts(t *testing.T) {
+func TestNodesWithDifferentCosts(t *testing.T) { differentCosts(t, "cost %d") }
+
+// The same where two nodes reserve and settle these units: what they have settled is no number of
+// requests.
+func TestNodesOfWhichTwoSettleTheirCosts(t *testing.T) {
+	differentCosts(t, "cost %d\ncount_responses 2xx")
+}
+
+func differentCosts(t *testing.T, option string) {
+	t.Helper()
 	t.Parallel()
 	const cost, limit = 1000, 120_000
 	r := redistest.Start(t)
@@ -24,7 +33,7 @@ func TestNodesWithDifferentCosts(t *testing.T) {
 		}
 		return config(slowRedis(r)+"\nsync_rate 100ms", zones(parts...))
 	}
-	c, all := start(t, 3, site(fmt.Sprintf("cost %d", cost))), client(t, 4)
+	c, all := start(t, 3, site(fmt.Sprintf(option, cost))), client(t, 4)
 	reload(t, c.Nodes[0], site(""))
 	awaitFirstCycle(t, c.Nodes)
 	for _, algorithm := range algorithms {

@@ -25,12 +25,12 @@ type hashKey struct {
 }
 
 type hash struct {
-	fields        map[string]field
-	sum, attempts int64
-	expires       int64
+	fields                 map[string]field
+	sum, attempts, settled int64
+	expires                int64
 }
 
-type field struct{ seq, total, attempts int64 }
+type field struct{ seq, total, attempts, settled int64 }
 
 // fill is what stands in a bucket at an instant, what flows out in requests per millisecond, and
 // until when that is kept. Instants are in milliseconds.
@@ -146,12 +146,17 @@ func (s *Store) one(now int64, node string, seq int64, live int, rate time.Durat
 		more, pushed = m.Total-f.total, true
 		h.sum += more
 		h.attempts = max(0, h.attempts+m.Attempts-f.attempts)
-		h.fields[node] = field{seq, m.Total, m.Attempts}
+		settled := m.Total
+		if m.Settles {
+			settled = m.Settled
+		}
+		h.settled = max(0, h.settled+settled-f.settled)
+		h.fields[node] = field{seq, m.Total, m.Attempts, settled}
 		if !had {
 			h.expires = now + int64(lifetime(&m, live, rate))
 		}
 	}
-	a.Sum, a.SumAttempts = h.sum, h.attempts
+	a.Sum, a.SumAttempts, a.SumSettled = h.sum, h.attempts, h.settled
 	return a, more, pushed
 }
 

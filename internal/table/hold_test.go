@@ -169,7 +169,7 @@ func (m *mover) sync(most int, urgent bool) int {
 			answers = append(answers, Answer{Message: message, Failed: true})
 			continue
 		}
-		answers = append(answers, Answer{Message: message, Held: m.store[message.Key], Sum: message.Total, SumAttempts: message.Attempts})
+		answers = append(answers, Answer{Message: message, Held: m.store[message.Key], Sum: message.Total, SumAttempts: message.Attempts, SumSettled: message.Settled})
 		m.store[message.Key] = message.Total
 	}
 	m.Ack(m.now, answers)

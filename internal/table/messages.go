@@ -13,8 +13,8 @@ import (
 
 // A SyncConfig is what work without a request goes by.
 type SyncConfig struct {
-	// Params are the limit's. Where requests reserve, other nodes are told what is settled in the
-	// place of the attempts, and no share is estimated from these.
+	// Params are the limit's. Where requests reserve, other nodes are told what is settled as well,
+	// and no share is estimated from the attempts.
 	Params algorithms.Params
 	// Rate is the time between syncs, 0 where the table is not synced.
 	Rate time.Duration
@@ -58,11 +58,15 @@ type Message struct {
 	// Epoch and its length.
 	Epoch int64
 	Span  time.Duration
-	// Total and Attempts are this node's, in all, for the epoch. Push is false where the store has
-	// them already.
+	// Total and Attempts are this node's, in all, for the epoch: units, and requests. Push is false
+	// where the store has them already.
 	Total    int64
 	Attempts int64
 	Push     bool
+	// Settled is what of Total is not reserved. Settles is set where requests reserve: else all is
+	// settled, and Settled is 0.
+	Settled int64
+	Settles bool
 	// At is when it was made, by the table's clock.
 	At int64
 
@@ -89,8 +93,8 @@ type Answer struct {
 	Message
 	// Held was this node's total before the message, 0 if none.
 	Held int64
-	// Sum and SumAttempts are those of all nodes, after it.
-	Sum, SumAttempts int64
+	// Sum, SumAttempts and SumSettled are those of all nodes, after it.
+	Sum, SumAttempts, SumSettled int64
 	// Seen is the fill of the bucket before the message, drained until then. Known is set where the
 	// store has one.
 	Seen  float64

@@ -22,7 +22,7 @@ func (r *Unsettled) Merge(a *Answer, acked, kept int64, doubt bool) (remote int6
 		mine = a.Total
 	}
 	spent := a.Sum - mine
-	reserved := min(spent, max(0, spent-(a.SumAttempts-a.Attempts)))
+	reserved := min(spent, max(0, spent-(a.SumSettled-a.Settled)))
 	if mine < acked || doubt && kept > spent {
 		return kept
 	}

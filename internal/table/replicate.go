@@ -96,7 +96,7 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, dst []Message) []Message {
 	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
-	m := Message{Key: e.key, ID: e.id, Span: b.Epoch, At: now}
+	m := Message{Key: e.key, ID: e.id, Span: b.Epoch, At: now, Settles: b.Params.Reserves}
 	first := len(dst)
 	for age := range int64(b.Limit.History + 1) {
 		m.Epoch = l.Epoch - age
@@ -107,9 +107,10 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		m.Total, m.Attempts = c.Own, 0
 		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(algorithms.Forgotten|algorithms.Unconfirmed) != 0
 		m.Bucket = b.Params.Kind.Draining() && age == 0
-		if b.Params.Reserves {
-			m.Attempts = t.unsettled.Settled(e.key, m.Epoch, c.Own)
-		} else if age == 0 {
+		if m.Settles {
+			m.Settled = t.unsettled.Settled(e.key, m.Epoch, c.Own)
+		}
+		if age == 0 {
 			m.Attempts = int64(l.Attempts)
 			m.Push = m.Push || l.Attempts != e.Attempts
 		}
@@ -119,7 +120,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		dst = append(dst, m)
 	}
 	if l.Resend&algorithms.Moved != 0 {
-		m.Total, m.Attempts, m.Push, m.Bucket = 0, 0, true, false
+		m.Total, m.Attempts, m.Settled, m.Push, m.Bucket = 0, 0, 0, true, false
 		for ahead := range int64(l.Rewound) {
 			m.Epoch = l.Epoch + ahead + 1
 			dst = append(dst, m)
@@ -207,20 +208,19 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		if a.Known {
 			r.Level, r.LevelAt = a.seenOfOthers(c.Acked), now
 		}
+		if a.Epoch == epoch {
+			e.learn(a, remote-c.Remote, l.Synced && e.At != 0)
+		}
 		if b.Params.Reserves {
 			e.Alone()
 			r.Remote = t.unsettled.Merge(a, c.Acked, remote, early || less)
-		} else if a.Epoch == epoch {
-			e.learn(a, remote-c.Remote, l.Synced && e.At != 0)
 		}
 		reports = append(reports, r)
 	}
 	if l.Resend &^= answers[0].Reasons &^ algorithms.Settled; l.Resend&algorithms.Moved == 0 {
 		l.Rewound = 0
 	}
-	if less {
-		forgot = t.lose(l, known)
-	}
+	forgot = less && t.lose(l, known)
 	if b.Params.Kind.Draining() {
 		sent = 0
 	}

@@ -87,19 +87,19 @@ func TestOthersAreToldWhatIsSettled(t *testing.T) {
 		return sent[0]
 	}
 	m := message()
-	if m.Total != 1 || m.Attempts != 0 || !m.Push {
-		t.Errorf("a unit that is reserved is told as %+v, want a total of 1 with nothing settled", m)
+	if m.Total != 1 || m.Attempts != 1 || m.Settled != 0 || !m.Settles || !m.Push {
+		t.Errorf("a unit that is reserved is told as %+v, want a total of 1, asked for once, with nothing settled", m)
 	}
 	tab.Settle(key, r, t0, false) // while the message is under way
-	tab.Ack(t0, []Answer{{Message: m, Sum: 2, SumAttempts: 0}})
+	tab.Ack(t0, []Answer{{Message: m, Sum: 2, SumAttempts: 2}})
 	if tab.Take(l, key, []byte("k"), t0, 1, 0).Allowed || !tab.AdmitsSettled(l, key, t0, 1) {
 		t.Error("beside one of another node that is reserved: want a denial that ends with it")
 	}
 	m = message()
-	if m.Total != 1 || m.Attempts != 1 || !m.Push {
+	if m.Total != 1 || m.Settled != 1 || !m.Push {
 		t.Errorf("a unit that is settled is told as %+v, want 1 of 1 settled", m)
 	}
-	tab.Ack(t0, []Answer{{Message: m, Held: 1, Sum: 2, SumAttempts: 2}})
+	tab.Ack(t0, []Answer{{Message: m, Held: 1, Sum: 2, SumAttempts: 2, SumSettled: 2}})
 	if tab.AdmitsSettled(l, key, t0, 1) {
 		t.Error("with all settled: the denial is for good")
 	}
@@ -137,8 +137,8 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 				t.Errorf("%s, a step of %v: want a denial that ends with what this node has reserved", kind, by)
 			}
 			m := message(now)
-			if m.Total != 1 || m.Attempts != 0 || m.Epoch != r.At/int64(time.Hour)+int64(by/time.Hour) {
-				t.Errorf("%s, a step of %v: told is %+v, want a total of 1 with nothing settled", kind, by, m)
+			if m.Total != 1 || m.Settled != 0 || m.Epoch != r.At/int64(time.Hour)+int64(by/time.Hour) {
+				t.Errorf("%s, a step of %v: told is %+v, want a total of 1, asked for once, with nothing settled", kind, by, m)
 			}
 			if _, others := tab.Unsettled().In(key, r.At/int64(time.Hour)); others != 0 {
 				t.Errorf("%s, a step of %v: %d of others are reserved in an epoch of before", kind, by, others)
@@ -175,7 +175,7 @@ func TestOthersRefundAfterALoss(t *testing.T) {
 		if len(sent) == 0 {
 			t.Fatal("nothing is sent")
 		}
-		a := Answer{Message: sent[0], Held: 1, Sum: sent[0].Total + total, SumAttempts: sent[0].Attempts + settled}
+		a := Answer{Message: sent[0], Held: 1, Sum: sent[0].Total + total, SumSettled: sent[0].Settled + settled}
 		if lost {
 			a.Held = 0
 		}

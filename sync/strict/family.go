@@ -88,11 +88,11 @@ func windowArgs(r Rule) []any {
 	spec := r.spec("")
 	epoch := r.Window / time.Duration(spec.Buckets)
 	length, unit := inLua(epoch)
-	tries := 1
+	settles := 1
 	if r.Reserves {
-		tries = 0
+		settles = 0
 	}
-	return []any{r.limitInLua(), length, unit, spec.Live, spec.EpochTTL(epoch, 0).Milliseconds(), tries}
+	return []any{r.limitInLua(), length, unit, spec.Live, spec.EpochTTL(epoch, 0).Milliseconds(), settles}
 }
 
 func bucketArgs(r Rule) []any {

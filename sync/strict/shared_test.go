@@ -100,7 +100,7 @@ func TestKeysExpireAndHoldNoClientBytes(t *testing.T) {
 		for _, k := range server.Do("KEYS", "*").([]any) {
 			key := k.(string)
 			found = found || strings.Contains(key, shapes[name])
-			if !strings.HasPrefix(key, "test:1:{") || strings.Contains(key, "secret") {
+			if !strings.HasPrefix(key, "test:2:{") || strings.Contains(key, "secret") {
 				t.Errorf("%s: key %q", name, key)
 			}
 			if ttl := server.Do("PTTL", key).(int64); ttl < time.Minute.Milliseconds() || ttl > (6*time.Hour).Milliseconds() {

@@ -1,8 +1,8 @@
 -- Fixed and sliding windows. For each rule: limit, which each batch brings, span of an epoch, its
 -- unit (1 for microseconds, 1000 for nanoseconds), how many earlier epochs count, ttl in
--- milliseconds, and 1 where what is wanted counts as attempts, 0 where these are what is settled of
--- the total: the rest is reserved. The hashes are those of the sync in the background; strict mode
--- knows "sum" only, the "total attempts" of all nodes.
+-- milliseconds, and 1 where what is granted is settled, 0 where it is reserved. The hashes are
+-- those of the sync in the background; strict mode knows "sum" only, the "total attempts[ settled]"
+-- of all nodes. total and settled are units, attempts requests. Without settled all of total is.
 rules = {width = 6, brought = 1}
 
 local function read(r, epoch)
@@ -10,18 +10,22 @@ local function read(r, epoch)
   if reset > 0 and epoch <= r.boundary then e.key = e.key .. '@' .. text(reset) end
   local had = redis.call('HGET', e.key, 'sum')
   if not had then
-    e.new = true
+    e.new, e.settled = true, r.reserves and 0 or nil
     return e
   end
-  local total, attempts = string.match(had, '^(%-?%d+) (%d+)')
-  if total then e.total, e.attempts = math.min(tonumber(total), exact), math.min(tonumber(attempts), exact) end
+  local total, attempts, settled = string.match(had, '^(%-?%d+) (%d+) ?(%d*)')
+  if total then
+    e.total, e.attempts = math.min(tonumber(total), exact), math.min(tonumber(attempts), exact)
+    e.settled = tonumber(settled) and math.min(tonumber(settled), exact)
+  end
+  if r.reserves then e.settled = e.settled or math.max(0, e.total) end
   return e
 end
 
 function bring(r, at) r.limit = tonumber(ARGV[at]) end
 
 function open(key, at)
-  local r = {key = key, span = tonumber(ARGV[at + 1]), unit = tonumber(ARGV[at + 2]), live = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4], tries = tonumber(ARGV[at + 5])}
+  local r = {key = key, span = tonumber(ARGV[at + 1]), unit = tonumber(ARGV[at + 2]), live = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4], reserves = ARGV[at + 5] == '0'}
   r.epoch, r.into = muldiv(now, r.unit, r.span)
   r.boundary = muldiv(forgiven, r.unit, r.span)
   bring(r, at)
@@ -42,27 +46,30 @@ function room(r)
   return math.max(0, r.limit - used)
 end
 
-local function add(e, n, tries)
+local function add(e, n, tries, settled)
   e.total, e.attempts, e.dirty = e.total + n, e.attempts + tries, true
+  if e.settled then e.settled = math.max(0, e.settled + settled) end
 end
 
-function spend(r, n) add(r[0], n, r.tries * want) end
+function spend(r, n) add(r[0], n, want, r.reserves and 0 or n) end
 
 local function epochOf(r, at) return r[r.epoch - muldiv(at, r.unit, r.span)] end
 
 function fill(r, n, at)
   local e = epochOf(r, at)
-  if e then add(e, n, 0) end
+  if e then add(e, n, 0, n) end
 end
 
 function give(r, at, _, _, n)
   local e = epochOf(r, at)
-  if e then add(e, -math.min(n, math.max(0, e.total)), 0) end
+  if not e then return end
+  local back = math.min(n, math.max(0, e.total))
+  add(e, -back, 0, r.reserves and 0 or -back)
 end
 
 function settle(r, n, at)
   local e = epochOf(r, at)
-  if e then add(e, 0, n) end
+  if e then add(e, 0, 0, n) end
 end
 
 function foresee(r, n) r[0].total, r[0].foreseen = r[0].total + n, r[0].foreseen + n end
@@ -71,7 +78,8 @@ function close(r)
   for age = 0, r.live do
     local e = r[age]
     if e.dirty then
-      redis.call('HSET', e.key, 'sum', text(e.total - e.foreseen) .. ' ' .. text(e.attempts))
+      local settled = e.settled and ' ' .. text(e.settled) or ''
+      redis.call('HSET', e.key, 'sum', text(e.total - e.foreseen) .. ' ' .. text(e.attempts) .. settled)
       if e.new then redis.call('PEXPIRE', e.key, r.ttl) end
     end
   end
@@ -80,8 +88,8 @@ end
 function report(r)
   local all = {room(r), r.epoch}
   for age = 0, r.live do all[age + 3] = math.max(0, r[age].total) end
-  if r.tries == 0 then
-    for age = 0, r.live do all[#all + 1] = math.max(0, math.min(r[age].attempts, r[age].total)) end
+  if r.reserves then
+    for age = 0, r.live do all[#all + 1] = math.max(0, math.min(r[age].settled, r[age].total)) end
   end
   return all
 end
