@@ -29,22 +29,22 @@ type App struct {
 	// Redis is where nodes sync counts. Default: none; every node counts for itself.
 	Redis *redisconn.Options `json:"redis,omitempty"`
 
-	// SyncRate is the sync_rate of all zones: "local" or -1 never syncs, "strict" or 0 asks Redis
-	// on every request; else the interval, as a duration string or a number of seconds, 20ms to ten
-	// years. Default: 1s where Redis is configured, else -1.
+	// SyncRate is the sync_rate of all zones. Range: as in a zone. Default: 1s where Redis is
+	// configured, else local.
 	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
 	// Namespace separates users of one Redis: nodes with the same Redis and namespace share
-	// counters. It is printable ASCII without braces, and may hold {env.*}. Default: caddy.
+	// counters. It may hold {env.*}. Range: printable ASCII without braces. Default: caddy.
 	Namespace string `json:"namespace,omitempty"`
 
 	// StrictTimeout is how long Redis has to answer a call for a zone with sync_rate strict, from
-	// when the call has a connection. A request waits for the call that it is part of. 1ms to 1m.
-	// Default: 100ms.
+	// when the call has a connection. A silent Redis delays requests by up to twice that, once.
+	// Range: 1ms to 1m. Default: 100ms.
 	StrictTimeout caddy.Duration `json:"strict_timeout,omitempty"`
 
-	// Persist keeps the counters of zones that don't sync over a restart of the process: "storage"
-	// in Caddy's storage, else in the file of that path, which may hold {env.*}. Default: none.
+	// Persist keeps the counters of zones that don't sync over a restart of the process: in Caddy's
+	// storage, or in a file. It may hold {env.*}. Range: "storage", or the path of a file. Default:
+	// none.
 	Persist string `json:"persist,omitempty"`
 
 	ctx        caddy.Context

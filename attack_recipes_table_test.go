@@ -113,13 +113,12 @@ var attacks = map[string][]attack{
 	"docs/configuration.md b.example.com 100/1m":         {{send: "GET /", most: 100, each: many}},
 	"docs/configuration.md uploads":                      {{send: "POST /upload/*", most: 10}, {send: "PUT /upload/*", most: 10}},
 	"docs/configuration.md all":                          anything(1000),
-	"docs/configuration.md api":                          {{send: "GET /", most: 100, vary: preflighted}},
-	"docs/configuration.md example.com 100/1m":           anything(100),
-	"docs/configuration.md example.com 100/1m (2)":       anything(100),
-	"docs/configuration.md tenant":                       {oneKey(600, onURI(func(n int) string { return fmt.Sprint("/", n) }))},
+	"docs/keys.md api":                                   {{send: "GET /", most: 100, vary: preflighted}},
+	"docs/responses.md example.com 100/1m":               anything(100),
+	"docs/keys.md tenant":                                {oneKey(600, onURI(func(n int) string { return fmt.Sprint("/", n) }))},
 	// /Page is another page.
-	"docs/configuration.md pages":               {{send: "GET /page", most: 10, again: 10}},
-	"docs/configuration.md backend":             {{send: "GET /", most: 1000, each: with(many, as("X-Api-Key", fresh))}},
+	"docs/keys.md pages":                        {{send: "GET /page", most: 10, again: 10}},
+	"docs/keys.md backend":                      {{send: "GET /", most: 1000, each: with(many, as("X-Api-Key", fresh))}},
 	"docs/configuration.md example.com 10/1m":   {{send: "GET /", most: 10, each: user(fresh)}},
 	"docs/configuration.md example.com 1000/1h": {signedIn(1000, many)},
 

@@ -35,7 +35,7 @@ read("GET", {"X-Api-Key": "k"})
 
 // A page of another origin reads the answers and how much is left, also when it is denied.
 func TestCrossOriginRecipesInABrowser(t *testing.T) {
-	_, page := siteInPage(t, "docs/configuration.md", "api.example.com")
+	_, page := siteInPage(t, "docs/keys.md", "api.example.com")
 	_, example, _ := strings.Cut(readPage(t, "examples/preflights/Caddyfile"), "http://localhost:8080 {\n")
 	for name, site := range map[string]string{"page": page, "example": strings.TrimSuffix(strings.TrimSpace(example), "}")} {
 		t.Run(name, func(t *testing.T) {

@@ -164,7 +164,7 @@ func TestHeadersOfAZone(t *testing.T) {
 
 // The page's Caddyfile for preflights leaves them alone, and lets the page read its headers.
 func TestPreflightsOfThePage(t *testing.T) {
-	global, site := siteInPage(t, "docs/configuration.md", "api.example.com")
+	global, site := siteInPage(t, "docs/keys.md", "api.example.com")
 	s := startCaddy(t, global, site)
 	origin := header("Origin", "https://app.example.com")
 	for range 101 {

@@ -279,7 +279,7 @@ func knownOptions(t *testing.T) (all []string) {
 }
 
 func TestEveryOptionIsDocumented(t *testing.T) {
-	page := readPage(t, "docs/configuration.md")
+	page := readPage(t, "docs/options.md")
 	options := knownOptions(t)
 	if len(options) < 45 {
 		t.Fatalf("found %d options in the parser, want more: %v", len(options), options)
@@ -290,13 +290,13 @@ func TestEveryOptionIsDocumented(t *testing.T) {
 	}
 	for _, option := range options {
 		if !slices.Contains(named, option) {
-			t.Errorf("docs/configuration.md doesn't name the option %s", option)
+			t.Errorf("docs/options.md doesn't name the option %s", option)
 		}
 	}
 	for _, names := range [][]string{algorithms.KindNames(), config.EmptyKeyNames, config.OnRedisLossNames, answer.HeaderSetNames} {
 		for _, name := range names {
 			if !strings.Contains(page, "`"+name+"`") {
-				t.Errorf("docs/configuration.md doesn't name the choice %s", name)
+				t.Errorf("docs/options.md doesn't name the choice %s", name)
 			}
 		}
 	}

@@ -38,7 +38,7 @@ type CostTerm struct {
 	// Bytes takes the length of the request's body for the number of units. Default: false.
 	Bytes bool `json:"bytes,omitempty"`
 
-	// Factor is what the units are multiplied with, more than 0 and at most 10^9. Default: 1.
+	// Factor is what the units are multiplied with. Range: more than 0, 10^9 at most. Default: 1.
 	Factor *float64 `json:"factor,omitempty"`
 }
 

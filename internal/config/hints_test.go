@@ -52,7 +52,7 @@ func TestUnknownInTheRightBlock(t *testing.T) {
 }
 
 func TestExample(t *testing.T) {
-	for option, want := range map[string]string{"limit": "limit 100/1m", "sync_rate": "sync_rate 1s", "db": "db 0", "username": "username <value>", "x": "x <value>"} {
+	for option, want := range map[string]string{"limit": "limit 100/1m", "sync_rate": "sync_rate 1s", "db": "db 0", "username": "username tide", "x": "x <value>"} {
 		if got := ExampleOf(option); got != want {
 			t.Errorf("Example(%q) = %q, want %q", option, got, want)
 		}

@@ -50,9 +50,9 @@ var (
 		{"strict_timeout", "strict_timeout 100ms"}, {"persist", "persist`, or `persist /var/lib/caddy/rate_limit"},
 	}}
 	Redis = Block{inRedis, []hintOption{
-		{"key_prefix", ""}, {"master_name", ""}, {"password", ""}, {"sentinel_password", ""}, {"sentinel_username", ""},
-		{"tls_client_cert", ""}, {"tls_client_key", ""}, {"tls_server_certs_path", ""}, {"tls_server_certs_pem", ""}, {"tls_server_name", ""}, {"username", ""},
-		{"address", "address localhost:6379"}, {"db", "db 0"}, {"timeout", "timeout 1s"}, {"tls_enabled", ""}, {"tls_insecure", ""}, {"pool_size", "pool_size 10"},
+		{"key_prefix", "key_prefix shop"}, {"master_name", "master_name mymaster"}, {"password", "password {env.REDIS_PASSWORD}"}, {"sentinel_password", "sentinel_password {env.SENTINEL_PASSWORD}"}, {"sentinel_username", "sentinel_username watcher"},
+		{"tls_client_cert", "tls_client_cert /etc/caddy/node.pem"}, {"tls_client_key", "tls_client_key /etc/caddy/node.key"}, {"tls_server_certs_path", "tls_server_certs_path /etc/ssl/redis"}, {"tls_server_certs_pem", "tls_server_certs_pem {file./etc/ssl/redis.pem}"}, {"tls_server_name", "tls_server_name redis.internal"}, {"username", "username tide"},
+		{"address", "address localhost:6379"}, {"db", "db 0"}, {"timeout", "timeout 1s"}, {"tls_enabled", "tls_enabled"}, {"tls_insecure", "tls_insecure"}, {"pool_size", "pool_size 10"},
 	}}
 	Distributed = Block{inHandler, []hintOption{
 		{"read_interval", "read_interval 5s"}, {"write_interval", "write_interval 5s"}, {"purge_age", "purge_age 1m"},

@@ -36,23 +36,24 @@ func Namespace(namespace, keyPrefix string) (string, error) {
 
 // Options say how to reach Redis. Every string may hold {env.*} and {file.*} placeholders.
 type Options struct {
-	// URL is redis://, rediss:// or unix://, or several of them separated by commas. It stands
-	// alone: what it can say is not said twice. "off" is no Redis. Default: none.
+	// URL is that of a server, or several of them separated by commas. It stands alone: what it can
+	// say is not said twice. "off" is no Redis. Range: redis://, rediss:// or unix://. Default:
+	// none.
 	URL string `json:"url,omitempty"`
 	// Storage borrows the client of Caddy's global storage, where that is a Redis and lends it. No
 	// other option but key_prefix has an effect then. Default: false.
 	Storage bool `json:"storage,omitempty"`
-	// Mode is simple (one server), failover (sentinels and the master they know) or cluster.
-	// Default: simple; failover where master_name is set.
+	// Mode is one server, sentinels and the master they know, or a cluster. Range: simple, failover
+	// or cluster. Default: simple; failover where master_name is set.
 	Mode string `json:"mode,omitempty"`
-	// Address holds host:port, or the path of a unix socket; several for failover (the sentinels)
-	// and cluster. Default: localhost with port 6379, in failover 26379.
+	// Address holds a host and port, or the path of a unix socket; several for failover (the
+	// sentinels) and cluster. Default: localhost with port 6379, in failover 26379.
 	Address []string `json:"address,omitempty"`
 	// Username is the ACL user. Default: the default user.
 	Username string `json:"username,omitempty"`
 	// Password is that of the user, or of a server with requirepass. Default: none.
 	Password string `json:"password,omitempty"`
-	// DB is the number of the database, 0 or more. A cluster has only 0. Default: 0.
+	// DB is the number of the database. A cluster has only 0. Range: 0 or more. Default: 0.
 	DB int `json:"db,omitempty"`
 	// Timeout bounds connecting, reading and writing, each. Default: 1s.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
@@ -81,8 +82,8 @@ type Options struct {
 	TLSClientKey string `json:"tls_client_key,omitempty"`
 	// TLSServerName is the name in the server's certificate. Default: the host of the address.
 	TLSServerName string `json:"tls_server_name,omitempty"`
-	// PoolSize is how many connections are kept to each server, 1 or more. Default: ten per
-	// CPU, and 40 at least.
+	// PoolSize is how many connections are kept to each server. Range: 1 or more. Default: ten per
+	// CPU, and 40 at least; half of that in a cluster.
 	PoolSize int `json:"pool_size,omitempty"`
 }
 

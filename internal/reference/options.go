@@ -1,0 +1,231 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/caddy-tide/ratelimit/internal/config"
+)
+
+// grammarOf is the indented block in the comment of a function.
+func (s *source) grammarOf(function string) string {
+	var code strings.Builder
+	for line := range strings.Lines(s.docs[function]) {
+		if line == "\n" || line[0] == '\t' {
+			code.WriteString(strings.TrimPrefix(line, "\t"))
+		}
+	}
+	return strings.Trim(code.String(), "\n") + "\n"
+}
+
+func (s *source) grammarPage() string {
+	return "# How is the directive written?\n\nIn a site, or in a `route` or `handle` block:\n\n```text\n" + s.grammarOf("UnmarshalCaddyfile") + "```\n\n" +
+		wrap("A rate is `<number>/<window>`: `100/1m`, `10/s`, `5/90s`. `zone` may be given several times, and so may `match`, `except`, `reserve` and `cost`; every other option once. Next to a rate on the directive's own line, `sync_rate` and `headers` are the handler's.", "") +
+		"\nAmong the global options, at the top of the Caddyfile:\n\n```text\n" + s.grammarOf("parseGlobalOption") + "```\n\n[Options](options.md) tells of each.\n"
+}
+
+// A section is a block of the grammar on the page of options.
+type section struct {
+	title, intro string
+	of           string // the type of its JSON
+	where        string // follows the name of an option that an earlier section has as well
+	function     string // that the grammar stands on
+	from, to     string // lines around its options there
+}
+
+var sections = []section{
+	{"Options of a limit", "In the block of a `zone`, or in the block after a rate. In JSON they are fields of an entry in `rate_limits`.", "Zone", "", "UnmarshalCaddyfile", "\tzone <name> {\n", "\n\t}\n"},
+	{"Options of the handler", "In the block of the directive, for all its zones.", "Handler", "of the handler", "UnmarshalCaddyfile", "# options of the handler\n", "\tdistributed"},
+	{"Global options", "In the block `rate_limit` among the global options. In JSON they are the app `rate_limit`.", "App", "among the global options", "parseGlobalOption", "\t}\n", "}\n"},
+	{"Redis options", "In the block of `redis`. In JSON, its fields. `{env.*}` and `{file.*}` work in every text, and secrets are never logged.", "Options", "of Redis", "parseGlobalOption", "cluster] {\n", "\t}\n"},
+}
+
+// inJSON are the names of options that JSON has others for.
+var inJSON = map[string]string{
+	"limit": "limits", "limit_default": "limits[].default", "status": "status_code", "events": "max_events", "zone": "rate_limits",
+}
+
+// nested are the types of options that are objects in JSON.
+var nested = map[string][]string{"limit": {"Limit"}, "ban": {"Ban", "BanAfter"}, "reserve": {"Reserve"}, "cost": {"CostTerm"}, "distributed": {"Distributed"}}
+
+// further is where more is said of an option.
+var further = map[string]string{
+	"match": "[Match widely](security.md#requests-that-a-zone-matches)", "except": "[Exceptions](keys.md#exceptions)", "key": "[Keys](keys.md)",
+	"limit": "[Rates](configuration.md#rates)", "limit_default": "[Limits that come with the request](configuration.md#limits-that-come-with-the-request)",
+	"concurrent": "[Limit what runs at the same time](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Buckets](algorithms.md#token_bucket)",
+	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Choose a rate](sync-rate.md)", "ipv6_prefix": "[Networks](security.md#networks)",
+	"empty_key": "[Empty keys](keys.md#empty-keys)", "count_responses": "[Protect a login](login.md)", "cost": "[Costs](cost.md)",
+	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[What it costs](sync-rate.md#an-interval)", "bandwidth": "[Throttle downloads](bandwidth.md)",
+	"max_keys": "[Floods of keys](security.md#floods-of-keys)", "enforce": "[Shadow mode](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Paying customers first](reserve.md)",
+	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[What is stored of a key](security.md#what-is-stored-of-a-key)",
+	"window": "[Migration](migration/mholt.md)", "events": "[Migration](migration/mholt.md)", "distributed": "[Migration](migration/mholt.md)",
+	"persist": "[Restarts](restarts.md#keep-counts-without-redis)", "redis": "[Connect a Redis](redis.md)", "strict_timeout": "[Outages](outages.md)",
+	"username": "[Permissions](redis.md#acl)",
+}
+
+// examples are those of options that open a block.
+var examples = map[string]string{"match": "match path /login*", "zone": "zone login { … }", "distributed": "distributed { … }", "persist": "persist /var/lib/caddy/rate_limit"}
+
+const optionsIntro = `# What does each option do?
+
+Each option has its default, its range, an example, and the version that brought it. A mistake is an
+error at load that says what to write instead: [load errors](load-errors.md). The
+[grammar](grammar.md) shows them all together, [configuration](configuration.md) where they go.
+Durations are those of Caddy, ` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also
+nanoseconds. A flag without a value is on.
+`
+
+func (s *source) optionsPage() string {
+	var page strings.Builder
+	page.WriteString(optionsIntro + "\n")
+	for _, of := range sections {
+		fmt.Fprintf(&page, "- [%s](#%s)\n", of.title, strings.ReplaceAll(strings.ToLower(of.title), " ", "-"))
+	}
+	seen := map[string]bool{}
+	for _, of := range sections {
+		page.WriteString("\n## " + of.title + "\n\n" + wrap(of.intro, ""))
+		lines := s.optionsOf(of)
+		for _, o := range lines {
+			heading := o.name
+			if seen[o.name] {
+				heading += " " + of.where
+			}
+			seen[o.name] = true
+			page.WriteString("\n### " + heading + "\n\n" + s.entry(of, o))
+		}
+		page.WriteString(s.onlyInJSON(of, lines))
+	}
+	return page.String()
+}
+
+// An option is a name and the lines of the grammar that begin with it.
+type option struct {
+	name   string
+	syntax []string
+}
+
+var optionLine = regexp.MustCompile(`^([a-z0-9_]+)(?: +(.+))?$`)
+
+// optionsOf are the options of a block, in their order there.
+func (s *source) optionsOf(of section) (all []option) {
+	grammar := s.grammarOf(of.function)
+	switch of.title {
+	case "Options of the handler":
+		all = append(all, option{"zone", []string{"zone <name> { … }"}})
+	case "Global options":
+		all = append(all, option{"redis", []string{"redis <url>...", "redis storage|off", "redis [simple|failover|cluster] { … }"}})
+	}
+	_, grammar, _ = strings.Cut(grammar, of.from)
+	grammar, _, _ = strings.Cut(grammar, of.to)
+	for line := range strings.Lines(grammar) {
+		if m := optionLine.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			all = append(all, option{m[1], []string{strings.TrimSpace(m[1] + " " + m[2])}})
+		}
+	}
+	if of.title == "Options of the handler" {
+		all = append(all, option{"distributed", []string{"distributed { … }"}})
+	}
+	return all
+}
+
+// entry is what the page has of an option.
+func (s *source) entry(of section, o option) string {
+	name := o.name
+	if other := inJSON[name]; other != "" {
+		name = other
+	}
+	f := s.structs[of.of][name]
+	if name == "limits[].default" {
+		f = s.structs["Limit"]["default"]
+	}
+	text := marked(f.text)
+	syntax := "`" + strings.Join(o.syntax, "`, `") + "`"
+	if name != o.name {
+		syntax += ", in JSON `" + name + "`"
+	}
+	if more := further[o.name]; more != "" {
+		text += " See " + more + "."
+	}
+	entry := wrap(syntax, "") + "\n" + wrap(text, "") + "\n" + wrap(f.facts(o), "")
+	if o.name == "redis" {
+		entry += "\n" + redisURLs
+	}
+	list := ""
+	for _, inner := range nested[o.name] {
+		for _, key := range s.names[inner] {
+			if g := s.structs[inner][key]; o.name != "limit" || key != "default" {
+				list += wrap("- In JSON `"+key+"`: "+marked(g.text+" "+g.bounds()), "  ")
+			}
+		}
+	}
+	if list != "" {
+		entry += "\n" + list
+	}
+	return entry
+}
+
+// bounds are the default and the range.
+func (f *field) bounds() string {
+	text := "Default: " + f.initial + "."
+	if f.span != "" {
+		text += " Range: " + f.span + "."
+	}
+	return text
+}
+
+var plainWord = regexp.MustCompile(`"?[a-z0-9_:/]+"?`)
+
+// facts are the default, the range and an example. What the grammar lists is marked as code.
+func (f *field) facts(o option) string {
+	example := examples[o.name]
+	if example == "" {
+		example = config.ExampleOf(o.name)
+	}
+	text := "**Default**: " + marked(strings.Replace(f.initial, "false", "off", 1)) + "."
+	if f.initial == "true" {
+		text = "**Default**: on."
+	}
+	if f.span != "" {
+		choices := strings.FieldsFunc(o.syntax[0], func(r rune) bool { return strings.ContainsRune("|. ", r) })[1:]
+		text += " **Range**: " + plainWord.ReplaceAllStringFunc(f.span, func(word string) string {
+			if slices.Contains(choices, strings.Trim(word, `"`)) {
+				return "`" + strings.Trim(word, `"`) + "`"
+			}
+			return marked(word)
+		}) + "."
+	}
+	return text + " **Example**: `" + example + "`. **Since**: " + f.since + "."
+}
+
+// onlyInJSON lists the fields that a Caddyfile has no option for.
+func (s *source) onlyInJSON(of section, lines []option) (text string) {
+	for _, key := range s.names[of.of] {
+		if slices.ContainsFunc(lines, func(o option) bool { return o.name == key || inJSON[o.name] == key }) {
+			continue
+		}
+		f := s.structs[of.of][key]
+		text += wrap("- `"+key+"`: "+marked(f.text+" "+f.bounds()), "  ")
+	}
+	if text != "" {
+		text = "\nIn JSON alone:\n\n" + text
+	}
+	return text
+}
+
+const redisURLs = `| URL | meaning |
+|---|---|
+| ` + "`redis://[user:password@]host[:port][/db]`" + ` | one server |
+| ` + "`rediss://…`" + ` | the same with TLS |
+| ` + "`unix://[user:password@]/path[?db=0]`" + ` | a unix socket |
+| ` + "`redis://host1,host2,host3`" + `, or several URLs | a Cluster |
+| ` + "`redis://host1,host2?master_name=<name>`" + ` | sentinels and the master they know; their default port is 26379 |
+
+Options after ` + "`?`: `addr` (one more address), `db`, `master_name`, `sentinel_username`," + `
+` + "`sentinel_password`, `pool_size`, `protocol` (2 or 3), `timeout` (or the longest of `dial_timeout`," + `
+` + "`read_timeout`, `write_timeout`), `skip_verify`." + ` Special characters in a user name or password are
+percent-encoded. ` + "`redis off`, as in `redis {$REDIS_URL:off}`," + ` is no Redis; an empty value is the
+same, with a [warning](warnings.md#tide011). ` + "`redis storage`" + ` uses the client of Caddy's global
+` + "`storage`" + `, if that is a Redis and lends it.
+`

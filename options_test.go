@@ -1,0 +1,62 @@
+package ratelimit
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// besides are the lines that an option's example needs beside it, other than a limit.
+var besides = map[string]string{
+	"limit_default": "limit {plan}/1m", "burst": "limit 100/1m \n algorithm token_bucket", "queue": "limit 100/1m \n algorithm leaky_bucket",
+	"cost_default": "limit 100/1m \n cost {units}", "limit": " ", "window": "events 5", "events": "window 1m",
+	"tls_client_cert": "tls_client_key /etc/caddy/node.key", "tls_client_key": "tls_client_cert /etc/caddy/node.pem",
+	"sentinel_username": "master_name mymaster \n sentinel_password secret", "sentinel_password": "master_name mymaster", "master_name": " ",
+	"tls_enabled": " ", "tls_insecure": "tls_enabled", "tls_server_certs_pem": "tls_enabled", "tls_server_certs_path": "tls_enabled", "tls_server_name": "tls_enabled",
+	"username": "password secret",
+}
+
+// Each example of the page of options loads in the block that the page has it in, with no more than
+// what the option needs beside it.
+func TestExamplesOfTheOptionsLoad(t *testing.T) {
+	examples := map[string]int{}
+	for part := range strings.SplitSeq(readPage(t, "docs/options.md"), "\n## ") {
+		section, _, _ := strings.Cut(part, "\n")
+		for _, m := range regexp.MustCompile("(?s)### ([a-z0-9_]+).*?\\*\\*Example\\*\\*:\\s`([^`]+)`").FindAllStringSubmatch(part, -1) {
+			option, line := m[1], m[2]
+			examples[section]++
+			block := "{ \n limit 100/1m \n }"
+			if option == "distributed" {
+				block = "{ \n read_interval 5s \n }"
+			}
+			line = strings.Replace(line, "{ … }", block, 1)
+			beside, ok := besides[option]
+			global, handler := "redis redis://localhost:6379", "zone z { \n limit 100/1m \n }"
+			switch section {
+			case "Options of a limit":
+				if !ok {
+					beside = "limit 100/1m"
+				}
+				handler = "zone z { \n " + line + " \n " + beside + " \n }"
+			case "Options of the handler":
+				handler += "\n" + line
+			case "Global options":
+				if option != "redis" {
+					line = global + " \n " + line
+				}
+				global = line
+			case "Redis options":
+				global = "redis { \n " + line + " \n " + beside + " \n }"
+			default:
+				t.Fatalf("the section %q has an example", section)
+			}
+			text := "{ \n rate_limit { \n " + global + " \n } \n } \n example.com { \n @paying header X-Plan paid \n rate_limit { \n " + handler + " \n } \n respond ok \n }"
+			if _, err := adapt(text); err != nil {
+				t.Errorf("the example of %s, `%s`: %v", option, m[2], err)
+			}
+		}
+	}
+	if examples["Options of a limit"] < 25 || examples["Options of the handler"] < 10 || examples["Global options"] != 5 || examples["Redis options"] < 15 {
+		t.Errorf("found examples %v, want more", examples)
+	}
+}
