@@ -200,7 +200,7 @@ func (s *site) explains(t *testing.T, ip, decision, bandwidth string) {
 	t.Helper()
 	z := s.handler.Zones()[0]
 	k, _ := z.KeyOf(s.request(ip))
-	h, ok, err := operate.ExplainKey(z, k)
+	h, ok, err := operate.ExplainKey(z, k, nil)
 	text, _ := json.Marshal(h)
 	if !ok || err != nil || len(h.Zones) != 1 || h.Zones[0].Decision.String() != decision || (h.Zones[0].Bandwidth != 0) != (bandwidth != "") || bandwidth != "" && h.Zones[0].Bandwidth.String() != bandwidth {
 		t.Errorf("explain %s: %s, %t, %v, want %s with bandwidth %q", ip, text, ok, err, decision, bandwidth)

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -115,6 +116,123 @@ func TestExplainThroughASite(t *testing.T) {
 				t.Errorf("%s %v: %s, want %s", c.path, c.header, got, c.zones)
 			}
 		}
+	}
+}
+
+const costlySite = `
+	handle /units {
+		rate_limit {
+			zone explain-units {
+				key   all
+				limit 100/1h
+				cost  {http.request.uri.query.n} * 2
+				cost_default 7
+			}
+		}
+		respond units
+	}
+	handle {
+		rate_limit {
+			zone explain-bytes {
+				key   all
+				limit 1kB/1h
+				cost  bytes
+				cost_default 10
+			}
+			zone explain-requests {
+				key   all
+				limit 1000/1h
+			}
+		}
+		respond bytes
+	}`
+
+// costOf returns what a request is explained to cost in each zone, and what becomes of it.
+func costOf(t *testing.T, path string, headers map[string]operate.HeaderValues) (costs string, decision answer.Reason) {
+	t.Helper()
+	x, err := explained(t, operate.ExplainRequest{Method: "POST", URL: "http://site" + path, Headers: headers})
+	if err != nil || len(x.Handlers) != 1 {
+		t.Fatalf("%s: %+v, %v", path, x, err)
+	}
+	for _, z := range x.Handlers[0].Zones {
+		if z.Cost == nil {
+			costs += "-"
+		} else {
+			costs += strconv.FormatInt(*z.Cost, 10)
+		}
+	}
+	return costs, x.Handlers[0].Decision
+}
+
+// What a request costs is explained with it, and its decision is what the next one gets: by a
+// number, by the length of its body, or by neither.
+func TestExplainACost(t *testing.T) {
+	l := newLifetime(t)
+	l.load(l.config("", costlySite, ""))
+	for _, c := range []struct {
+		n, cost string
+		want    answer.Reason
+	}{{"30", "60", answer.Admitted}, {"20.3", "41", answer.Denied}, {"x", "7", answer.Admitted}, {"50.5", "101", answer.TooLarge}, {"16.5", "33", answer.Admitted}, {"0", "1", answer.Denied}} {
+		cost, decision := costOf(t, "/units?n="+c.n, nil)
+		if cost != c.cost || decision != c.want {
+			t.Errorf("n = %s: costs %s and is %s, want %s and %s", c.n, cost, decision, c.cost, c.want)
+		}
+		if status, _, err := l.post("/units?n=" + c.n); err != nil || (status == http.StatusTooManyRequests) != (c.want != answer.Admitted) {
+			t.Errorf("n = %s: explained as %s, answered %d, %v", c.n, decision, status, err)
+		}
+	}
+	for length, want := range map[string]string{"": "0-", "500": "500-", "1001": "1001-"} {
+		headers := map[string]operate.HeaderValues{}
+		if length != "" {
+			headers["Content-Length"] = []string{length}
+		}
+		if cost, decision := costOf(t, "/bytes", headers); cost != want || (decision == answer.TooLarge) != (length == "1001") {
+			t.Errorf("a length of %q: costs %s and is %s, want %s", length, cost, decision, want)
+		}
+	}
+	if cost, _ := costOf(t, "/bytes", map[string]operate.HeaderValues{"Transfer-Encoding": {"chunked"}}); cost != "10-" {
+		t.Errorf("a body without a length costs %s, want cost_default", cost)
+	}
+}
+
+// Of a key nobody knows what its next request costs, so explain is told.
+func TestExplainACostOfAKey(t *testing.T) {
+	l := newLifetime(t)
+	l.load(l.config("", costlySite, ""))
+	if status, _, err := l.post("/units?n=50"); err != nil || status != http.StatusOK {
+		t.Fatal(status, err)
+	}
+	const explain = "/rate_limit/explain"
+	for body, want := range map[string]string{
+		`{"zone":"explain-bytes","key":"all"}`:                        `"cost":10`,
+		`{"zone":"explain-bytes","key":"all","cost":1000}`:            `"decision":"admitted","zones":[{"zone":"explain-bytes","decision":"admitted","key":"all"`,
+		`{"zone":"explain-bytes","key":"all","cost":1001}`:            `"cost":1001`,
+		`{"zone":"explain-units","key":"all","cost":1}`:               `"decision":"denied","zone":"explain-units"`,
+		`{"zone":"explain-units","key":"all","cost":0}`:               `"cost":0`,
+		`{"zone":"explain-requests","key":"all","cost":5}`:            `each request takes 1 of zone "explain-requests"`,
+		`{"zone":"explain-units","key":"all","cost":-1}`:              `-1 is not between 0 and 2^40`,
+		`{"url":"http://a/","cost":5}`:                                `cost belong to a zone`,
+		`{"url":"http://site/","headers":{"Content-Length":["two"]}}`: `"two" is no number of bytes`,
+	} {
+		if _, text := ask(http.MethodPost, explain, body); !strings.Contains(text, want) {
+			t.Errorf("%s: %s, want %s", body, text, want)
+		}
+	}
+}
+
+// A zone that counts bytes takes sizes in overrides, and no other does.
+func TestOverridesInSizes(t *testing.T) {
+	l := newLifetime(t)
+	l.load(l.config("", costlySite, ""))
+	c := changed(t, http.MethodPost, overrides, `{"zone":"explain-bytes","key":"all","limit":"2KiB/1h"}`)
+	if _, decision := costOf(t, "/bytes", map[string]operate.HeaderValues{"Content-Length": {"2048"}}); c.Limit != "2048/1h" || decision != answer.Admitted {
+		t.Errorf("an override of 2KiB/1h is %s, and 2048 bytes are %s", c.Limit, decision)
+	}
+	if c := changed(t, http.MethodPost, overrides, `{"zone":"explain-bytes","key":"all","limit":"3MB"}`); c.Limit != "3000000" {
+		t.Errorf("an override of 3MB is %s", c.Limit)
+	}
+	if status, text := ask(http.MethodPost, overrides, `{"zone":"explain-units","key":"all","limit":"2KiB/1h"}`); status != http.StatusBadRequest || !strings.Contains(text, "2KiB is a size, and zone \"explain-units\" doesn't count bytes") {
+		t.Errorf("an override of 2KiB where requests have a cost: %d %s", status, text)
 	}
 }
 

@@ -21,6 +21,7 @@ func explainCommand() *cobra.Command {
 	var q operate.Question
 	var headers []string
 	var id bool
+	var cost int64
 	cmd := &cobra.Command{
 		Use:   "explain <url> | <zone> <key>",
 		Short: "Says what would become of a request, and consumes nothing",
@@ -39,7 +40,11 @@ run, and named. Only what sets variables, headers or the path is run.`,
 	cmd.Flags().StringArrayVarP(&headers, "header", "H", nil, "A header such as 'X-Plan: gold', as often as needed")
 	cmd.Flags().StringVar(&q.RemoteIP, "remote-ip", "", "The address that the connection comes from (default 127.0.0.1)")
 	cmd.Flags().BoolVar(&id, "id", false, "The key is given by its id, as top shows it")
+	cmd.Flags().Int64Var(&cost, "cost", 0, "What the request of a key takes, where the zone has a cost (default what one without a number takes)")
 	cmd.RunE = run(func(c client, p printer, args []string) (err error) {
+		if cmd.Flags().Changed("cost") {
+			q.Cost = &cost
+		}
 		if len(args) == 2 {
 			if q.Zone = args[0]; id {
 				q.ID = args[1]
@@ -112,11 +117,13 @@ func (b *page) handler(h operate.Explained) {
 		text += ", after " + length(h.Delay) + " in a queue"
 	}
 	b.line("The request is %s.", text)
-	rows := [][]string{{"ZONE", "DECISION", "KEY", "LIMIT", "USED", "REMOTE", "LEFT", "WAIT", ""}}
+	rows := [][]string{{"ZONE", "DECISION", "KEY", "LIMIT", "COST", "USED", "REMOTE", "LEFT", "WAIT", ""}}
+	costs := false
 	for _, z := range h.Zones {
+		costs = costs || z.Cost != nil
 		key, notes := cmp.Or(z.Key, z.ID), notesOf(z)
 		if len(z.Limits) == 0 {
-			rows = append(rows, []string{z.Zone, z.Decision.String(), key, "", "", "", "", "", notes})
+			rows = append(rows, []string{z.Zone, z.Decision.String(), key, "", "", "", "", "", "", notes})
 		}
 		for _, l := range z.Limits {
 			wait := ""
@@ -124,8 +131,13 @@ func (b *page) handler(h operate.Explained) {
 				wait = length(l.Wait)
 			}
 			rows = append(rows, []string{
-				z.Zone, l.Decision.String(), key, limitText(l.Limit, l.Window, l.Concurrent), number(l.Used), known(l.Remote), number(l.Remaining), wait, notes,
+				z.Zone, l.Decision.String(), key, limitText(l.Limit, l.Window, l.Concurrent), known(z.Cost), number(l.Used), known(l.Remote), number(l.Remaining), wait, notes,
 			})
+		}
+	}
+	if !costs {
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], 4, 5)
 		}
 	}
 	b.table(rows)

@@ -27,6 +27,10 @@ func TestExplanationsArePrinted(t *testing.T) {
 		"site_none": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[]}`},
 		"key": {operate.Question{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","id":"AAECAwQFBgcICQoLDA0ODw","limits":[
 			{"limit":1,"window":"1s","used":2,"remote":0,"remaining":3,"after":2,"decision":"admitted"}]}]}`},
+		"cost": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[{"decision":"too_large","zone":"tokens","zones":[
+			{"zone":"tokens","decision":"too_large","key":"alice","cost":12000,"limits":[{"limit":10000,"window":"1m","used":500,"remote":0,"remaining":9500,"after":9500,"decision":"too_large"}]},
+			{"zone":"usage","decision":"not_asked","key":"alice","cost":0,"limits":[{"limit":10,"window":"1m","used":1,"remote":0,"remaining":9,"after":9,"decision":"not_asked"}]},
+			{"zone":"requests","decision":"not_asked","key":"alice","limits":[{"limit":10,"window":"1m","used":1,"remote":0,"remaining":9,"after":9,"decision":"not_asked"}]}]}]}`},
 	} {
 		c, _ := endpoint(t, http.StatusOK, test.answer)
 		var b bytes.Buffer
@@ -64,6 +68,7 @@ func TestWhatLookingAsks(t *testing.T) {
 			[]string{"explain", "https://example.com/a", "-X", "POST", "-H", "X-A: b", "-H", "X-A:c", "--remote-ip", "203.0.113.9"},
 			`POST /rate_limit/explain {"method":"POST","url":"https://example.com/a","remote_ip":"203.0.113.9","headers":{"X-A":["b","c"]}}`,
 		},
+		{[]string{"explain", "api", "203.0.113.9", "--cost", "0"}, `POST /rate_limit/explain {"zone":"api","key":"203.0.113.9","cost":0}`},
 		{[]string{"explain", "api", "203.0.113.9"}, `POST /rate_limit/explain {"zone":"api","key":"203.0.113.9"}`},
 		{[]string{"explain", "api", "AAECAwQFBgcICQoLDA0ODw", "--id"}, `POST /rate_limit/explain {"zone":"api","id":"AAECAwQFBgcICQoLDA0ODw"}`},
 	} {

@@ -220,10 +220,10 @@ func ParseSize(s string) (bytes int64, ok bool) {
 // SizeOf returns a rate whose number is a size as one with a number of bytes, and that size; other
 // rates stay, with "".
 func SizeOf(rate string) (text, size string) {
-	size, window, _ := strings.Cut(rate, "/")
+	size, _, _ = strings.Cut(rate, "/")
 	n, ok := ParseSize(size)
 	if !ok {
 		return rate, ""
 	}
-	return strconv.FormatInt(n, 10) + "/" + window, size
+	return strconv.FormatInt(n, 10) + rate[len(size):], size
 }

@@ -226,7 +226,7 @@ func enforcementOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c 
 }
 
 // overrideOf reads a change of the limits of one key.
-func overrideOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c control.Change, err error) {
+func overrideOf(running *lifecycle.Config, req ChangeRequest, remove bool) (c control.Change, err error) {
 	switch {
 	case req.All, req.Share != nil:
 		return c, fmt.Errorf("all and share belong to an enforcement; send them to %s", EnforcementPath)
@@ -237,11 +237,16 @@ func overrideOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c con
 	case !remove && req.Limit == "":
 		return c, fmt.Errorf(`give "limit": a rate such as 6000/1m, %s or %s`, control.Unlimited, control.Deny)
 	}
-	zone, err := findZone(config, req.Zone)
+	zone, err := findZone(running, req.Zone)
 	if err != nil {
 		return c, err
 	}
 	k, err := keyOf(zone, req.Key, req.ID)
+	if text, size := config.SizeOf(req.Limit); err == nil && size != "" {
+		if req.Limit = text; !zone.Cost.IsBytes() {
+			err = fmt.Errorf("limit: %s is a size, and zone %q doesn't count bytes; write a number", size, zone.Name)
+		}
+	}
 	if err == nil && !remove {
 		err = checkLimit(zone, req.Limit)
 	}

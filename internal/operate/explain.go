@@ -55,6 +55,8 @@ type ExplainedZone struct {
 	BannedUntil *time.Time `json:"banned_until,omitempty"`
 	// Bandwidth is how many bytes a second the responses of the key share, where they are slowed.
 	Bandwidth config.Bandwidth `json:"bandwidth,omitempty"`
+	// Cost is how many units the request takes, nil where each takes one.
+	Cost *int64 `json:"cost,omitempty"`
 	// FromRedis is set where Redis was asked what the other nodes have counted. Where it had to be
 	// asked and did not answer, SyncedAgo is how many seconds ago this node heard of them, nil
 	// where it never has, and Unknown says why.
@@ -95,11 +97,15 @@ func ExplainZones(zones []*limits.Zone, r *http.Request) (h Explained, err error
 }
 
 // ExplainKey says what a zone would do with the next request of a key, whatever else such a request
-// is. ok is false where the key is only known by its ID, and has no counter of its own here.
-func ExplainKey(z *limits.Zone, k limits.Key) (h Explained, ok bool, err error) {
+// is. cost is what it takes, nil for what is taken where that is not known. ok is false where the
+// key is only known by its ID, and has no counter of its own here.
+func ExplainKey(z *limits.Zone, k limits.Key, cost *int64) (h Explained, ok bool, err error) {
 	x := &explanation{}
 	if !x.fork(z, k) {
 		return h, false, nil
+	}
+	if cost != nil {
+		x.asked[0].SetCost(*cost)
 	}
 	r, _ := http.NewRequest(http.MethodGet, "http://localhost/", nil)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, &caddyhttp.Server{})
@@ -320,6 +326,9 @@ func (x *explanation) overall(h *Explained, e *limits.Evaluation) {
 // add adds what was decided in a zone, and how it stood before.
 func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 	denied := answer.Denied
+	if stands.CountsUnits() {
+		z.Cost = &o.N
+	}
 	switch {
 	case o.Shadow:
 		denied = answer.WouldDeny

@@ -440,16 +440,16 @@ func TestExplainAKey(t *testing.T) {
 	if none {
 		t.Fatal("no key")
 	}
-	if _, ok, err := ExplainKey(zones[0], limits.KeyOfID(raw.ID)); ok || err != nil {
+	if _, ok, err := ExplainKey(zones[0], limits.KeyOfID(raw.ID), nil); ok || err != nil {
 		t.Errorf("a key that never came is found by its ID: %t, %v", ok, err)
 	}
 	for i, want := range []answer.Reason{answer.Admitted, answer.Admitted, answer.Admitted, answer.Denied, answer.Denied} {
-		byKey, ok, err := ExplainKey(zones[0], raw)
+		byKey, ok, err := ExplainKey(zones[0], raw, nil)
 		if !ok || err != nil || byKey.Decision != want || byKey.Zones[0].Limits[0].Used != min(3, int64(i)) || byKey.Zones[0].Key != "a" {
 			t.Errorf("%d used: %+v, %v", i, byKey, err)
 		}
 		if i > 0 {
-			byID, ok, err := ExplainKey(zones[0], limits.KeyOfID(raw.ID))
+			byID, ok, err := ExplainKey(zones[0], limits.KeyOfID(raw.ID), nil)
 			if !ok || err != nil || byID.Decision != want || byID.Zones[0].Limits[0].Used != byKey.Zones[0].Limits[0].Used || byID.Zones[0].ID != byKey.Zones[0].ID {
 				t.Errorf("%d used: by ID %+v, %v", i, byID, err)
 			}

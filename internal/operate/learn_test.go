@@ -81,7 +81,7 @@ func TestExplainAsksRedisWhatOthersHaveSpent(t *testing.T) {
 					t.Errorf("%v, enforced for %v: explained as %+v (remote %d), want the nine of the other node", kind, share, z, *l.Remote)
 				}
 				k, _ := a.zones[0].KeyOf(request("e"))
-				if byID, ok, err := ExplainKey(a.zones[0], limits.KeyOfID(k.ID)); err != nil || !ok || byID.Zones[0].Limits[0].Used != l.Used {
+				if byID, ok, err := ExplainKey(a.zones[0], limits.KeyOfID(k.ID), nil); err != nil || !ok || byID.Zones[0].Limits[0].Used != l.Used {
 					t.Errorf("%v: by ID %+v, %t, %v; want %d used", kind, byID, ok, err, l.Used)
 				}
 				if now := holds(a.zones); !slices.Equal(now, before) {

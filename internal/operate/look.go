@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -20,9 +21,12 @@ type Question struct {
 	Zone string  `json:"zone,omitempty"`
 	Key  *string `json:"key,omitempty"`
 	ID   string  `json:"id,omitempty"`
+	// Cost is what the next request of the key takes. Default: what one takes whose cost is not
+	// known.
+	Cost *int64 `json:"cost,omitempty"`
 }
 
-var questionFields = []string{"method", "url", "remote_ip", "headers", "zone", "key", "id"}
+var questionFields = []string{"method", "url", "remote_ip", "headers", "zone", "key", "id", "cost"}
 
 // serveExplain answers what would become of a request.
 func serveExplain(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
@@ -34,8 +38,8 @@ func serveExplain(_ http.ResponseWriter, r *http.Request, config *lifecycle.Conf
 		return nil, errors.New(`give "url" for a request, or "zone" with "key" or "id"`)
 	case q.Zone != "":
 		return explainKey(config, q)
-	case q.Key != nil || q.ID != "":
-		return nil, errors.New("key and id belong to a zone; a request brings its own key")
+	case q.Key != nil || q.ID != "" || q.Cost != nil:
+		return nil, errors.New("key, id and cost belong to a zone; a request brings its own key and cost")
 	}
 	app, err := caddy.ActiveContext().AppIfConfigured("http")
 	if err != nil {
@@ -45,8 +49,8 @@ func serveExplain(_ http.ResponseWriter, r *http.Request, config *lifecycle.Conf
 }
 
 // explainKey answers what would become of the next request of a key.
-func explainKey(config *lifecycle.Config, q Question) (any, error) {
-	zone, err := findZone(config, q.Zone)
+func explainKey(running *lifecycle.Config, q Question) (any, error) {
+	zone, err := findZone(running, q.Zone)
 	if err != nil {
 		return nil, err
 	}
@@ -59,8 +63,12 @@ func explainKey(config *lifecycle.Config, q Question) (any, error) {
 		return nil, fmt.Errorf("id: %w", err)
 	case err != nil:
 		return nil, err
+	case q.Cost != nil && !zone.CountsUnits():
+		return nil, fmt.Errorf("cost: each request takes 1 of zone %q, which has no cost; leave it out", zone.Name)
+	case q.Cost != nil && (*q.Cost < 0 || *q.Cost > config.MaxCost):
+		return nil, fmt.Errorf("cost: %d is not between 0 and 2^40", *q.Cost)
 	}
-	handler, ok, err := ExplainKey(zone, k)
+	handler, ok, err := ExplainKey(zone, k, q.Cost)
 	switch {
 	case err != nil:
 		return nil, fail(http.StatusInternalServerError, err)

@@ -116,6 +116,13 @@ func (q ExplainRequest) build() (*http.Request, error) {
 		r.Host = host
 		r.Header.Del("Host")
 	}
+	if length := r.Header.Get("Content-Length"); r.Header.Get("Transfer-Encoding") != "" {
+		r.ContentLength = -1
+	} else if length != "" {
+		if r.ContentLength, err = strconv.ParseInt(length, 10, 64); err != nil || r.ContentLength < 0 {
+			return nil, fmt.Errorf("headers: the Content-Length %q is no number of bytes", spelling.Clip(length))
+		}
+	}
 	if u.Scheme == "https" {
 		r.TLS = &tls.ConnectionState{HandshakeComplete: true, ServerName: u.Hostname(), Version: tls.VersionTLS13}
 	}
