@@ -4,12 +4,14 @@
 # make check  what .ci/run does
 # make bench  figures beside other limiters and of whole servers; ten minutes, BENCH=-short for two
 # make fuzz   each fuzz test for half a minute
+# make release  static programs for four platforms, checksums and bills of materials in dist
 
 # The tags that xcaddy builds with: one build cache serves all.
 TAGS := nobadger,nomysql,nopgx
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
-.PHONY: test check lint redis fail2ban chaos demo fuzz fuzz-briefly bench
+.PHONY: test check lint redis fail2ban chaos demo fuzz fuzz-briefly bench release
 
 test: redis fail2ban browser promtool
 	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
@@ -23,6 +25,7 @@ format:
 static:
 	go vet -tags $(TAGS) ./...
 	go run $(STATICCHECK) -tags $(TAGS) ./...
+	go run $(ACTIONLINT) .github/workflows/*.yml
 
 # What this code relies on and no general linter knows.
 lint:
@@ -77,6 +80,9 @@ chaos: redis
 	go test -tags $(TAGS) -timeout 60m -count 1 -run '^TestEverySchedule$$' ./sync -schedules 500
 	go test -tags $(TAGS) -timeout 60m -count 1 -run '^TestEveryHistory$$' ./internal/control -histories 100000
 	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 60m -count 1 -v -run '^TestChangesOverASlowRedis$$' ./internal/control -changes 100
+
+release:
+	GOFLAGS=-buildvcs=true go run ./internal/release -o dist
 
 demo:
 	go run -tags $(TAGS) ./cmd/demo

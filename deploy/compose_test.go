@@ -95,7 +95,8 @@ func (d *deployment) startRedis(t *testing.T) {
 // prepare makes the container of a service: its environment, configuration and secrets.
 func (d *deployment) prepare(t *testing.T, i image, name string) *container {
 	t.Helper()
-	service, c := d.project.Services[name], newContainer(t, i, name)
+	service, c := d.project.Services[name], newContainer(t, name, build(t, i))
+	c.user, c.env = i.user, i.env
 	for key, value := range service.Environment {
 		c.env = append(c.env, key+"="+d.ports.Replace(*value))
 	}
@@ -220,7 +221,7 @@ func TestComposeSharesALimit(t *testing.T) {
 }
 
 // A node that is told to end says that it isn't ready, serves what still comes, and leaves its
-// counts to the other one. A new one is ready when it has met Redis.
+// counts to the other one. A new one takes its place.
 func TestComposeReplacesANode(t *testing.T) {
 	t.Parallel()
 	d := deploy(t)
@@ -266,7 +267,11 @@ func TestComposeReplacesANode(t *testing.T) {
 		status, _ := d.get("node1", "9180", "/ready")
 		return status == http.StatusOK
 	})
-	if s := d.status("node1"); s.Redis == nil || !s.Redis.Up {
-		t.Errorf("the new node is ready, and its Redis: %+v", s.Redis)
+	if status, body := d.get("node1", "8080", "/"); status != http.StatusOK {
+		t.Errorf("the new node is ready, and answers %d %s", status, body)
 	}
+	eventually(t, "the new node has met Redis", func() bool {
+		s := d.status("node1")
+		return s.Redis != nil && s.Redis.Up && s.Redis.Nodes == 2
+	})
 }

@@ -3,6 +3,7 @@ module github.com/caddy-tide/ratelimit/deploy
 go 1.26.8
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/caddy-tide/ratelimit v0.0.0
 	github.com/compose-spec/compose-go/v2 v2.16.2
 	github.com/moby/buildkit v0.34.2
