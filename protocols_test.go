@@ -81,7 +81,7 @@ func loadSites(t *testing.T, sites string) {
 }
 
 // loadConfig loads a configuration. It ends with the test.
-func loadConfig(t *testing.T, config []byte) {
+func loadConfig(t testing.TB, config []byte) {
 	t.Helper()
 	if err := caddy.Load(config, true); err != nil {
 		t.Fatal(err)

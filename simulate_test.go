@@ -2,13 +2,18 @@ package ratelimit
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"html"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -173,32 +178,25 @@ func TestSimulationIsTrue(t *testing.T) {
 	}
 }
 
-// exampleLog is the access log of docs/simulate.md: people who look at some pages, an office behind
-// one address, and a scraper that is too fast.
-func exampleLog() string {
-	rng := rand.New(rand.NewPCG(5, 6))
-	var b strings.Builder
-	at := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
-	for range 20_000 {
-		at = at.Add(time.Duration(rng.ExpFloat64() * float64(90*time.Millisecond)))
-		ip, status := fmt.Sprintf("198.51.%d.%d", rng.IntN(4), rng.IntN(250)), 200
-		switch k := rng.IntN(100); {
-		case k < 25:
-			ip, status = "203.0.113.99", []int{200, 404, 404, 404}[rng.IntN(4)]
-		case k < 33:
-			ip = "192.0.2.7"
-		}
-		fmt.Fprintf(&b, `{"ts":%.6f,"logger":"http.log.access","request":{"remote_ip":"%s","client_ip":"%[2]s","method":"GET","host":"example.com","uri":"/"},"duration":0.0012,"status":%d}`+"\n",
-			float64(at.UnixMicro())/1e6, ip, status)
+// root is the directory of the repository, where the tests begin.
+var root, _ = os.Getwd()
+
+// exampleLog is the access log of docs/simulate.md.
+func exampleLog(t *testing.T) []byte {
+	t.Helper()
+	log, err := exec.Command("awk", "-f", filepath.Join(root, "internal/simulate/testdata/example.awk")).Output()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return b.String()
+	return log
 }
 
 // simulateCommand runs `caddy rate-limit simulate` in a directory with the example's log.
 func simulateCommand(t *testing.T, args ...string) (out string, err error) {
 	t.Helper()
+	log := exampleLog(t)
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("access.log", []byte(exampleLog()), 0o600); err != nil {
+	if err := os.WriteFile("access.log", log, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	root, limit := &cobra.Command{Use: "caddy", SilenceUsage: true, SilenceErrors: true}, &cobra.Command{Use: "rate-limit"}
@@ -212,17 +210,31 @@ func simulateCommand(t *testing.T, args ...string) (out string, err error) {
 	return b.String(), err
 }
 
-// The example of docs/simulate.md is what the command prints.
+var pictures = flag.Bool("pictures", false, "draw what docs/simulate.md shows")
+
+// The example of docs/simulate.md is what the command prints, and its picture is the first one of
+// the report. go test . -run TestSimulateExample -pictures draws it.
 func TestSimulateExample(t *testing.T) {
-	page, err := os.ReadFile("docs/simulate.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, after, _ := strings.Cut(string(page), "$ caddy rate-limit simulate --limit 100/1m access.log\n")
+	page, file := readPage(t, "docs/simulate.md"), filepath.Join(root, "docs/simulate/over-time.svg")
+	_, after, _ := strings.Cut(page, "$ caddy rate-limit simulate --limit 100/1m access.log\n")
 	want, _, ok := strings.Cut(after, "```")
-	got, err := simulateCommand(t, "--limit", "100/1m", "access.log")
+	got, err := simulateCommand(t, "--limit", "100/1m", "access.log", "--html", "report.html")
 	if err != nil || !ok || got != want {
 		t.Errorf("it prints %v\n%s\nwant\n%s", err, got, want)
+	}
+	_, first, _ := strings.Cut(html.UnescapeString(readPage(t, "report.html")), "data:image/svg+xml;base64,")
+	first, _, _ = strings.Cut(first, `"`)
+	drawn, err := base64.StdEncoding.DecodeString(first)
+	if err != nil || len(drawn) == 0 {
+		t.Fatalf("the report's first picture: %v", err)
+	}
+	if *pictures {
+		if err := os.WriteFile(file, drawn, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if shown := readPage(t, file); shown != string(drawn) {
+		t.Errorf("%s is not what the report has; draw it with -pictures", file)
 	}
 }
 

@@ -3,11 +3,15 @@ package ratelimit
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -192,7 +196,7 @@ func askAs(t *testing.T, port int, user, password string) *http.Response {
 
 // The page of tiers is loaded, and its plans are asked by those who have them.
 func TestThePageOfTiers(t *testing.T) {
-	page := blocksOf(t, "docs/tiers.md", "caddyfile")[0].text
+	page := blocksOf(t, "docs/tiers.md", "caddyfile")[2].text
 	port := redistest.FreePort(t)
 	text := "{\nadmin off\npersist_config off\n}\n" + strings.Replace(page, ":8080", fmt.Sprintf("http://127.0.0.1:%d", port), 1)
 	config, err := adapt(text)
@@ -240,5 +244,40 @@ func TestThePageOfTiers(t *testing.T) {
 		if answer := ask("robot", "hiccup"); answer.StatusCode != http.StatusOK {
 			t.Fatalf("the robot is answered %s", answer.Status)
 		}
+	}
+}
+
+// BenchmarkPlansByMap is a request of the customer who stands last in a table of so many, as in
+// examples/api-keys. Caddy looks at one row after the other, and formats the numbers of each. This
+// is what docs/tiers.md has for how large such a table may be.
+func BenchmarkPlansByMap(b *testing.B) {
+	for _, rows := range []int{1, 100, 500, 1000, 5000} {
+		b.Run(fmt.Sprintf("rows=%d", rows), func(b *testing.B) {
+			var table strings.Builder
+			for i := range rows {
+				fmt.Fprintf(&table, "key-%d customer-%d 1000000000\n", i, i)
+			}
+			config, err := adapt("{\nadmin off\npersist_config off\nauto_https off\n}\nhttp://127.0.0.1:" + strconv.Itoa(redistest.FreePort(b)) +
+				" {\nmap {header.X-Api-Key} {customer} {rpm} {\n" + table.String() + "default \"\" 60\n}\n" +
+				"rate_limit {\n" + zoneBlock("plans", "key {customer}\nlimit {rpm}/1m\nlimit_default 60/1m") + "}\nrespond ok\n}")
+			if err != nil {
+				b.Fatal(err)
+			}
+			loadConfig(b, config)
+			app, err := caddy.ActiveContext().App("http")
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := app.(*caddyhttp.App).Servers["srv0"]
+			r := httptest.NewRequest(http.MethodGet, "http://127.0.0.1/", nil)
+			r.Header.Set("X-Api-Key", fmt.Sprint("key-", rows-1))
+			for b.Loop() {
+				w := httptest.NewRecorder()
+				if s.ServeHTTP(w, r); w.Code != http.StatusOK || w.Body.String() != "ok" {
+					b.Fatalf("%d %s", w.Code, w.Body)
+				}
+			}
+			b.ReportMetric(1e9*float64(b.N)/float64(b.Elapsed().Nanoseconds()), "requests/s")
+		})
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// What a banned key costs in memory is what docs/ban.md says: between two of the sizes that a map
-// takes, and with what is to be sent.
+// What a banned key costs in memory is what docs/sizing.md says: between two of the sizes that a
+// map takes, and with what is to be sent.
 func TestBytesPerBan(t *testing.T) {
 	heap := func() int64 {
 		var m runtime.MemStats
@@ -37,6 +37,6 @@ func TestBytesPerBan(t *testing.T) {
 		}
 	}
 	if least < 50 || most > 160 {
-		t.Errorf("%d to %d bytes a ban, want what docs/ban.md says", least, most)
+		t.Errorf("%d to %d bytes a ban, want what docs/sizing.md says", least, most)
 	}
 }

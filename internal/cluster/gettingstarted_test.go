@@ -16,11 +16,13 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// A step is a command of a page, and the lines that it is shown to print.
+// A step is a command of a page, the lines that it is shown to print, and the picture that shows
+// all of them.
 type step struct {
 	line    int
 	command string
 	prints  []string
+	picture string
 }
 
 // stepsOf reads the commands of a page's console blocks.
@@ -30,7 +32,7 @@ func stepsOf(t *testing.T, page string) (all []step) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inside := false
+	inside, picture := false, regexp.MustCompile(`^!\[.*\]\((pictures/.*\.svg)\)$`)
 	for i, line := range strings.Split(string(text), "\n") {
 		command, isCommand := strings.CutPrefix(line, "$ ")
 		switch {
@@ -41,6 +43,8 @@ func stepsOf(t *testing.T, page string) (all []step) {
 		case inside && strings.TrimSpace(line) != "":
 			last := &all[len(all)-1]
 			last.prints = append(last.prints, line)
+		case len(all) > 0 && picture.MatchString(line):
+			all[len(all)-1].picture = picture.FindStringSubmatch(line)[1]
 		}
 	}
 	return all
@@ -63,14 +67,17 @@ func asShown(line string) string {
 type newcomer struct {
 	dir   string
 	ports *strings.Replacer
+	shown map[string]string // by a port that is used, the one of the page
 }
 
 func arrive(t *testing.T, examples string, ports ...string) newcomer {
 	t.Helper()
-	n := newcomer{dir: t.TempDir()}
+	n := newcomer{dir: t.TempDir(), shown: map[string]string{}}
 	var pairs []string
 	for _, p := range ports {
-		pairs = append(pairs, p, strconv.Itoa(redistest.FreePort(t)))
+		free := strconv.Itoa(redistest.FreePort(t))
+		pairs = append(pairs, p, free)
+		n.shown[free] = p
 	}
 	n.ports = strings.NewReplacer(pairs...)
 	files, err := filepath.Glob(filepath.Join(examples, "*", "*"))
@@ -109,7 +116,7 @@ func (n newcomer) serve(t *testing.T, command string) *cluster.Process {
 	if strings.HasSuffix(command, "''") {
 		args = append(args, "")
 	}
-	listens := regexp.MustCompile(`--port (\d+)|http://localhost:(\d+)`)
+	listens := regexp.MustCompile(`--port (\d+)|http://localhost:(\d+)|https_port (\d+)`)
 	text := command
 	if i := slices.Index(args, "--config"); i >= 0 {
 		file, err := os.ReadFile(filepath.Join(n.dir, args[i+1]))
@@ -128,7 +135,7 @@ func (n newcomer) serve(t *testing.T, command string) *cluster.Process {
 	}
 	t.Cleanup(p.Kill)
 	redistest.Eventually(t, command+" listens", func() bool {
-		c, err := net.Dial("tcp", "localhost:"+m[1]+m[2])
+		c, err := net.Dial("tcp", "localhost:"+m[1]+m[2]+m[3])
 		if err == nil {
 			c.Close()
 		}
@@ -169,6 +176,9 @@ func TestGettingStarted(t *testing.T) {
 			t.Errorf("%s: %v\n%s", where, err, out)
 		}
 		n.compare(t, where, s.prints, string(out))
+		if s.picture != "" {
+			n.draw(t, s, string(out))
+		}
 	}
 	if served != 4 {
 		t.Errorf("%d programs were started, want 4", served)

@@ -1,0 +1,190 @@
+package cluster_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+var pictures = flag.Bool("pictures", false, "draw the terminals of docs/pictures from what the commands of the pages print")
+
+// A taskPage is a page whose commands run as they stand. Before that, a Caddyfile of a page may be
+// saved and started.
+type taskPage struct {
+	saved   string // the page with the block that is saved as Caddyfile
+	started bool   // it runs, though the page does not say so
+	log     bool   // the access log of docs/simulate.md is there
+}
+
+var taskPages = map[string]taskPage{
+	"ban":             {},
+	"login":           {},
+	"operate":         {},
+	"recipes":         {},
+	"reserve":         {},
+	"shadow":          {},
+	"simulate":        {saved: "login", log: true},
+	"status-page":     {saved: "status-page"},
+	"tiers":           {},
+	"troubleshooting": {saved: "login", started: true},
+}
+
+// elsewhere are commands that no test can run as they stand, and why.
+var elsewhere = map[string]string{
+	"caddy rate-limit override api_key gold-0001 6000/1m --for forever --note \"plan gold\"": "its zone is of another site than the one that runs: TestOverridesByRate",
+}
+
+// The commands of each task page do what the page shows, in its order: programs that serve are
+// started, a new one in place of one that has the same ports. What the page shows in a picture is
+// what the last command before it prints.
+func TestTaskPages(t *testing.T) {
+	t.Parallel()
+	redistest.Start(t) // says what to install where it is missing
+	unused := maps.Clone(elsewhere)
+	for name, p := range taskPages {
+		page := filepath.Join("../../docs", name+".md")
+		steps := stepsOf(t, page)
+		if len(steps) == 0 {
+			t.Errorf("%s has no commands", page)
+		}
+		for _, s := range steps {
+			delete(unused, s.command)
+		}
+		t.Run(name, func(t *testing.T) {
+			n := p.arrive(t)
+			for _, s := range steps {
+				if elsewhere[s.command] == "" {
+					n.follow(t, fmt.Sprintf("docs/%s.md:%d: %s", name, s.line, s.command), s)
+				}
+			}
+		})
+	}
+	for command := range unused {
+		t.Errorf("no page has %s", command)
+	}
+}
+
+// arrive is somebody who has built a Caddy and done what the page assumes.
+func (p taskPage) arrive(t *testing.T) newcomer {
+	t.Helper()
+	n := arrive(t, "../../examples", "8080", "8081", "8082", "2019", "2020", "6379")
+	if err := os.Symlink(caddy(t), filepath.Join(n.dir, "caddy")); err != nil {
+		t.Fatal(err)
+	}
+	if p.log {
+		awk := n.command(t, "awk", "-f", absolute(t, "../simulate/testdata/example.awk"))
+		out, err := os.Create(filepath.Join(n.dir, "access.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		awk.Stdout = out
+		if err := awk.Run(); err != nil {
+			t.Fatal(err)
+		}
+		out.Close()
+	}
+	if p.saved != "" {
+		text, err := os.ReadFile(filepath.Join("../../docs", p.saved+".md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, block, _ := strings.Cut(string(text), "```caddyfile\n")
+		block, _, _ = strings.Cut(block, "```\n")
+		// Without a Redis, which these pages are not about, and with certificates of its own.
+		_, site, found := strings.Cut(block, "sync_rate strict\n\t}\n}\n")
+		if !found {
+			site = block
+		}
+		options := "admin localhost:2019"
+		if !strings.Contains(site, "http://localhost") {
+			options += "\n\thttp_port 8081\n\thttps_port 8082\n\tlocal_certs\n\tskip_install_trust"
+		}
+		block = "{\n\t" + options + "\n}\n" + site
+		if err := os.WriteFile(filepath.Join(n.dir, "Caddyfile"), []byte(n.ports.Replace(block)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if p.started {
+		n.serve(t, "./caddy run --config Caddyfile")
+	}
+	return n
+}
+
+func absolute(t *testing.T, path string) string {
+	t.Helper()
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// follow runs a command, compares what it prints to what the page shows, and draws it if the page
+// shows it as a picture.
+func (n newcomer) follow(t *testing.T, where string, s step) {
+	t.Helper()
+	command := n.ports.Replace(s.command)
+	switch {
+	case strings.HasPrefix(command, "redis-server "), strings.HasPrefix(command, "./caddy run --config "):
+		n.serve(t, command)
+		return
+	case command == "./caddy run":
+		n.serve(t, "./caddy run --config Caddyfile")
+		return
+	}
+	if strings.Contains(command, "caddy rate-limit") && !strings.Contains(command, "--address") && !strings.Contains(command, "simulate") {
+		command += " --address " + n.ports.Replace("localhost:2019")
+	}
+	cmd := n.command(t, "bash", "-c", command)
+	cmd.Env = append(cmd.Env, "PATH="+n.dir+":"+os.Getenv("PATH"))
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("%s: %v\n%s", where, err, out)
+	}
+	n.compare(t, where, s.prints, string(out))
+	if s.picture != "" {
+		n.draw(t, s, string(out))
+	}
+}
+
+// anyTime makes lines comparable that differ in waits and dates as well.
+func anyTime(line string) string {
+	return regexp.MustCompile(`\b\d{4}-\d\d-\d\dT[\d:.]+Z|\b\d+m?[\d.]*s\b|Date: .*|_after": \d+`).ReplaceAllString(asShown(line), "n")
+}
+
+// draw writes a picture of a terminal, or wants that there is one with these lines.
+func (n newcomer) draw(t *testing.T, s step, printed string) {
+	t.Helper()
+	file := filepath.Join("../../docs", filepath.FromSlash(s.picture))
+	// Ports are those of the page again.
+	back := regexp.MustCompile(`\b(` + strings.Join(slices.Collect(maps.Keys(n.shown)), "|") + `)\b`)
+	printed = back.ReplaceAllStringFunc(printed, func(port string) string { return n.shown[port] })
+	if *pictures {
+		if err := os.WriteFile(file, terminal(s.command, printed), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	drawn, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := linesOf(drawn)
+	if len(shown) < 2 || shown[0] != "$ "+s.command {
+		t.Fatalf("%s shows %q", s.picture, shown)
+	}
+	for i, line := range strings.Split(strings.TrimSpace(printed), "\n") {
+		if i+1 >= len(shown) || anyTime(shown[i+1]) != anyTime(line) {
+			t.Errorf("%s does not show what %q prints now:\n%s\nIf that is right, TIDE_REQUIRE_REDIS=1 go test ./internal/cluster -run TestTaskPages -pictures draws it.", s.picture, s.command, printed)
+			return
+		}
+	}
+}
