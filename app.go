@@ -47,6 +47,10 @@ type App struct {
 	// none.
 	Persist string `json:"persist,omitempty"`
 
+	// Quiet are the codes of warnings that are not logged. Range: any code, except those that tell
+	// of something that is broken. Default: none.
+	Quiet []string `json:"quiet,omitempty"`
+
 	ctx        caddy.Context
 	logger     *zap.Logger
 	namespace  string
@@ -80,6 +84,7 @@ const redisShape = `write an object, like {"url": "redis://localhost:6379/0"}`
 
 // Provision prepares the connection to Redis and doesn't use it: caddy validate comes here as well.
 func (a *App) Provision(ctx caddy.Context) error {
+	a.warned.Quiet = a.Quiet
 	a.ctx, a.logger, a.registry, a.units = ctx, ctx.Logger(), config.Registry{}, map[string]bool{}
 	if a.StrictTimeout == 0 {
 		a.StrictTimeout = caddy.Duration(100 * time.Millisecond)
@@ -92,7 +97,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.config = &lifecycle.Config{
-		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper, Namespace: a.namespace,
+		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper, Namespace: a.namespace, Once: &a.warned,
 	}
 	a.config.CheckKeeper()
 	if err := a.check(a.globals()); err != nil {
@@ -122,6 +127,11 @@ func (a *App) check(g globals) error {
 	}
 	if t := time.Duration(a.StrictTimeout); t != 0 && (t < time.Millisecond || t > time.Minute) {
 		return wrongf("strict_timeout", "%s is not between 1ms and 1m; write 100ms", config.WindowText(t))
+	}
+	for _, code := range a.Quiet {
+		if err := warning.CanBeQuiet(code); err != nil {
+			return wrong("quiet", err)
+		}
 	}
 	return nil
 }

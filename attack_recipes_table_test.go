@@ -110,7 +110,6 @@ var attacks = map[string][]attack{
 	"docs/tiers.md address":                            madeUp(600),
 	"docs/tiers.md guesses":                            {{send: "GET /", most: 600, each: user(fresh)}},
 	"docs/tiers.md plan":                               {signedIn(60)},
-	"docs/warnings.md user":                            {signedIn(600)},
 	"docs/status-page.md http://localhost:8080 100/1m": anything(100),
 
 	"docs/configuration.md a.example.com 100/1m 1000/1h": anything(100),

@@ -48,6 +48,7 @@ func init() {
 //		namespace      <name>
 //		strict_timeout <duration>
 //		persist        [storage|<file>]
+//		quiet          <code>...
 //	}
 //
 // redis stands once, in one of its forms. off is no Redis, and so is no value: that is an
@@ -108,6 +109,8 @@ func (p parser) appOption(app *App, option string) (err error) {
 		app.StrictTimeout, err = p.duration()
 	case "persist":
 		app.Persist, err = p.wordOr(lifecycle.InStorage)
+	case "quiet":
+		app.Quiet, err = p.words()
 	default:
 		return config.UnknownOption(option, config.Global)
 	}

@@ -47,7 +47,7 @@ var (
 	Unnamed = Block{inZone, slices.Concat(Handler.options[1:], Zone.options)}
 	Global  = Block{inGlobal, []hintOption{
 		{"redis", "redis redis://localhost:6379"}, {"sync_rate", "sync_rate 1s"}, {"namespace", "namespace shop"},
-		{"strict_timeout", "strict_timeout 100ms"}, {"persist", "persist`, or `persist /var/lib/caddy/rate_limit"},
+		{"strict_timeout", "strict_timeout 100ms"}, {"persist", "persist`, or `persist /var/lib/caddy/rate_limit"}, {"quiet", "quiet TIDE024"},
 	}}
 	Redis = Block{inRedis, []hintOption{
 		{"key_prefix", "key_prefix shop"}, {"master_name", "master_name mymaster"}, {"password", "password {env.REDIS_PASSWORD}"}, {"sentinel_password", "sentinel_password {env.SENTINEL_PASSWORD}"}, {"sentinel_username", "sentinel_username watcher"},

@@ -35,7 +35,7 @@ func roundTrip(r *limits.Redis) time.Duration {
 // the sync_rate of a zone. trip is 0 where it is not known. It is to be called every second.
 func (c *Config) checkDistance(trip time.Duration) {
 	fields := c.tooShort(trip)
-	if len(fields) == 0 || c.distance.told {
+	if len(fields) == 0 || c.distance.told || c.Once.IsQuiet(warning.FarRedis) {
 		c.distance.seconds = 0
 		return
 	}

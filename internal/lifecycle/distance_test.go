@@ -60,6 +60,10 @@ func TestARedisThatIsTooFar(t *testing.T) {
 			continue
 		}
 		c.want["code"], c.want["round_trip"] = warning.FarRedis, "130ms"
+		quiet := &Config{Logger: zap.New(core), StrictTimeout: 100 * ms, zones: c.zones, Once: &warning.Once{Quiet: []string{warning.FarRedis}}}
+		for range 2 * farFor {
+			quiet.checkDistance(c.trip)
+		}
 		if logs.Len() != 1 || fmt.Sprint(logs.All()[0].ContextMap()) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %v, want one warning with %v", name, logs.All(), c.want)
 		}

@@ -32,6 +32,8 @@ type Config struct {
 	StrictTimeout time.Duration
 	// Keeper keeps the counters that don't sync over a restart; it is nil for none.
 	Keeper *Keeper
+	// Once is what warnings of the configuration are logged by, nil for any.
+	Once *warning.Once
 	// Namespace is that of the control record where Redis is nil.
 	Namespace string
 

@@ -32,7 +32,7 @@ func (c *Config) checkSmallLimits(nodes int64) {
 	if c.small.seconds++; nodes < 2 {
 		c.small.seconds = 0
 	}
-	if c.small.seconds < smallFor {
+	if c.small.seconds < smallFor || c.Once.IsQuiet(warning.SmallLimit) {
 		return
 	}
 	for _, z := range c.zones {

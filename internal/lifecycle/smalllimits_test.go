@@ -69,6 +69,10 @@ func TestALimitThatIsSmallForItsNodes(t *testing.T) {
 				config.checkSmallLimits(nodes)
 			}
 		}
+		quiet := &Config{Logger: zap.New(core), zones: c.zones, Once: &warning.Once{Quiet: []string{warning.SmallLimit}}}
+		for range 2 * smallFor {
+			quiet.checkSmallLimits(c.nodes)
+		}
 		var got []string
 		for _, entry := range logs.All() {
 			f := entry.ContextMap()

@@ -182,7 +182,7 @@ func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
 	core, seen := observer.New(zapcore.WarnLevel)
 	z := &Zone{ZoneOptions: ZoneOptions{Settings: config.Settings{Name: "login", Key: "{tenant}"}, Logger: zap.New(core)}}
 	for range 3 {
-		z.Notices.Empty(&z.Settings, z.Logger)
+		z.Notices.Empty(&z.Settings, z.Once, z.Logger)
 	}
 	if seen.Len() != 1 || seen.All()[0].ContextMap()["empty_key"] != "client_ip" {
 		t.Errorf("%d warnings: %v", seen.Len(), seen.All())

@@ -47,16 +47,16 @@ func (n *Notices) Full(z *config.Settings, once *warning.Once, log *zap.Logger) 
 }
 
 // Empty warns once that keys come out empty, and says what happens to such requests instead.
-func (n *Notices) Empty(z *config.Settings, log *zap.Logger) {
-	if !n.noKey.Load() && !n.noKey.Swap(true) {
+func (n *Notices) Empty(z *config.Settings, once *warning.Once, log *zap.Logger) {
+	if !n.noKey.Load() && !n.noKey.Swap(true) && !once.IsQuiet(warning.EmptyKey) {
 		log.Warn("a rate limit key came out empty; more of this zone are not reported until the next reload", warning.Field(warning.EmptyKey),
 			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("empty_key", z.EmptyKey))
 	}
 }
 
 // Ambiguous warns once that a request has several values for a part of its key.
-func (n *Notices) Ambiguous(z *config.Settings, log *zap.Logger) {
-	if !n.ambiguous.Load() && !n.ambiguous.Swap(true) {
+func (n *Notices) Ambiguous(z *config.Settings, once *warning.Once, log *zap.Logger) {
+	if !n.ambiguous.Load() && !n.ambiguous.Swap(true) && !once.IsQuiet(warning.AmbiguousKey) {
 		log.Warn("a header or query parameter of a rate limit key came with several values, which backends read differently; such requests share one count, and this is not reported again for the zone. "+
 			"If a proxy adds the second value, have it replace the client's", warning.Field(warning.AmbiguousKey), zap.String("zone", z.Name), zap.String("key", z.Key))
 	}

@@ -19,12 +19,19 @@ func TestSaidOnceForEachConfiguration(t *testing.T) {
 		var n Notices
 		var once warning.Once
 		for range 3 {
-			n.Empty(z, zap.New(core))
+			n.Empty(z, nil, zap.New(core))
 			noticeValue("api", "100/1m", "{plan}", 60, "x", false, &once, zap.New(core))
 		}
 	}
 	if n := logs.Len(); n != 4 {
 		t.Errorf("%d lines of two configurations, want 2 of each", n)
+	}
+	quiet := &warning.Once{Quiet: []string{warning.EmptyKey, warning.AmbiguousKey, warning.LimitValue}}
+	new(Notices).Empty(z, quiet, zap.New(core))
+	new(Notices).Ambiguous(z, quiet, zap.New(core))
+	noticeValue("api", "100/1m", "{plan}", 60, "x", false, quiet, zap.New(core))
+	if n := logs.Len(); n != 4 {
+		t.Errorf("%d lines of a configuration that is quiet, want none", n-4)
 	}
 	for _, line := range logs.All() {
 		if !strings.HasSuffix(line.Message, "more of this zone are not reported until the next reload") {

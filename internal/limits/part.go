@@ -163,8 +163,8 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 // noticeKey warns of keys that several clients share.
 func (z *Zone) noticeKey(raw []byte, empty bool) {
 	if empty {
-		z.Notices.Empty(&z.Settings, z.Logger)
+		z.Notices.Empty(&z.Settings, z.Once, z.Logger)
 	} else if reqkey.IsAmbiguous(raw) {
-		z.Notices.Ambiguous(&z.Settings, z.Logger)
+		z.Notices.Ambiguous(&z.Settings, z.Once, z.Logger)
 	}
 }

@@ -38,13 +38,14 @@ func main() {
 
 // pages returns the text of each page by its name. It is called in the root of the repository.
 func pages() (map[string]string, error) {
-	code, err := read("caddyfile.go", "globaloption.go", "module.go", "app.go", "internal/redisconn/options.go", "internal/config/cost.go")
+	code, err := read("caddyfile.go", "globaloption.go", "module.go", "app.go", "internal/redisconn/options.go", "internal/config/cost.go", "internal/warning/warning.go", "internal/redisconn/classify.go")
 	if err != nil {
 		return nil, err
 	}
 	return map[string]string{
-		"docs/grammar.md": code.grammarPage(),
-		"docs/options.md": code.optionsPage(),
+		"docs/grammar.md":  code.grammarPage(),
+		"docs/options.md":  code.optionsPage(),
+		"docs/warnings.md": code.warningsPage(),
 	}, nil
 }
 
@@ -53,6 +54,8 @@ type source struct {
 	docs    map[string]string            // of functions and types, by their names
 	structs map[string]map[string]*field // by the name of the type and the name in JSON
 	names   map[string][]string          // of fields in JSON, in their order
+	codes   []code                       // of warnings
+	reasons []string                     // why Redis fails, and after a semicolon what to do
 }
 
 // A field is one of a type that JSON is read into, as its comment tells of it.
@@ -60,7 +63,7 @@ type field struct{ text, initial, span, since string }
 
 // read parses files.
 func read(files ...string) (*source, error) {
-	s := &source{map[string]string{}, map[string]map[string]*field{}, map[string][]string{}}
+	s := &source{docs: map[string]string{}, structs: map[string]map[string]*field{}, names: map[string][]string{}}
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.FromSlash(name), nil, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
@@ -70,7 +73,14 @@ func read(files ...string) (*source, error) {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
 				s.docs[n.Name.Name] = n.Doc.Text()
-				return false
+			case *ast.BasicLit:
+				if strings.HasSuffix(name, "/classify.go") {
+					s.addReason(n.Value)
+				}
+			case *ast.ValueSpec:
+				if n.Doc != nil && len(n.Values) == 1 {
+					s.addCode(n.Names[0].Name, n.Values[0], n.Doc.Text())
+				}
 			case *ast.TypeSpec:
 				if of, ok := n.Type.(*ast.StructType); ok {
 					s.addStruct(n.Name.Name, of)
@@ -116,12 +126,12 @@ func newField(name, doc string) *field {
 	return f
 }
 
-var codeWords = regexp.MustCompile(`"[^"]+"|\{[^}]+\}|rediss?://|unix://|\b(?:[a-z0-9]+_[a-z0-9_]+|gcra|draft|[0-9]+[a-z]+)\b`)
+var codeWords = regexp.MustCompile("`[^`]+`" + `|"[^"]+"|\{[^}]+\}|rediss?://|unix://|\b(?:[a-z0-9]+_[a-z0-9_]+|gcra|draft|[0-9]+[a-z]+)\b`)
 
 // marked puts what is code in a text into backticks.
 func marked(text string) string {
 	return codeWords.ReplaceAllStringFunc(text, func(word string) string {
-		return "`" + strings.Trim(word, `"`) + "`"
+		return "`" + strings.Trim(word, "\"`") + "`"
 	})
 }
 

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// A code is that of a warning: what it is, and what to do.
+type code struct{ name, what, rest, since string }
+
+func (s *source) addCode(name string, value ast.Expr, doc string) {
+	literal, ok := value.(*ast.BasicLit)
+	if !ok || !strings.HasPrefix(literal.Value, `"TIDE`) {
+		return
+	}
+	f := newField(name, doc)
+	what, rest, _ := strings.Cut(strings.TrimPrefix(strings.Join(strings.Fields(doc), " "), name+" is "), ". ")
+	s.codes = append(s.codes, code{strings.Trim(literal.Value, `"`), what, rest, f.since})
+}
+
+// addReason adds a text of what happened to Redis, and what to do about it.
+func (s *source) addReason(literal string) {
+	text, err := strconv.Unquote(literal)
+	if err != nil || !strings.Contains(text, "; ") || strings.HasPrefix(text, "; ") || slices.Contains(s.reasons, text) {
+		return
+	}
+	s.reasons = append(s.reasons, text)
+}
+
+var docLink = regexp.MustCompile(`docs/(([a-z/-]+)\.md(?:#[a-z_-]+)?)`)
+
+// linked makes links of the pages that a comment names.
+func linked(text string) string {
+	return docLink.ReplaceAllStringFunc(text, func(page string) string {
+		m := docLink.FindStringSubmatch(page)
+		return "[" + strings.ReplaceAll(m[2], "-", " ") + "](" + m[1] + ")"
+	})
+}
+
+const warningsIntro = `# What does this warning mean?
+
+Every warning has a code, which stays the same when its text changes, so alerts can use it. The log
+line says where: the file and line of the Caddyfile, or the place in JSON. A warning is logged once
+for a configuration, or once when trouble begins and once when it ends. ` + "`caddy validate`" + ` shows those
+that need no requests.
+
+If you have read a warning and the configuration is as you want it, the global option
+[` + "`quiet`" + `](options.md#quiet) leaves it out of the log: ` + "`quiet TIDE024`" + `. What tells of something
+broken can't be left out.
+
+| code | what was found |
+|---|---|
+`
+
+func (s *source) warningsPage() string {
+	var page strings.Builder
+	page.WriteString(warningsIntro)
+	for _, c := range s.codes {
+		fmt.Fprintf(&page, "| [%s](#%s) | %s |\n", c.name, strings.ToLower(c.name), marked(c.what))
+	}
+	page.WriteString("| | [Why Redis is unavailable](#why-redis-is-unavailable) |\n\n## The warnings\n")
+	for _, c := range s.codes {
+		quiet := "always logged"
+		if warning.CanBeQuiet(c.name) == nil {
+			quiet = "`quiet " + c.name + "`"
+		}
+		page.WriteString("\n### " + c.name + "\n\n" + wrap("**"+upper(c.what)+".** "+linked(marked(c.rest)), "") + "\n*" + quiet + ", since " + c.since + "*\n")
+	}
+	page.WriteString("\n## Why Redis is unavailable\n\nThe `reason` of [TIDE012](#tide012), and what to do:\n\n| reason | do |\n|---|---|\n")
+	for _, reason := range s.reasons {
+		for _, example := range []string{"130ms", "100ms", "390ms"} {
+			reason = strings.Replace(reason, "%s", example, 1)
+		}
+		what, mend, _ := strings.Cut(reason, "; ")
+		page.WriteString("| `" + what + "` | " + mend + " |\n")
+	}
+	return page.String()
+}
+
+// upper returns a text that begins a sentence; what is code stays as it is.
+func upper(text string) string {
+	if word, _, _ := strings.Cut(text, " "); strings.Contains(word, "_") {
+		return marked(text)
+	}
+	return strings.ToUpper(text[:1]) + text[1:]
+}
