@@ -174,6 +174,8 @@ var attacks = map[string][]attack{
 	"docs/migration/mholt.md foo_address":           {{send: "GET /foo", most: 100, each: as("X-Api-Key", fresh)}, {send: "GET /foo", most: 100}},
 	"docs/migration/nginx.md one":                   {{send: "GET /search/*", most: 21, queue: 20}},
 	"docs/migration/nginx.md two":                   {{send: "GET /search/*", most: 101, each: with(many, func(n int, r *http.Request) { r.Host = cases(r.Host)(n) })}},
+	"docs/migration/nginx.md perip":                 {{send: "GET /search/*", most: 21}},
+	"docs/migration/nginx.md perip_api":             {{send: "GET /api/*", most: 3}},
 	"docs/migration/nginx.md downloads":             {{send: "GET /download/*", held: 4, most: 4}},
 	"docs/migration/nginx.md downloads_all":         {{send: "GET /download/*", held: 200, most: 200, each: many}},
 	"docs/migration/nginx.md files":                 {{send: "GET /files/*", slow: true, most: 1}},
