@@ -200,6 +200,7 @@ var attacks = map[string][]attack{
 		{send: "GET /", most: 5, each: as("User-Agent", fresh)},
 		{send: "GET /", most: 5, each: as("User-Agent", func(n int) string { return cases(crawlers[n%len(crawlers)])(n / len(crawlers)) })},
 	},
+	"examples/downloads/Caddyfile downloads":                    {{send: "GET /", held: 2, most: 2}},
 	"examples/expensive/Caddyfile report":                       {{send: "GET /report", most: 5, queue: 4}},
 	"examples/first-limit/Caddyfile http://localhost:8080 5/1m": anything(5),
 	"examples/json/Caddyfile api":                               anything(2),

@@ -26,6 +26,8 @@ type taskPage struct {
 
 var taskPages = map[string]taskPage{
 	"ban":             {},
+	"bandwidth":       {},
+	"concurrent":      {},
 	"login":           {},
 	"operate":         {},
 	"recipes":         {},
