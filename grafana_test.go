@@ -134,6 +134,9 @@ func TestExpressionsParse(t *testing.T) {
 // olderMetrics is the page that names metrics of the older plugin, which begin as ours do.
 const olderMetrics = "docs/migration/mholt.md"
 
+// metricsPage has a heading for each metric.
+const metricsPage = "docs/metrics.md"
+
 // Each metric that the board, the alerts and the pages name is one of a running node, and each of
 // these is in the list of names and on the board.
 func TestMetricsOfARunningNode(t *testing.T) {
@@ -178,10 +181,10 @@ handle {
 			}
 		}
 	}
-	board, listed := readPage(t, boardFile), readPage(t, namesPage)
+	board, listed := readPage(t, boardFile), readPage(t, metricsPage)
 	for name := range running {
-		if !strings.Contains(listed, "`"+name+"`") {
-			t.Errorf("%s doesn't have %s", namesPage, name)
+		if !strings.Contains(listed, "### "+name+"\n") {
+			t.Errorf("%s doesn't have %s", metricsPage, name)
 		}
 		if !strings.Contains(board, name+"{") {
 			t.Errorf("%s doesn't show %s", boardFile, name)

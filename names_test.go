@@ -116,14 +116,26 @@ func TestNamesOfMetrics(t *testing.T) {
 		}
 		code = append(code, strings.Join([]string{f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, " ")}, ", "))
 	}
-	for _, row := range nameRows(t, "Metrics") {
-		page = append(page, strings.Join([]string{quoted(row[0])[0], row[1], strings.Join(quoted(row[2]), " ")}, ", "))
-		if strings.Contains(row[2], "result") {
-			sameNames(t, "result", quoted(row[3])[1:], results)
+	text := readPage(t, "docs/metrics.md")
+	for _, m := range regexp.MustCompile(`(?s)### (caddy_\w+)\n\n(.*?)\*(\w+)\sby\s(.*?),\ssince\s`).FindAllStringSubmatch(text, -1) {
+		page = append(page, strings.Join([]string{m[1], m[3], strings.Join(quoted(m[4]), " ")}, ", "))
+		if strings.Contains(m[4], "result") {
+			for _, result := range results {
+				if !regexp.MustCompile(`\b` + result + `\b`).MatchString(m[2]) {
+					t.Errorf("docs/metrics.md doesn't have the result %q", result)
+				}
+			}
 		}
 	}
 	sameNames(t, "metric", page, code)
-	sameNames(t, "decision", firstNames(t, "Decisions"), decisions)
+	_, text, _ = strings.Cut(text, "## Decisions\n")
+	var named []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\| .").FindAllStringSubmatch(text, -1) {
+		if m[1] != "decision" {
+			named = append(named, m[1])
+		}
+	}
+	sameNames(t, "decision", named, decisions)
 }
 
 func TestNamesOfTheStatus(t *testing.T) {

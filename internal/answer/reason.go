@@ -10,24 +10,26 @@ import (
 type Reason uint8
 
 const (
+	// Admitted is a request that the zone admits; another zone may deny it.
 	Admitted Reason = iota
-	// Denied is a limit that has no room: 429.
+	// Denied is a limit that has no room: 429; or an operator who denies the key: 403.
 	Denied
-	// Reserved is one that has room as soon as responses to others begin that don't count: 429.
+	// Reserved is a limit whose rest is held by requests that may not count, as count_responses
+	// says: 429.
 	Reserved
-	// Banned is a key that was denied too often, and is banned for a while: 429.
+	// Banned is a key that was denied too often: 429; the denied request that begins a ban is
+	// denied.
 	Banned
-	// TooEarly is early data (RFC 8470) denied by the count of an address that is not proven: 425,
-	// upon which a client sends the request again after the handshake.
+	// TooEarly is early data (RFC 8470) denied by the count of an address that is not proven: 425.
 	TooEarly
 	// Unavailable is a zone that fails closed while Redis is unavailable: 503.
 	Unavailable
-	// TooLarge is a request that costs more than is ever admitted at once: 429, and not worth a
-	// second try.
+	// TooLarge is a request that costs more than is ever admitted at once: 429.
 	TooLarge
 	// WouldDeny is a denial by a zone in shadow mode, which denied nobody.
 	WouldDeny
-	// Skipped is a zone that doesn't limit the request.
+	// Skipped is a zone that doesn't limit the request: it has no key and empty_key is skip, it is
+	// excepted, all its limits are unlimited, or the zone has bandwidth alone and doesn't slow it.
 	Skipped
 	// Counted is the number of the reasons that metrics count, which are those above.
 	Counted

@@ -19,28 +19,28 @@ const namespace, subsystem = "caddy", "rate_limit"
 var (
 	decisionCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
-		Help: "Requests that a zone decided on, by decision.",
+		Help: "Requests that a zone decided on, by decision; disable_metrics leaves out those of a handler.",
 	}, []string{"zone", "decision"})
 	overflowCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "overflow_decisions_total",
-		Help: "Decisions that came from the overflow sketch, because the zone had max_keys counters already.",
+		Help: "Decisions from the overflow sketch, for keys beyond max_keys.",
 	}, []string{"zone"})
 	nearCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Subsystem: subsystem, Name: "near_limit_total",
-		Help: "Requests that a zone admitted with less than a fifth of a limit left.",
+		Help: "Requests that a zone admitted with less than a fifth of a limit left, or of a burst or queue.",
 	}, []string{"zone"})
 )
 
 // defaultCount counts requests without a number.
 var defaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Namespace: namespace, Subsystem: subsystem, Name: "limit_defaults_total",
-	Help: "Limits that were to come with a request, and did not: limit_default held.",
+	Help: "Limits that should have come with a request and did not, so limit_default applied.",
 }, []string{"zone"})
 
 // costDefaultCount counts requests whose cost is not known.
 var costDefaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Namespace: namespace, Subsystem: subsystem, Name: "cost_defaults_total",
-	Help: "Requests whose cost was to come with them, and did not: cost_default held.",
+	Help: "Requests whose cost should have come with them and did not, so cost_default applied.",
 }, []string{"zone"})
 
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.

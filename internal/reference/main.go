@@ -38,11 +38,16 @@ func main() {
 
 // pages returns the text of each page by its name. It is called in the root of the repository.
 func pages() (map[string]string, error) {
-	code, err := read("caddyfile.go", "globaloption.go", "module.go", "app.go", "internal/redisconn/options.go", "internal/config/cost.go", "internal/warning/warning.go", "internal/redisconn/classify.go")
+	code, err := read("caddyfile.go", "globaloption.go", "module.go", "app.go", "internal/redisconn/options.go", "internal/config/cost.go", "internal/warning/warning.go", "internal/redisconn/classify.go", "internal/answer/reason.go")
+	if err != nil {
+		return nil, err
+	}
+	counted, err := code.metricsPage()
 	if err != nil {
 		return nil, err
 	}
 	return map[string]string{
+		"docs/metrics.md":  counted,
 		"docs/grammar.md":  code.grammarPage(),
 		"docs/options.md":  code.optionsPage(),
 		"docs/warnings.md": code.warningsPage(),
@@ -55,7 +60,9 @@ type source struct {
 	structs map[string]map[string]*field // by the name of the type and the name in JSON
 	names   map[string][]string          // of fields in JSON, in their order
 	codes   []code                       // of warnings
-	reasons []string                     // why Redis fails, and after a semicolon what to do
+	// decisions are those that metrics count, and what each is.
+	decisions [][2]string
+	reasons   []string // why Redis fails, and after a semicolon what to do
 }
 
 // A field is one of a type that JSON is read into, as its comment tells of it.
@@ -76,6 +83,10 @@ func read(files ...string) (*source, error) {
 			case *ast.BasicLit:
 				if strings.HasSuffix(name, "/classify.go") {
 					s.addReason(n.Value)
+				}
+			case *ast.GenDecl:
+				if strings.HasSuffix(name, "/reason.go") && n.Tok == token.CONST {
+					s.addReasons(n)
 				}
 			case *ast.ValueSpec:
 				if n.Doc != nil && len(n.Values) == 1 {

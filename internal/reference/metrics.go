@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"strings"
+	"unicode"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+)
+
+// addReasons takes the decisions that metrics count from their constants.
+func (s *source) addReasons(of *ast.GenDecl) {
+	for _, spec := range of.Specs {
+		v, ok := spec.(*ast.ValueSpec)
+		if !ok || v.Names[0].Name == "Counted" {
+			return
+		}
+		name := v.Names[0].Name
+		var label strings.Builder
+		for i, r := range name {
+			if i > 0 && unicode.IsUpper(r) {
+				label.WriteByte('_')
+			}
+			label.WriteRune(unicode.ToLower(r))
+		}
+		text := strings.TrimPrefix(strings.Join(strings.Fields(v.Doc.Text()), " "), name+" is ")
+		s.decisions = append(s.decisions, [2]string{label.String(), strings.TrimSuffix(text, ".")})
+	}
+}
+
+const metricsIntro = `# What does each metric count?
+
+Caddy exposes them at ` + "`localhost:2019/metrics`" + ` by default. Names, types and labels are stable. No
+label contains a key or an address. Each node counts for itself. Counters survive reloads, except
+those of a zone that a reload removes. [Observability](observability.md) has queries, the board and
+alerts.
+`
+
+// metricsPage has each metric with the help that Prometheus shows.
+func (s *source) metricsPage() (string, error) {
+	zone := metrics.NewZoneCounters("reference")
+	defer zone.Release()
+	registry := prometheus.NewPedanticRegistry()
+	if err := metrics.Register(registry, everything); err != nil {
+		return "", err
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		return "", err
+	}
+	var page strings.Builder
+	page.WriteString(metricsIntro + "\n- [Decisions](#decisions)\n\n## The metrics\n")
+	for _, f := range families {
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, "`"+l.GetName()+"`")
+		}
+		kind := strings.ToLower(f.GetType().String())
+		fmt.Fprintf(&page, "\n### %s\n\n%s", f.GetName(), wrap(fmt.Sprintf("%s *%s by %s, since %s*", marked(f.GetHelp()), kind, strings.Join(labels, ", "), since), ""))
+	}
+	page.WriteString("\n## Decisions\n\n| `decision` | what it is |\n|---|---|\n")
+	for _, d := range s.decisions {
+		fmt.Fprintf(&page, "| `%s` | %s |\n", d[0], marked(d[1]))
+	}
+	return page.String(), nil
+}
+
+// everything is the state of a node that has something of everything.
+func everything() metrics.State {
+	return metrics.State{
+		Zones: []metrics.ZoneState{{Zone: "reference", Syncs: true, Window: "1m", Burst: 1, Concurrent: true}}, Redis: []metrics.RedisState{{Namespace: "reference"}},
+		Controls: []metrics.ControlState{{Namespace: "reference"}}, Bandwidths: []metrics.BandwidthState{{Zone: "reference"}}, Bans: []metrics.BanState{{Zone: "reference"}},
+	}
+}
