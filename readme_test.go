@@ -357,6 +357,26 @@ func TestEveryPageIsFoundAndHasOneQuestion(t *testing.T) {
 	}
 }
 
+// Guides stay short: each answers its question, and evidence is in docs/internals. Code counts as
+// well, as a reader passes it.
+func TestGuidesAreShort(t *testing.T) {
+	const each, all = 1000, 13_500
+	sum := 0
+	for _, name := range strings.Fields("accuracy ban bandwidth concurrent getting-started login operate outages performance recipes redis " +
+		"reliability reserve restarts shadow simulate sizing status-page sync sync-rate tiers troubleshooting upgrading") {
+		n := len(strings.Fields(readPage(t, "docs/"+name+".md")))
+		if sum += n; n > each {
+			t.Errorf("docs/%s.md has %d words, at most %d: what is evidence goes to docs/internals", name, n, each)
+		}
+	}
+	if sum > all {
+		t.Errorf("the guides have %d words, at most %d", sum, all)
+	}
+	if n := len(strings.Fields(readPage(t, "README.md"))); n > each {
+		t.Errorf("README.md has %d words, at most %d", n, each)
+	}
+}
+
 // anchorsOf are a page's headings as links name them.
 func anchorsOf(t *testing.T, page string) (all []string) {
 	t.Helper()
