@@ -153,6 +153,8 @@ func TestSimulationIsTrue(t *testing.T) {
 		"token_bucket":    `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"token_bucket","burst":7}`,
 		"gcra":            `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"gcra","burst":3}`,
 		"leaky_bucket":    `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"leaky_bucket","queue":5}`,
+		"cost":            `"a":{"limits":[{"max_events":60,"window":"1s"}],"cost":[{"units":"{http.request.uri.query.status}","factor":0.01}],"cost_default":1}`,
+		"cost, bucket":    `"a":{"limits":[{"max_events":60,"window":"1s"}],"algorithm":"token_bucket","cost":[{"units":"{http.request.uri.query.status}","factor":0.01}],"cost_default":1}`,
 		"several windows": `"a":{"limits":[{"max_events":20,"window":"1s"},{"max_events":60,"window":"10s"}]}`,
 		"count_responses": `"a":{"limits":[{"max_events":20,"window":"1s"}],"count_responses":{"status_code":[401]}}`,
 		"ban":             `"a":{"limits":[{"max_events":20,"window":"1s"}],"ban":{"for":"700ms","after":{"max_events":3,"window":"2s"}}}`,

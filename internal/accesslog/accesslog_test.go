@@ -49,6 +49,26 @@ func readAll(t *testing.T, o Options, logs ...string) (all []Record, s Stats) {
 	return all, s
 }
 
+// A field that somebody needs is found wherever it stands: what a string or a number says, or the
+// only one in a list.
+func TestField(t *testing.T) {
+	const text = `{"ts":1700000000,"request":{"method":"GET","uri":"/","remote_ip":"::1","headers":{"X-Cost":["7"]}},"bytes_read":12,"size":34,"status":200,` +
+		`"resp_headers":{"X-Cost":["5.5"],"Two":["1","2"],"None":[]},"units":"9\u0030","a":{"b":{"c":1e3}},"null":null,"size":99}`
+	for field, want := range map[string]string{
+		"": "", "size": "34", "bytes_read": "12", "resp_headers.X-Cost": "5.5", "RESP_HEADERS.x-cost": "5.5", "request.headers.X-Cost": "7", "units": "90", "a.b.c": "1e3",
+		"resp_headers.Two": "", "resp_headers.None": "", "resp_headers": "", "a.b": "", "a.b.c.d": "", "size.x": "", "nothing": "", "null": "null",
+	} {
+		all, _ := readAll(t, Options{Field: field}, text)
+		if len(all) != 1 || all[0].Field != want {
+			t.Errorf("%q is %q, want %q", field, all[0].Field, want)
+		}
+	}
+	all, _ := readAll(t, Options{Field: "size"}, `::1 - - [02/Jan/2026:15:04:05 +0000] "GET / HTTP/1.1" 200 17 "-" "agent"`)
+	if len(all) != 1 || all[0].Field != "17" {
+		t.Errorf("the size of a line of text is %+v", all)
+	}
+}
+
 // began and took are those of the request of the tests. Formats without fractions lose them.
 var began = time.Date(2026, 5, 4, 12, 30, 15, 123456000, time.UTC)
 

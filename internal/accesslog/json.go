@@ -157,6 +157,7 @@ const (
 type parser struct {
 	times   timeReader
 	headers bool
+	field   []string // the names that lead to Options.Field
 	values  values
 	text    []byte // scratch
 }
@@ -191,6 +192,9 @@ func (p *parser) json(prefix, line []byte, r *Record) (k kind, why string) {
 	}
 	if p.headers {
 		r.Headers = p.header()
+	}
+	if p.field != nil {
+		r.Field = string(find(line, p.field))
 	}
 	return request, ""
 }

@@ -60,7 +60,7 @@ func (m *merger) run(all []*source) {
 	defer close(m.ordered)
 	open := heap.Heap[*source]{Before: isWrittenBefore}
 	for _, s := range all {
-		s.parser.headers = m.Headers
+		s.parser.headers, s.parser.field = m.Headers, fieldsOf(m.Field)
 		if s.next(&m.stats) {
 			open.Push(s)
 		}
@@ -127,7 +127,7 @@ func (m *merger) handOn() bool {
 
 // size is about how many bytes of text a record holds.
 func (r *Record) size() int {
-	n := len(r.Method) + len(r.Host) + len(r.URI) + len(r.Proto) + len(r.RemoteIP) + len(r.ClientIP) + len(r.User)
+	n := len(r.Method) + len(r.Host) + len(r.URI) + len(r.Proto) + len(r.RemoteIP) + len(r.ClientIP) + len(r.User) + len(r.Field)
 	for name, values := range r.Headers {
 		n += len(name) + 64
 		for _, v := range values {

@@ -58,9 +58,12 @@ func (p *parser) common(line []byte, r *Record) (k kind, why string) {
 	method, uri, proto := requestLine(asked)
 	r.Start, r.Status, r.Text = at, int(n), true
 	p.setTexts(r, method, host, uri, proto, address, address, user)
+	size, rest := word(rest)
 	if p.headers {
-		_, rest = word(rest) // the size
 		r.Headers = combined(rest)
+	}
+	if len(p.field) == 1 && p.field[0] == "size" {
+		r.Field = string(size)
 	}
 	return request, ""
 }

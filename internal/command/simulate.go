@@ -23,6 +23,7 @@ type simulation struct {
 
 	config, adapter        string
 	limits                 []string
+	cost                   string
 	key, algorithm         string
 	burst, queue, buckets  int64
 	balance, syncRate      string
@@ -67,6 +68,8 @@ Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 	f.Int64Var(&s.buckets, "buckets", 0, "The sub-windows of --limit, for sliding_window")
 	f.IntVar(&s.ipv4Prefix, "ipv4-prefix", 0, "By how many bits --limit groups IPv4 addresses (default 32)")
 	f.IntVar(&s.ipv6Prefix, "ipv6-prefix", 0, "By how many bits --limit groups IPv6 addresses (default 64)")
+	f.StringVar(&s.cost, "cost", "", "What a request takes of --limit: a number, or bytes for the length of its body, as bytes_read has it (default 1)")
+	f.StringVar(&s.CostField, "cost-field", "", "A field of the log that has it, such as resp_headers.X-Cost, size or bytes_read")
 	f.BoolVar(&s.countDenied, "count-denied", false, "Denied requests count as well, for --limit")
 	f.StringVar(&s.Zone, "zone", "", "The zone that is shown (default all)")
 	f.StringVar(&s.Host, "host", "", "The host of requests whose log has none")
@@ -182,7 +185,7 @@ func (s simulation) configuration() ([]byte, error) {
 		return nil, errors.New("give either --limit, such as --limit 100/1m, or --config with the file of a configuration")
 	}
 	if s.config != "" {
-		for _, flag := range []string{"key", "algorithm", "burst", "queue", "buckets", "ipv4-prefix", "ipv6-prefix", "count-denied"} {
+		for _, flag := range []string{"key", "algorithm", "burst", "queue", "buckets", "ipv4-prefix", "ipv6-prefix", "count-denied", "cost", "cost-field"} {
 			if s.changed(flag) {
 				return nil, fmt.Errorf("--%s goes with --limit; with --config the configuration says it", flag)
 			}
@@ -190,15 +193,23 @@ func (s simulation) configuration() ([]byte, error) {
 		config, _, _, err := caddycmd.LoadConfig(s.config, s.adapter)
 		return config, err
 	}
+	zone, err := s.costs()
+	if err != nil {
+		return nil, err
+	}
 	var all []any
 	for _, text := range s.limits {
+		text, size := config.SizeOf(text)
+		if size != "" && s.cost != "bytes" && s.CostField == "" {
+			return nil, fmt.Errorf("--limit: %s is a size, and requests are counted; add --cost bytes, or --cost-field", size)
+		}
 		r, err := config.ParseRate(text)
 		if err != nil {
 			return nil, fmt.Errorf("--limit: %w", err)
 		}
 		all = append(all, map[string]any{"max_events": r.Limit, "window": r.Window})
 	}
-	zone := map[string]any{"limits": all}
+	zone["limits"] = all
 	for flag, value := range map[string]any{
 		"key": s.key, "algorithm": s.algorithm, "burst": s.burst, "queue": s.queue, "buckets": s.buckets,
 		"ipv4-prefix": s.ipv4Prefix, "ipv6-prefix": s.ipv6Prefix, "count-denied": s.countDenied,
@@ -208,6 +219,26 @@ func (s simulation) configuration() ([]byte, error) {
 		}
 	}
 	return json.Marshal(simulate.OneZone("limit", zone))
+}
+
+// costs returns a zone with what requests take of --limit.
+func (s simulation) costs() (map[string]any, error) {
+	zone := map[string]any{}
+	switch {
+	case s.cost != "" && s.CostField != "":
+		return nil, errors.New("give either --cost or --cost-field")
+	case s.CostField != "":
+		zone["cost"], zone["cost_default"] = []any{map[string]any{"units": simulate.CostInLog}}, 1
+	case s.cost == "bytes":
+		zone["cost"], zone["cost_default"] = []any{map[string]any{"bytes": true}}, 1
+	case s.cost != "":
+		n, ok := config.ParseUnits(s.cost)
+		if !ok || n > config.MaxCost {
+			return nil, fmt.Errorf("--cost: %q is no number of units; give one like 1500, or bytes", s.cost)
+		}
+		zone["cost"] = []any{map[string]any{"units": n}}
+	}
+	return zone, nil
 }
 
 // progress shows how far reading has come, on a terminal only. The function it returns ends that.

@@ -61,6 +61,10 @@ func TestSimulationsThatFail(t *testing.T) {
 		"simulate --limit 1/1m --reorder -1s log":               "--reorder",
 		"simulate --limit 1/1m --max-denied many log":           "--max-denied",
 		"simulate --config Caddyfile --key {host} log":          "--key goes with --limit",
+		"simulate --config Caddyfile --cost-field size log":     "--cost-field goes with --limit",
+		"simulate --limit 1/1m --cost many log":                 "is no number of units",
+		"simulate --limit 1/1m --cost 1 --cost-field size log":  "either --cost or --cost-field",
+		"simulate --limit 1GiB/1m --cost 5 log":                 "1GiB is a size",
 	} {
 		if out, err := execute(t, c, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || *asked != "" {
 			t.Errorf("%s: %v, want %s; it asks %q and prints %s", line, err, want, *asked, out)

@@ -13,8 +13,9 @@ import (
 // Only clients that come near the lowest of them are followed. Who has sent at most half of that in
 // any window has not been denied by any, so his state can be made when he exceeds it.
 type candidates interface {
-	// take offers a request of a client, who has sent n in the window that ends with it.
-	take(c *client, n uint32, now, part int64)
+	// take offers a request of a client that takes some units, who has sent n in the window that
+	// ends with it.
+	take(c *client, units, n, now, part int64)
 	// denied returns how many requests of a client each limit has denied, nil for a client that was
 	// not followed.
 	denied(c *client) []int64
@@ -67,9 +68,9 @@ type candidatesOf[S any] struct {
 	machine    algorithms.Machine[S]
 	limits     []algorithms.Limit
 	penalize   bool
-	start      uint32 // who has sent more in a window is followed
-	part       int64  // its length in nanoseconds
-	states     []S    // of each client that is followed, one for each limit
+	start      int64 // who has sent more in a window is followed
+	part       int64 // its length in nanoseconds
+	states     []S   // of each client that is followed, one for each limit
 	denials    []int64
 	unfollowed int64
 }
@@ -77,7 +78,7 @@ type candidatesOf[S any] struct {
 func newCandidatesOf[S any](l *limits.Limit, numbers []int64) candidates {
 	r := &candidatesOf[S]{
 		machine: algorithms.MachineOf[S](l.Settings.Kind), penalize: l.Settings.CountDenied,
-		start: uint32(min(numbers[0]/2, 1<<31)), part: partOf(l.Rate.Window),
+		start: numbers[0] / 2, part: partOf(l.Rate.Window),
 	}
 	for _, n := range numbers {
 		of := l.Overridden(n)
@@ -86,29 +87,29 @@ func newCandidatesOf[S any](l *limits.Limit, numbers []int64) candidates {
 	return r
 }
 
-func (r *candidatesOf[S]) take(c *client, n uint32, now, part int64) {
+func (r *candidatesOf[S]) take(c *client, units, n, now, part int64) {
 	if c.followed == 0 && n > r.start {
-		r.follow(c, part)
+		r.follow(c, units, part)
 	}
-	if c.followed <= 0 {
+	if c.followed <= 0 || units == 0 {
 		return
 	}
 	first := (int(c.followed) - 1) * len(r.limits)
 	for i, l := range r.limits {
 		s := &r.states[first+i]
-		if r.machine.Take(s, l, now, 1, 0).Allowed {
+		if r.machine.Take(s, l, now, units, 0).Allowed {
 			continue
 		}
 		r.denials[first+i]++
 		if r.penalize {
-			r.machine.Penalize(s, l, now, 1)
+			r.machine.Penalize(s, l, now, units)
 		}
 	}
 }
 
 // follow gives a client states. What he has sent in the window before counts as sent when its part
-// began.
-func (r *candidatesOf[S]) follow(c *client, part int64) {
+// began. The units are those that are taken now.
+func (r *candidatesOf[S]) follow(c *client, units, part int64) {
 	if len(r.states) >= maxFollowed*len(r.limits) {
 		c.followed = isUnfollowed
 		r.unfollowed++
@@ -119,9 +120,9 @@ func (r *candidatesOf[S]) follow(c *client, part int64) {
 	r.denials = slices.Grow(r.denials, len(r.limits))[:first+len(r.limits)]
 	c.followed = int32(first/len(r.limits)) + 1
 	for p := max(0, part-parts); p <= part; p++ {
-		n := int64(c.counts[p%(parts+1)])
+		n := c.counts[p%(parts+1)]
 		if p == part {
-			n-- // the one that is taken now
+			n -= units
 		}
 		if n <= 0 {
 			continue

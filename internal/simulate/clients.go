@@ -11,7 +11,7 @@ const ExactClients = exactClients
 // maxClients is of how many clients of a limit something is known.
 const maxClients = 1 << 17
 
-// parts is in how many parts a window is cut to count a client's requests in any window.
+// parts is in how many parts a window is cut to count what a client sent in any window.
 const parts = 10
 
 // client is what is known of one client. A window that begins anywhere touches parts+1 parts at
@@ -19,8 +19,8 @@ const parts = 10
 type client struct {
 	hash     uint64
 	part     int64 // the number of the latest part
-	counts   [parts + 1]uint32
-	most     uint32
+	counts   [parts + 1]int64
+	most     int64
 	followed int32 // its index in the candidates and 1, 0 where it has none
 }
 
@@ -35,9 +35,10 @@ func (c *client) advance(part int64) {
 	c.part = part
 }
 
-// add counts a request in the latest part, and returns how many there were in a window.
-func (c *client) add() (n uint32) {
-	c.counts[c.part%(parts+1)]++
+// add counts a request that takes some units in the latest part, and returns how many there were in
+// a window.
+func (c *client) add(units int64) (n int64) {
+	c.counts[c.part%(parts+1)] += units
 	for _, k := range c.counts {
 		n += k
 	}
@@ -51,7 +52,7 @@ type clients struct {
 	index map[uint64]int32
 	all   []client
 	bits  uint
-	most  uint32 // of all that were ever looked at
+	most  int64 // of all that were ever looked at
 }
 
 // of returns a client, nil where it is not in the sample.
@@ -88,8 +89,8 @@ func (c *clients) thin() {
 func (c *clients) count() int64 { return int64(len(c.all)) << c.bits }
 
 // mosts returns the most that each client of the sample sent in any window, in order.
-func (c *clients) mosts() []uint32 {
-	all := make([]uint32, len(c.all))
+func (c *clients) mosts() []int64 {
+	all := make([]int64, len(c.all))
 	for i := range c.all {
 		all[i] = c.all[i].most
 	}
@@ -98,10 +99,10 @@ func (c *clients) mosts() []uint32 {
 }
 
 // quantile returns the least value that a share of all don't exceed.
-func quantile(sorted []uint32, share float64) int64 {
+func quantile(sorted []int64, share float64) int64 {
 	if len(sorted) == 0 {
 		return 0
 	}
 	i := int(math.Ceil(share*float64(len(sorted)))) - 1
-	return int64(sorted[min(max(i, 0), len(sorted)-1)])
+	return sorted[min(max(i, 0), len(sorted)-1)]
 }

@@ -21,16 +21,16 @@ func TestMostOfAClient(t *testing.T) {
 		var c client
 		var at []int64
 		now := rapid.Int64Range(0, 1e12).Draw(t, "begin")
-		var got uint32
+		var got int64
 		for range rapid.IntRange(1, 200).Draw(t, "requests") {
 			now += rapid.Int64Range(0, window/3).Draw(t, "gap")
 			at = append(at, now)
 			c.advance(now / part)
-			got = max(got, c.add())
+			got = max(got, c.add(1))
 		}
-		most := func(in int64) (most uint32) {
+		most := func(in int64) (most int64) {
 			for i := range at {
-				n := uint32(0)
+				n := int64(0)
 				for j := i; j < len(at) && at[j] < at[i]+in; j++ {
 					n++
 				}
@@ -52,7 +52,7 @@ func TestManyClients(t *testing.T) {
 	for range n {
 		if c := all.of(rng.Uint64()); c != nil {
 			for range 1 + rng.IntN(100) {
-				c.add()
+				c.add(1)
 			}
 		}
 	}
@@ -74,11 +74,11 @@ func TestManyClients(t *testing.T) {
 
 func TestQuantiles(t *testing.T) {
 	for _, test := range []struct {
-		all   []uint32
+		all   []int64
 		share float64
 		want  int64
 	}{
-		{nil, .5, 0}, {[]uint32{7}, .5, 7}, {[]uint32{7}, .999, 7}, {[]uint32{1, 2}, .5, 1}, {[]uint32{1, 2, 3}, .5, 2}, {[]uint32{1, 2, 3, 4}, .9, 4},
+		{nil, .5, 0}, {[]int64{7}, .5, 7}, {[]int64{7}, .999, 7}, {[]int64{1, 2}, .5, 1}, {[]int64{1, 2, 3}, .5, 2}, {[]int64{1, 2, 3, 4}, .9, 4},
 	} {
 		if got := quantile(test.all, test.share); got != test.want {
 			t.Errorf("quantile %g of %v is %d, want %d", test.share, test.all, got, test.want)

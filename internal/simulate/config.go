@@ -29,7 +29,7 @@ type Policy struct {
 	servers []*caddyhttp.Server // those that have a rate_limit
 	// leftOut are zones of which nothing can be replayed, with the reason.
 	leftOut map[string]string
-	// fields are the placeholders in keys and limits, without braces.
+	// fields are the placeholders in keys, limits and costs, without braces.
 	fields []string
 	// sees is set where something may look at headers. varies is set where a handler may change
 	// requests, or a matcher may keep something of one.
@@ -186,7 +186,7 @@ func hasOthers(matchers any, names []string) bool {
 // plain are the placeholders that need nothing but the request as it came.
 var plain = []string{
 	"client_ip", "http.vars.client_ip", "http.auth.user.id", "http.request.host", "http.request.method", "http.request.remote.host",
-	"http.request.uri", "http.request.uri.path",
+	"http.request.uri", "http.request.uri.path", "http.vars." + costInLog,
 }
 
 // trustsProxies reports whether a server takes the client's address from a header.
@@ -247,6 +247,11 @@ func (p *Policy) limits(h object) bool {
 			number, _ := asObject(v)["max_events"].(string)
 			p.fields = append(p.fields, placeholders(number)...)
 		}
+		terms, _ := z["cost"].([]any)
+		for _, v := range terms {
+			units, _ := asObject(v)["units"].(string)
+			p.fields = append(p.fields, placeholders(units)...)
+		}
 	}
 	return len(zones) > 0
 }
@@ -261,7 +266,7 @@ func placeholders(text string) (names []string) {
 	return names
 }
 
-// Check reports what keys and limits need and no log has. It adds warnings.
+// Check reports what keys, limits and costs need and no log has. It adds warnings.
 func (p *Policy) Check() error {
 	for _, name := range p.fields {
 		switch {
@@ -279,7 +284,7 @@ func (p *Policy) Check() error {
 // needsHeaders reports whether anything may look at the headers of a request.
 func (p *Policy) needsHeaders() bool {
 	return p.sees || p.trustsProxies() || slices.ContainsFunc(p.fields, func(name string) bool {
-		return isHeader(name) || !strings.HasPrefix(name, "http.request.") && name != "client_ip" && name != "http.vars.client_ip"
+		return isHeader(name) || !strings.HasPrefix(name, "http.request.") && name != "client_ip" && name != "http.vars.client_ip" && name != "http.vars."+costInLog
 	})
 }
 

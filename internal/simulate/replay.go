@@ -36,6 +36,8 @@ type Options struct {
 	Reorder time.Duration
 	// ShowKeys shows keys in full.
 	ShowKeys bool
+	// CostField is a field of the log that CostInLog stands for, empty for none.
+	CostField string
 	// Each, if it is not nil, is told of each request that came to a rate_limit whether one denied
 	// it.
 	Each func(rec *accesslog.Record, denied bool)
@@ -73,7 +75,7 @@ type node struct {
 type totals struct {
 	Report // its counts
 
-	texts, redacted, noHeaders, noHost int64
+	texts, redacted, noHeaders, noHost, noCost int64
 	// noAddress are those whose client has no address, and masked those where it ends in zeros.
 	noAddress, masked int64
 	first, last       int64
@@ -103,7 +105,7 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
-	read := files.Each(accesslog.Options{Reorder: o.Reorder, Headers: p.needsHeaders()}, func(rec *accesslog.Record) bool {
+	read := files.Each(accesslog.Options{Reorder: o.Reorder, Headers: p.needsHeaders(), Field: o.CostField}, func(rec *accesslog.Record) bool {
 		r.err = r.request(rec)
 		return r.err == nil
 	})
@@ -202,6 +204,11 @@ func (r *replay) request(rec *accesslog.Record) error {
 	}
 	if rec.Text {
 		t.texts++
+	}
+	if r.CostField != "" {
+		if _, ok := config.ParseUnits(rec.Field); !ok {
+			t.noCost++
+		}
 	}
 	client := cmp.Or(rec.ClientIP, rec.RemoteIP)
 	t.address(client)
@@ -320,7 +327,7 @@ func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Reques
 		if o, ok := e.Of(z); ok {
 			s.count(z, &o, rec)
 		} else if o.Closed {
-			s.countClosed(z, o.Key, o.Rest > 0, o.Shadow, rec)
+			s.countClosed(z, &o, rec)
 		}
 	}
 	if e.Denied {

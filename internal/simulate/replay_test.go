@@ -105,10 +105,31 @@ var kinds = map[string]string{
 }
 
 // What a candidate is said to touch is what that limit would have denied.
-func TestCandidatesAreTrue(t *testing.T) {
-	log := jsonLog(traffic(6000))
+func TestCandidatesAreTrue(t *testing.T) { candidatesAreTrue(t, simulate.Options{}, "", kinds) }
+
+// So it is where requests cost from nothing to 12 units.
+func TestCandidatesAreTrueOfCosts(t *testing.T) {
+	costly := maps.Clone(kinds)
+	delete(costly, "count_denied") // which can't be combined
+	for name := range costly {
+		costly[name] += `,"cost":[{"units":"` + simulate.CostInLog + `"}],"cost_default":1`
+	}
+	candidatesAreTrue(t, simulate.Options{CostField: "Units"}, `},"units":["%d"],"rest":{"a":1`, costly)
+}
+
+func candidatesAreTrue(t *testing.T, o simulate.Options, field string, kinds map[string]string) {
+	t.Helper()
+	var lines strings.Builder
+	for i, a := range traffic(6000) {
+		if field == "" {
+			lines.WriteString(a.json(""))
+		} else {
+			lines.WriteString(a.json(fmt.Sprintf(field, i%5*i%13)))
+		}
+	}
+	log := lines.String()
 	for name, options := range kinds {
-		w := mustRun(t, oneZone(t, 100, options), simulate.Options{}, log).Zones[0].Windows[0]
+		w := mustRun(t, oneZone(t, 100, options), o, log).Zones[0].Windows[0]
 		if len(w.Candidates) != 7 || w.NotFollowed != 0 {
 			t.Fatalf("%s: %+v", name, w)
 		}
@@ -118,7 +139,7 @@ func TestCandidatesAreTrue(t *testing.T) {
 			if name == "leaky_bucket" { // whose queue keeps its ratio to the limit
 				one = strings.Replace(options, "100", fmt.Sprint(c.Limit), 1)
 			}
-			z := mustRun(t, oneZone(t, int(c.Limit), one), simulate.Options{}, log).Zones[0]
+			z := mustRun(t, oneZone(t, int(c.Limit), one), o, log).Zones[0]
 			off := max(z.Denied-c.Requests, c.Requests-z.Denied)
 			if name == "sliding_log" {
 				off -= z.Denied / 25 // sub-windows stand in for a log
@@ -447,6 +468,30 @@ func TestBansOfSeveralNodes(t *testing.T) {
 }
 
 // What is replayed beside limits is said, and of what it goes by.
+// What a request costs is read from its line: a field of it, a header, or the length of its body.
+func TestCostsOfALog(t *testing.T) {
+	costs := ""
+	for i, cost := range []string{"3", "4.5", "", "many", "90", "2"} {
+		costs += asked{float64(i) / 100, "203.0.113.1", "/", "example.com", 200}.json(fmt.Sprintf(`,"headers":{"X-Cost":[%q]}},"bytes_read":%d,"resp_headers":{"X-Cost":[%[1]q]},"rest":{"a":1`, cost, 10*i))
+	}
+	for options, want := range map[string]string{ // the most of a client, and how many are denied
+		`,"cost":[{"units":"` + simulate.CostInLog + `"}],"cost_default":1`:    "102 1",
+		`,"cost":[{"units":"{http.request.header.X-Cost}"}],"cost_default":20`: "140 1",
+		`,"cost":[{"bytes":true}],"cost_default":1`:                            "150 1",
+		`,"cost":[{"units":4}]`: "24 0",
+		``:                      "6 0",
+	} {
+		r := mustRun(t, oneZone(t, 100, options), simulate.Options{CostField: "resp_headers.x-cost"}, costs)
+		z := r.Zones[0]
+		if got := fmt.Sprint(z.Windows[0].Most.Max, " ", z.Denied); got != want || (len(z.With) > 0) != (options != "") {
+			t.Errorf("%s: %s, want %s; with %q", options, got, want, z.With)
+		}
+		if !strings.Contains(strings.Join(r.Warnings, " "), "2 of 6 requests have no number at resp_headers.x-cost") {
+			t.Errorf("%s: it warns of %q", options, r.Warnings)
+		}
+	}
+}
+
 func TestOptionsAreSaid(t *testing.T) {
 	log := asked{0, "203.0.113.1", "/", "example.com", 200}.json("")
 	r := mustRun(t, oneZone(t, 5, `,"count_responses":{"status_code":[401]}`), simulate.Options{}, log)

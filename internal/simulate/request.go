@@ -34,6 +34,12 @@ func newMaker(s *caddyhttp.Server, plain bool) maker {
 	return m
 }
 
+// costInLog is the variable that has Options.CostField of a request, and CostInLog its placeholder.
+const (
+	costInLog = "cost_in_log"
+	CostInLog = "{http.vars." + costInLog + "}"
+)
+
 // encrypted is what is known of a connection that was encrypted.
 var encrypted = tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
 
@@ -61,6 +67,9 @@ func (m *maker) request(rec *accesslog.Record) (*http.Request, bool) {
 	}
 	if rec.User != "" {
 		repl.Set("http.auth.user.id", rec.User)
+	}
+	if rec.Field != "" {
+		caddyhttp.SetVar(r.Context(), costInLog, rec.Field)
 	}
 	return r, true
 }

@@ -52,10 +52,10 @@ func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Reco
 		}
 		part := rec.Start / w.part
 		c.advance(part)
-		n := c.add()
+		n := c.add(o.N)
 		w.clients.most = max(w.clients.most, n)
 		if w.candidates != nil {
-			w.candidates.take(c, n, rec.Start, part)
+			w.candidates.take(c, o.N, n, rec.Start, part)
 		}
 	}
 	if o.Denied {
@@ -67,13 +67,13 @@ func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Reco
 
 // countClosed notes a request that was denied without asking the limits: its key is banned, or
 // empty.
-func (s *zoneStats) countClosed(z *limits.Zone, key []byte, banned, shadow bool, rec *accesslog.Record) {
-	if !banned {
-		s.note(true, shadow, rec)
+func (s *zoneStats) countClosed(z *limits.Zone, o *limits.Outcome, rec *accesslog.Record) {
+	if o.Rest <= 0 {
+		s.note(true, o.Shadow, rec)
 		return
 	}
 	s.report.Banned++
-	s.count(z, &limits.Outcome{Denied: true, Shadow: shadow, Key: key, Hash: keys.KeyOf(key)}, rec)
+	s.count(z, &limits.Outcome{Denied: true, Shadow: o.Shadow, Key: o.Key, Hash: keys.KeyOf(o.Key), N: o.N}, rec)
 }
 
 func (s *zoneStats) note(denied, shadow bool, rec *accesslog.Record) {
