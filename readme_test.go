@@ -704,7 +704,7 @@ func checkACLStrict(t *testing.T, shared *limits.Redis, l *limits.Limit, raw []b
 }
 
 // BenchmarkMemoryPerKey is what a key costs in memory, with its place in the table: the figures of
-// the README and of docs/algorithms.md.
+// docs/internals/costs.md.
 func BenchmarkMemoryPerKey(b *testing.B) {
 	const keys = 200_000
 	all := everyKind(b, config.Local)

@@ -34,7 +34,7 @@ type flooded struct {
 	ten         float64 // of their first ten, or as many as their limit allows
 }
 
-const bytesPerKey = 190 // docs/algorithms.md
+const bytesPerKey = 190 // docs/internals/costs.md
 
 // newFlood makes a table with a sketch of so many words in a row: what a table of more keys has, as
 // a small one has a wider sketch.
