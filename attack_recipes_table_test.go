@@ -106,6 +106,7 @@ var attacks = map[string][]attack{
 		attack{send: "GET /", most: 600, again: 60, each: as("X-Api-Key", always("silver-0001")), vary: []func(int, *http.Request){
 			line("X-Api-Key", fresh), line("X-Api-Key", always("gold-0001")), as("X-Api-Key", always("Silver-0001")),
 		}}),
+	"docs/tiers.md customer (2)":                       holdsNobody("a service says who asks: TestPlansOfAService"),
 	"docs/tiers.md api_key":                            keyed(60),
 	"docs/tiers.md address":                            madeUp(600),
 	"docs/tiers.md guesses":                            {{send: "GET /", most: 600, each: user(fresh)}},

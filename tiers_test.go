@@ -196,7 +196,7 @@ func askAs(t *testing.T, port int, user, password string) *http.Response {
 
 // The page of tiers is loaded, and its plans are asked by those who have them.
 func TestThePageOfTiers(t *testing.T) {
-	page := blocksOf(t, "docs/tiers.md", "caddyfile")[2].text
+	page := blocksOf(t, "docs/tiers.md", "caddyfile")[3].text
 	port := redistest.FreePort(t)
 	text := "{\nadmin off\npersist_config off\n}\n" + strings.Replace(page, ":8080", fmt.Sprintf("http://127.0.0.1:%d", port), 1)
 	config, err := adapt(text)
@@ -279,5 +279,53 @@ func BenchmarkPlansByMap(b *testing.B) {
 			}
 			b.ReportMetric(1e9*float64(b.N)/float64(b.Elapsed().Nanoseconds()), "requests/s")
 		})
+	}
+}
+
+// The page's service says who a customer is and what the plan has. What a client claims is replaced,
+// or taken away where the service says nothing.
+func TestPlansOfAService(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Api-Key") == "gold" {
+			w.Header().Set("X-Customer", "acme")
+			w.Header().Set("X-Rpm", "200")
+		}
+	}))
+	defer service.Close()
+	upstream, _ := backend(t, "backend")
+	text := blocksOf(t, "docs/tiers.md", "caddyfile")[2].text
+	config, err := adapt(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if warned := warnedOf(t, config); len(warned) > 0 {
+		t.Errorf("the page warns of %q", warned)
+	}
+	_, site, _ := strings.Cut(text, "api.example.com {\n")
+	s := startCaddy(t, "", strings.NewReplacer("localhost:9001", service.Listener.Addr().String(), "localhost:9000", upstream, "/1m", "/3650d").
+		Replace(strings.TrimSuffix(strings.TrimSpace(site), "}")))
+	forged := func(n int) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Header.Set("X-Customer", fmt.Sprint("victim", n))
+			r.Header.Set("X-Rpm", "unlimited")
+		}
+	}
+	admitted := func(times int, each ...func(*http.Request)) (n int) {
+		for i := range times {
+			a, err := s.get(t.Context(), "HTTP/1.1", append(each, forged(i))...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a.status == http.StatusOK {
+				n++
+			}
+		}
+		return n
+	}
+	if n := admitted(70); n != 60 {
+		t.Errorf("of somebody the service does not know %d requests are admitted, want 60", n)
+	}
+	if n := admitted(210, header("X-Api-Key", "gold")); n != 200 {
+		t.Errorf("of a customer %d requests are admitted, want 200", n)
 	}
 }

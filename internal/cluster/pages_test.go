@@ -54,8 +54,8 @@ func TestTaskPages(t *testing.T) {
 	for name, p := range taskPages {
 		page := filepath.Join("../../docs", name+".md")
 		steps := stepsOf(t, page)
-		if len(steps) == 0 {
-			t.Errorf("%s has no commands", page)
+		if text, err := os.ReadFile(page); err != nil || len(steps) == 0 || !strings.Contains(string(text), "\n![") {
+			t.Errorf("%s has %d commands, and needs some and a picture: %v", page, len(steps), err)
 		}
 		for _, s := range steps {
 			delete(unused, s.command)
