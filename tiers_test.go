@@ -282,8 +282,8 @@ func BenchmarkPlansByMap(b *testing.B) {
 	}
 }
 
-// The page's service says who a customer is and what the plan has. What a client claims is replaced,
-// or taken away where the service says nothing.
+// The page's service says who a customer is and what the plan has. What a client claims is
+// replaced, or taken away where the service says nothing.
 func TestPlansOfAService(t *testing.T) {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Api-Key") == "gold" {
