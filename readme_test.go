@@ -357,6 +357,32 @@ func TestEveryPageIsFoundAndHasOneQuestion(t *testing.T) {
 	}
 }
 
+// The reference stays short as well: what is generated, what explains it, and the pages for those
+// who come from another limiter.
+func TestReferenceIsShort(t *testing.T) {
+	const generated, all = 6_800, 18_300
+	sum := map[string]int{}
+	for _, name := range strings.Fields("options warnings metrics grammar") {
+		sum["generated"] += len(strings.Fields(readPage(t, "docs/"+name+".md")))
+	}
+	for _, name := range strings.Fields("algorithms configuration glossary keys limitations load-errors migration names observability responses security") {
+		sum["written"] += len(strings.Fields(readPage(t, "docs/"+name+".md")))
+	}
+	migrations, err := filepath.Glob("docs/migration/*.md")
+	if err != nil || len(migrations) < 7 {
+		t.Fatalf("%d pages of migration, %v", len(migrations), err)
+	}
+	for _, page := range migrations {
+		n := len(strings.Fields(readPage(t, page)))
+		if sum["written"] += n; n > 600 {
+			t.Errorf("%s has %d words, at most 600", page, n)
+		}
+	}
+	if sum["generated"] > generated || sum["generated"]+sum["written"] > all {
+		t.Errorf("the reference has %v words, at most %d that are generated and %d in all", sum, generated, all)
+	}
+}
+
 // Guides stay short: each answers its question, and evidence is in docs/internals. Code counts as
 // well, as a reader passes it.
 func TestGuidesAreShort(t *testing.T) {
