@@ -718,7 +718,7 @@ func checkACLStrict(t *testing.T, shared *limits.Redis, l *limits.Limit, raw []b
 	rules := []strict.Rule{strict.Rule(s.Params(config.Rate{Limit: 1, Window: l.Rate.Window}))}
 	rules[0].CountsDenied = true
 	for i := range 4 {
-		v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, keys.IDOf(raw), nil)
+		v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, keys.IDOf(raw), 1, nil)
 		if err != nil {
 			t.Fatalf("%s: Take = %v, %v", s.Name, v, err)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 const (
@@ -570,7 +571,7 @@ func (z *Zone) responses(s *config.Settings) error {
 }
 
 // costs sets what a request takes.
-func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) error {
+func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) (err error) {
 	if len(z.Cost) == 0 {
 		switch {
 		case z.CostDefault != nil:
@@ -598,10 +599,22 @@ func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) error {
 		return wrongf("cost", "%s is a size, and the zone doesn't count bytes alone; write `cost bytes`, or numbers without a unit", z.size)
 	case s.CountDenied:
 		return wrongf("count_denied", "with cost, a denied request would take what it costs, so that a few large ones lock a client out for long; remove one of the two")
-	case s.SyncRate == config.Strict:
-		return wrongf("sync_rate", "strict can't be combined with cost yet; write an interval, like `sync_rate 1s`, or remove cost")
 	case constant:
-		return admits(s)
+		err = admits(s)
+	}
+	return cmp.Or(err, fitsLog(s))
+}
+
+// fitsLog reports limits of a strict log that are too large for costs.
+func fitsLog(s *config.Settings) error {
+	most := strict.MostUnits(s.Kind)
+	if s.SyncRate != config.Strict || most == 0 || s.Cost.IsConstant() && s.Cost.Constant() == 1 {
+		return nil
+	}
+	for _, r := range s.Limits {
+		if r.From != "" || r.Limit > most {
+			return wrongf("cost", "with sync_rate strict, a sliding_log keeps each unit in redis, %d at most, and %s may be more; write `algorithm sliding_window`, or an interval, like `sync_rate 1s`", most, r)
+		}
 	}
 	return nil
 }

@@ -34,7 +34,8 @@ import (
 //	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond
 //	<table>:<id>:charged    hash    node -> seq of its last charge to the level or log beside it
 //	<zone>:ban:<id>         string  "begun length": the ban of the key that began last
-//	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at", the last strict call
+//	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at[ budget…]", the last
+//	                                strict call; budgets where it had several batches, or costs
 //	strict:probe            hash    what a probe writes; and strict:probe:no, which is never there
 //	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see slots.lua
 //

@@ -90,7 +90,7 @@ func TestTheRoundTripThatACircuitMeasures(t *testing.T) {
 	proxy.SetDelay(delay)
 	redistest.Eventually(t, "the round trip is known", func() bool {
 		rules := []strict.Rule{{Kind: algorithms.FixedWindow, Limit: 1, Window: time.Hour}}
-		_, _, _ = r.Strict.Take(t.Context(), "z", rules, [16]byte{}, nil)
+		_, _, _ = r.Strict.Take(t.Context(), "z", rules, [16]byte{}, 1, nil)
 		return roundTrip(r) > 0
 	})
 	if got := roundTrip(r); got < delay {

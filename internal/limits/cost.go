@@ -1,12 +1,14 @@
 package limits
 
 import (
+	"math"
 	"net/http"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // Zones with cost, in which a request takes another number of units than one. Tables, machines and
@@ -15,6 +17,14 @@ import (
 
 // CountsUnits reports whether a request may take another number of units than one.
 func (z *Zone) CountsUnits() bool { return z.cost != nil }
+
+// MostUnits is the most that a limit of the zone can be.
+func (z *Zone) MostUnits() int64 {
+	if z.cost == nil || z.cost.most == config.MaxCost {
+		return math.MaxInt64
+	}
+	return z.cost.most
+}
 
 // HideDraft has the draft's headers not tell of a zone, before its first request: they would be
 // read as a number of requests.
@@ -30,19 +40,23 @@ type cost struct {
 	// numbers are those that come with a request, nil for each other term.
 	numbers []*reqkey.Number
 	// fixed is the cost of all requests, -1 where it depends on the request. least is 1 where a
-	// client chooses the number, as nobody is to have it free.
-	fixed, least int64
+	// client chooses the number, as nobody is to have it free. No limit admits more than most.
+	fixed, least, most int64
 }
 
 // newCost returns nil where each request costs one unit.
-func newCost(c config.Cost) *cost {
+func newCost(s *config.Settings) *cost {
+	c, most := s.Cost, int64(config.MaxCost)
+	if n := strict.MostUnits(s.Kind); n > 0 && s.SyncRate == config.Strict {
+		most = n // an override may be above
+	}
 	if c.IsConstant() {
 		if n := c.Constant(); n != 1 {
-			return &cost{Cost: c, fixed: n}
+			return &cost{Cost: c, fixed: n, most: most}
 		}
 		return nil
 	}
-	all := &cost{Cost: c, fixed: -1, numbers: make([]*reqkey.Number, len(c.Terms))}
+	all := &cost{Cost: c, fixed: -1, most: most, numbers: make([]*reqkey.Number, len(c.Terms))}
 	for i, t := range c.Terms {
 		if t.Units != nil && t.Units.From != "" {
 			all.numbers[i] = reqkey.NewNumber(t.Units.From)
@@ -85,7 +99,7 @@ func (c *cost) at(r *http.Request) *cost {
 		return nil
 	}
 	n, _ := c.of(r, reqkey.Vars(r))
-	return &cost{Cost: c.Cost, fixed: n}
+	return &cost{Cost: c.Cost, fixed: n, most: c.most}
 }
 
 // isProven reports whether an address has no part in the cost.
@@ -113,7 +127,7 @@ func (p *part) costs(r *http.Request, vars map[string]any) {
 // limits: a share of one admits little for as long as Redis is unavailable, which ends.
 func (p *part) isTooLarge() bool {
 	for i := range p.limits {
-		if l := &p.limits[i].Enforced; exceeds(p.ask.N, l) {
+		if l := &p.limits[i].Enforced; p.cost.exceeds(p.ask.N, l) {
 			return true
 		}
 	}
@@ -121,8 +135,8 @@ func (p *part) isTooLarge() bool {
 }
 
 // exceeds reports whether a limit never admits n units at once. One of 0 denies for another reason.
-func exceeds(n int64, l *algorithms.Limit) bool {
-	return n > 1 && l.N > 0 && (n > l.Size || n > config.MaxCost)
+func (c *cost) exceeds(n int64, l *algorithms.Limit) bool {
+	return n > 1 && l.N > 0 && n > min(l.Size, c.most)
 }
 
 // refuseTooLarge reads the limits of a request that costs too much for them: it spends nothing.
@@ -132,7 +146,7 @@ func (e *Evaluation) refuseTooLarge(p *part) verdict {
 	for i := range p.limits {
 		l, t := &p.limits[i], e.receipt()
 		l.Decide(&p.ask, WaitsOf(p.Kind), t)
-		t.Allowed = !exceeds(n, &l.Enforced)
+		t.Allowed = !p.cost.exceeds(n, &l.Enforced)
 	}
 	p.ask.N = n
 	return tooLarge
@@ -148,7 +162,7 @@ func (p *part) tell(d *answer.Result) {
 
 // most returns the most that the limits of a request admit at once.
 func (p *part) most() int64 {
-	most := int64(config.MaxCost)
+	most := p.cost.most
 	for i := range p.limits {
 		if l := &p.limits[i].Enforced; l.N > 0 {
 			most = min(most, l.Size)

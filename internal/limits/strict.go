@@ -55,7 +55,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 			p := &e.later[i]
 			p.left = noSlot
 			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
-				p.left = min(2*left, queuesLast)
+				p.left = min(2*(left/max(1, p.ask.N)), queuesLast)
 				if p.Kind.Queues() && left > 0 {
 					p.left += queuesLast
 				}
@@ -89,7 +89,7 @@ func (p *part) recall(now int64, dst []strict.Verdict) (all []strict.Verdict, ok
 	if p.memory.IsEmpty() || len(p.limits) == 0 || p.says != admits {
 		return nil, false
 	}
-	if all, ok = p.memory.Recall(p.rulesOf(p.limits), p.IDOf(p.ask.Raw), now, dst); !ok {
+	if all, ok = p.memory.Recall(p.rulesOf(p.limits), p.IDOf(p.ask.Raw), p.ask.N, now, dst); !ok {
 		return nil, false
 	}
 	for i := range p.limits {
@@ -143,7 +143,7 @@ func (z *Zone) decideInRedis(r *http.Request, limits []Limit, a *table.Ask, dst 
 	}
 	var err error
 	for rules := z.rulesOf(limits); ; {
-		all, g, err = by.Strict.Take(r.Context(), z.Name, rules, keys.IDOf(a.Raw), dst)
+		all, g, err = by.Strict.Take(r.Context(), z.Name, rules, keys.IDOf(a.Raw), a.N, dst)
 		if !errors.Is(err, strict.ErrClosed) {
 			break
 		}
@@ -178,7 +178,7 @@ func (z *Zone) decideInRedis(r *http.Request, limits []Limit, a *table.Ask, dst 
 // counts as well: a request would charge it first.
 func (z *Zone) lookInRedis(ctx context.Context, limits []Limit, a *table.Ask) (all []strict.Verdict, g strict.Grant, lost bool) {
 	g = z.Redis.Strict.Nothing(clock.Now())
-	all, _, err := z.Redis.Strict.Look(ctx, z.Name, z.rulesOf(limits), z.Forked.ID)
+	all, _, err := z.Redis.Strict.Look(ctx, z.Name, z.rulesOf(limits), z.Forked.ID, a.N)
 	if err != nil {
 		z.mergeBan(err)
 		return nil, strict.Grant{}, true
@@ -187,7 +187,10 @@ func (z *Zone) lookInRedis(ctx context.Context, limits []Limit, a *table.Ask) (a
 		v, l := &all[i], &limits[i]
 		l.Table.Import(l.Enforced, a.Key, a.Raw, clock.Now(), v.Reports)
 		if l.HasDebt(a.Key) {
-			v.Decision = l.Take(a.Key, a.Raw, clock.Now(), a.N, WaitsOf(z.Kind)).Decision
+			one, t := *a, table.Taken{}
+			one.Now = clock.Now()
+			l.Decide(&one, WaitsOf(z.Kind), &t)
+			v.Decision = t.Decision
 		}
 	}
 	z.noteReserved(limits, a.Key, a.N, all, g)

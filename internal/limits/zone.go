@@ -142,7 +142,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.AllLimits = append(z.AllLimits, NewLimit(o.Namespace, &z.Settings, r, o.Headers))
 		z.Varies = z.Varies || r.From != ""
 	}
-	z.cost = newCost(o.Cost)
+	z.cost = newCost(&z.Settings)
 	if z.Rules = Rules(z.AllLimits); z.IsStrict() {
 		z.memory = z.Redis.Strict.Memory(z.Name, z.MaxKeys)
 	}

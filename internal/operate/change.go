@@ -343,6 +343,8 @@ func checkLimit(zone *limits.Zone, text string) error {
 	switch {
 	case o.Rate.Limit > maxLimit:
 		return fmt.Errorf("limit: %d is too large; write %s", o.Rate.Limit, control.Unlimited)
+	case o.Rate.Limit > zone.MostUnits():
+		return fmt.Errorf("limit: with cost, a sliding_log of a strict zone has %d units at most; write at most that, or %s", zone.MostUnits(), control.Unlimited)
 	case o.Rate.Window != 0 && len(windows) == 0:
 		return fmt.Errorf("limit: the zone has only concurrent; write how many may run at once, as in %d", o.Rate.Limit)
 	case o.Rate.Window == 0 && len(windows) > 1:

@@ -117,7 +117,7 @@ func (n *node) counts(key string) (own, others int64) {
 
 // ask has Redis decide.
 func (n *node) ask(key string) string {
-	all, grant, err := n.redis.Strict.Take(context.Background(), zone, n.rules, keys.IDOf([]byte(key)), nil)
+	all, grant, err := n.redis.Strict.Take(context.Background(), zone, n.rules, keys.IDOf([]byte(key)), 1, nil)
 	switch {
 	case err != nil:
 		return "no answer"

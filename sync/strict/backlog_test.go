@@ -24,7 +24,7 @@ func TestNobodyWaitsForACallLongerThanTheTimeout(t *testing.T) {
 			free := c.places.free
 			c.places.free = 0 // as many calls are under way as there may be
 			start := time.Now()
-			_, g, err := s.Take(t.Context(), "z", []Rule{tenAnHour}, id(1), nil)
+			_, g, err := s.Take(t.Context(), "z", []Rule{tenAnHour}, id(1), 1, nil)
 			if took := time.Since(start); !errors.Is(err, ErrBacklog) || g.Admitted() || took != timeout {
 				t.Errorf("Take() = %v after %s, want ErrBacklog after %s", err, took, timeout)
 			}

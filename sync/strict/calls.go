@@ -3,13 +3,16 @@ package strict
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/reset"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -50,12 +53,13 @@ type waiter struct {
 	asked bool // a call that asks for it is under way
 	late  int  // how many calls that it was in were not answered in time
 	rules []Rule
+	cost  int64
 	// reset is the one that the key is under, as the request knows, and then as Redis decided.
 	reset reset.Reset
 
-	outcome  *outcome
-	position int64
-	err      error
+	outcome *outcome
+	place   place
+	err     error
 }
 
 // A group is the corrections that all calls from the call first on carry, until one of them is
@@ -69,6 +73,8 @@ type group struct {
 const (
 	// maxBatches bounds the batches of one call, so that Redis is not held up by it.
 	maxBatches = 128
+	// maxRuns bounds the runs of all batches of one call.
+	maxRuns = 256
 	// correctionTime is how long corrections are sent again whose outcome is not known. The record
 	// of calls is kept for longer, so they are never done twice.
 	correctionTime = 30 * time.Second
@@ -95,7 +101,7 @@ func (s *Limiter) join(rs *ruleset, id [16]byte, w *waiter) bool {
 // stillHolds denies a request by the last answer, if nobody who waits as long as that says would be
 // admitted yet.
 func (d *denial) stillHolds(w *waiter) bool {
-	if d == nil || !slices.Equal(d.rules, w.rules) {
+	if d == nil || !slices.Equal(d.rules, w.rules) || !d.covers(w.cost) {
 		return false
 	}
 	passed := time.Duration(clock.Now() - d.came)
@@ -105,7 +111,7 @@ func (d *denial) stillHolds(w *waiter) bool {
 	o := *d.outcome
 	o.at += passed.Microseconds()
 	o.granted, o.seq = 0, 0
-	w.outcome, w.position = &o, 1
+	w.outcome, w.place = &o, place{cost: w.cost}
 	return true
 }
 
@@ -245,16 +251,53 @@ type call struct {
 // batches in order.
 type batch struct {
 	rules   []Rule
+	runs    []run
 	waiters []*waiter
 }
 
-// wanted is what each batch asks for: of a call without one, nothing.
-func (c call) wanted() []int64 {
-	wanted := make([]int64, max(1, len(c.batches)))
-	for i, b := range c.batches {
-		wanted[i] = int64(len(b.waiters))
+// A run is requests of a batch that follow each other and cost the same.
+type run struct{ count, cost int64 }
+
+// fits is how many of a run are admitted where so many units are left: as the script has it.
+func (r run) fits(left int64) int64 {
+	if r.cost == 0 {
+		return r.count
 	}
-	return wanted
+	return min(r.count, left/r.cost)
+}
+
+// wantedBy is what runs ask for, as far as the script counts.
+func wantedBy(runs []run) (n int64) {
+	for _, r := range runs {
+		n = saturate.Add(n, saturate.MulDiv(r.count, r.cost, 1))
+	}
+	return min(n, exact)
+}
+
+// inRuns is what a batch wants as the script has it.
+func inRuns(runs []run) any {
+	switch {
+	case len(runs) == 0:
+		return 0
+	case len(runs) == 1 && runs[0].cost == 1:
+		return runs[0].count
+	}
+	text := make([]byte, 0, 16*len(runs))
+	for _, r := range runs {
+		text = strconv.AppendInt(text, r.count, 10)
+		text = strconv.AppendInt(append(text, ':'), r.cost, 10)
+		text = append(text, ',')
+	}
+	return text[:len(text)-1]
+}
+
+// runs are those of each batch: of a call without one, none.
+func (c call) runs() [][]run {
+	all := make([][]run, max(1, len(c.batches)))
+	for i, b := range c.batches {
+		all[i] = b.runs
+	}
+	return all
 }
 
 // prepare takes out what the next call is to ask. It returns false where there is none, and the
@@ -306,24 +349,45 @@ func (q *queue) unfinished() bool {
 	return q.sent != nil || q.rollBack != 0 || slices.ContainsFunc(q.pending, func(c corrections) bool { return len(c) > 0 })
 }
 
-// split cuts the requests in those that one call asks for, the oldest in batches, and the rest.
+// split cuts the requests in those that one call asks for, the oldest in batches of runs, and the
+// rest. maxWanted bounds them, and what they can spend: of a batch what its limits admit at most.
 func (q *queue) split(maxWanted int) (now []batch, later []*waiter) {
-	most := len(q.waiters)
-	if maxWanted > 0 {
-		most = min(most, maxWanted)
-	}
-	to := 0
-	for to < most && len(now) < maxBatches {
-		from, rules := to, q.waiters[to].rules
-		for to < most && slices.Equal(q.waiters[to].rules, rules) {
-			to++
+	from, to, runs := 0, 0, 0
+	spent, units, most := int64(0), int64(0), int64(0)
+	for ; to < len(q.waiters); to++ {
+		w := q.waiters[to]
+		isNew := to == 0 || !slices.Equal(q.waiters[to-1].rules, w.rules)
+		startsRun := isNew || q.waiters[to-1].cost != w.cost
+		if isNew {
+			from, spent, units, most = to, saturate.Add(spent, units), 0, mostOf(w.rules)
 		}
-		now = append(now, batch{rules, q.waiters[from:to:to]})
-	}
-	for _, w := range q.waiters[:to] {
+		units = min(saturate.Add(units, w.cost), most)
+		isFull := maxWanted > 0 && (to >= maxWanted || saturate.Add(spent, units) > int64(maxWanted))
+		if to > 0 && (isFull || isNew && len(now) == maxBatches || startsRun && runs == maxRuns) {
+			break
+		}
+		if isNew {
+			now = append(now, batch{rules: w.rules})
+		}
+		b := &now[len(now)-1]
+		if startsRun {
+			b.runs = append(b.runs, run{cost: w.cost})
+			runs++
+		}
+		b.runs[len(b.runs)-1].count++
+		b.waiters = q.waiters[from : to+1 : to+1]
 		w.asked = true
 	}
 	return now, q.waiters[to:]
+}
+
+// mostOf is the most that rules admit at once.
+func mostOf(rules []Rule) (n int64) {
+	n = math.MaxInt64
+	for _, r := range rules {
+		n = min(n, max(0, r.size()))
+	}
+	return n
 }
 
 // freeze makes a group of what is pending, nil where nothing is.
@@ -439,15 +503,15 @@ func (s *Limiter) finish(rs *ruleset, id [16]byte, q *queue, c call, all []*outc
 	var denied []*denial
 	for i, b := range c.batches {
 		o := all[i]
-		if current && o.granted < int64(len(b.waiters)) {
+		if current && len(o.denied) > 0 {
 			denied = append(denied, s.denialOf(b.rules, o, c.reset.Stamp))
 		}
-		asked := b.tell(o, c.reset)
+		asked, unused := b.tell(o, c.reset)
 		if !current {
 			continue
 		}
-		for unit := asked + 1; unit <= o.granted; unit++ { // for those who left
-			q.correct(correction{op: refund, n: 1, at: o.at, seq: c.seq, unit: o.before + unit}, inAll)
+		for _, one := range unused {
+			q.correct(correction{op: refund, n: one.cost, at: o.at, seq: c.seq, unit: o.before + one.before + 1}, inAll)
 		}
 		q.penalize(c.rules, o, asked-o.granted)
 	}
@@ -467,27 +531,37 @@ func (s *Limiter) finish(rs *ruleset, id [16]byte, q *queue, c call, all []*outc
 func (q *queue) denyMore(denied []*denial, under reset.Reset) {
 	q.waiters = slices.DeleteFunc(q.waiters, func(w *waiter) bool {
 		i := indexOf(denied, w.rules)
-		if w.gone || i < 0 || w.reset.Stamp != under.Stamp {
+		if w.gone || i < 0 || !denied[i].covers(w.cost) || w.reset.Stamp != under.Stamp {
 			return false
 		}
 		o := denied[i].outcome
-		w.outcome, w.position, w.reset = o, o.granted+1, under
+		w.outcome, w.place, w.reset = o, place{cost: w.cost}, under
 		close(w.done)
 		return true
 	})
 }
 
-// tell hands out what came of a batch, and returns to how many: some may have left.
-func (b batch) tell(o *outcome, under reset.Reset) (n int64) {
-	for _, w := range b.waiters {
-		if w.gone {
-			continue
+// tell hands out what came of a batch, and returns to how many. Where some have left the others of
+// their run go before; what nobody uses then is unused.
+func (b batch) tell(o *outcome, under reset.Reset) (asked int64, unused []place) {
+	before, waiters := int64(0), b.waiters
+	for _, r := range b.runs {
+		fits, n := r.fits(o.budget-before), int64(0)
+		for _, w := range waiters[:r.count] {
+			if w.gone {
+				continue
+			}
+			w.outcome, w.reset = o, under
+			w.place = place{before: before + min(n, fits)*r.cost, cost: r.cost, admitted: n < fits}
+			close(w.done)
+			n++
 		}
-		n++
-		w.outcome, w.position, w.reset = o, n, under
-		close(w.done)
+		if n < fits && r.cost > 0 {
+			unused = append(unused, place{before: before + n*r.cost, cost: (fits - n) * r.cost})
+		}
+		asked, before, waiters = asked+n, before+fits*r.cost, waiters[r.count:]
 	}
-	return n
+	return asked, unused
 }
 
 // penalize charges requests that were denied, where these count: their key's next call carries that
@@ -543,7 +617,8 @@ func (s *Limiter) callContext(parent context.Context) (context.Context, context.
 }
 
 // args are the arguments of the script.
-func (s *Limiter) args(rs *ruleset, c call, wanted []int64) []any {
+func (s *Limiter) args(rs *ruleset, c call) []any {
+	runs := c.runs()
 	first, kept := int64(0), ratesync.SpareTTL+2*time.Duration(s.timeout.Load())
 	if c.sent != nil {
 		first = c.sent.first
@@ -552,13 +627,13 @@ func (s *Limiter) args(rs *ruleset, c call, wanted []int64) []any {
 	if c.rules[0].CountsDenied {
 		counts = 1
 	}
-	args := append(make([]any, 0, 64), rs.field, c.seq, wanted[0], c.rollBack, resetInLua(first, c.reset), kept.Milliseconds(), counts)
+	args := append(make([]any, 0, 64), rs.field, c.seq, inRuns(runs[0]), c.rollBack, resetInLua(first, c.reset), kept.Milliseconds(), counts)
 	for i, r := range c.rules {
 		args = append(args, rs.family.args(r)...)
 		args = c.sent.of(i).appendArgs(r, args)
 	}
 	for i := 1; i < len(c.batches); i++ {
-		args = append(args, wanted[i])
+		args = append(args, inRuns(runs[i]))
 		for _, r := range c.batches[i].rules {
 			args = append(args, rs.family.args(r)[:rs.family.brought]...)
 		}

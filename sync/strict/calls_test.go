@@ -28,30 +28,32 @@ func TestAFullCallDeniesByTheLastDenial(t *testing.T) {
 		}
 		q := &queue{running: true, waiters: make([]*waiter, maxWanted)}
 		rs.queues[id(1)] = q
-		last := &outcome{granted: 3, at: replied, seq: 7, remaining: []int64{0}, states: [][]int64{{10, replied, replied}}}
-		q.denied = &denial{outcome: last, rules: []Rule{log}, came: clock.Now(), wait: 3 * time.Second}
+		last := &outcome{granted: 3, denied: []int64{1}, at: replied, seq: 7, remaining: []int64{0}, states: [][]int64{{10, replied, replied}}}
+		q.denied = &denial{outcome: last, cost: 2, rules: []Rule{log}, came: clock.Now(), wait: 3 * time.Second}
 		for _, c := range []struct {
 			after  time.Duration
 			rule   Rule
+			cost   int64
 			denied bool
 		}{
-			{0, log, true}, {0, wider, false}, {2 * time.Second, log, true}, {time.Second, log, false},
+			{0, log, 2, true}, {0, log, 3, true}, {0, log, 1, false}, {0, log, 0, false}, {0, wider, 2, false},
+			{2 * time.Second, log, 2, true}, {time.Second, log, 2, false},
 		} {
 			time.Sleep(c.after)
-			w := &waiter{done: make(chan struct{}), rules: []Rule{c.rule}}
+			w := &waiter{done: make(chan struct{}), rules: []Rule{c.rule}, cost: c.cost}
 			before, passed := len(q.waiters), time.Duration(clock.Now()-q.denied.came)
 			if !s.join(rs, id(1), w) {
 				t.Fatal("there will be no call")
 			}
 			if waits := len(q.waiters) > before; waits == c.denied {
-				t.Errorf("%v after a denial for 3s, limit %d: the request waits: %t", passed, c.rule.Limit, waits)
+				t.Errorf("%v after a denial for 3s, limit %d, cost %d: the request waits: %t", passed, c.rule.Limit, c.cost, waits)
 			}
 			if !c.denied {
 				continue
 			}
 			<-w.done
-			if o := w.outcome; o.granted != 0 || o.seq != 0 || o.at != replied+passed.Microseconds() || w.position <= o.granted {
-				t.Errorf("%v after a denial: %+v at position %d, want the same without a grant, as of now", passed, *o, w.position)
+			if o := w.outcome; o.granted != 0 || o.seq != 0 || o.at != replied+passed.Microseconds() || w.place.admitted || w.place.cost != c.cost {
+				t.Errorf("%v after a denial: %+v at %+v, want the same without a grant, as of now", passed, *o, w.place)
 			}
 		}
 		if last.granted != 3 || last.at != replied {
@@ -114,7 +116,7 @@ func TestCorrectionsOfALogAreCut(t *testing.T) {
 // Replies that are no outcome are errors, whatever is wrong with them.
 func TestRepliesThatAreNoOutcome(t *testing.T) {
 	state := []any{int64(9), int64(3)}
-	if _, err := parseOutcomes([]any{int64(1), replied, state}, 1, 2); err != nil {
+	if _, err := parseOutcomes([]any{int64(1), replied, state}, 1, []run{{2, 1}}); err != nil {
 		t.Fatalf("parseOutcomes() = %v of what is one", err)
 	}
 	for _, reply := range []any{
@@ -123,7 +125,7 @@ func TestRepliesThatAreNoOutcome(t *testing.T) {
 		[]any{int64(1), int64(math.MaxInt64), state}, []any{int64(1), replied, "9 3"}, []any{int64(1), replied, []any{int64(9)}},
 		[]any{int64(1), replied, []any{int64(9), "3"}}, []any{int64(1), replied, []any{int64(9), nil}}, []any{int64(1), replied, []any{int64(9), int64(math.MaxInt64)}},
 	} {
-		if o, err := parseOutcomes(reply, 1, 2); !errors.Is(err, ratesync.ErrReply) {
+		if o, err := parseOutcomes(reply, 1, []run{{2, 1}}); !errors.Is(err, ratesync.ErrReply) {
 			t.Errorf("parseOutcomes(%v) = %+v, %v, want ErrReply", reply, o, err)
 		}
 	}
@@ -157,13 +159,13 @@ func TestTakeRejectsWhatItCantAsk(t *testing.T) {
 		"no window":     {{Kind: algorithms.FixedWindow, Limit: 1}},
 		"an odd window": {{Kind: algorithms.FixedWindow, Limit: 1, Window: -time.Minute}},
 	} {
-		if _, g, err := s.Take(context.Background(), "z", rules, id(1), nil); err == nil || g.Admitted() {
+		if _, g, err := s.Take(context.Background(), "z", rules, id(1), 1, nil); err == nil || g.Admitted() {
 			t.Errorf("%s: admitted %t, %v, want an error", name, g.Admitted(), err)
 		}
 	}
 	c := s.Charger("z", Rule{Kind: algorithms.TokenBucket, Limit: 1, Window: time.Minute})
 	s.Close()
-	if _, _, err := s.Take(context.Background(), "z", []Rule{fixed}, id(1), nil); !errors.Is(err, ErrClosed) {
+	if _, _, err := s.Take(context.Background(), "z", []Rule{fixed}, id(1), 1, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("Take() = %v after Close, want ErrClosed", err)
 	}
 	if err := c.Unavailable(id(1)); !errors.Is(err, ErrClosed) {

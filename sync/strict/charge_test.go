@@ -83,7 +83,7 @@ func (m *peerOf[S]) decides(key string) bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()
 		_ = m.source.ChargeNow(ctx, keys.KeyOf(raw))
-		all, g, err := m.strict.Take(ctx, m.zone, []Rule{m.rule}, keys.IDOf(raw), nil)
+		all, g, err := m.strict.Take(ctx, m.zone, []Rule{m.rule}, keys.IDOf(raw), 1, nil)
 		if err == nil {
 			m.table.Import(m.alg.Compile(), keys.KeyOf(raw), raw, wallClock(), all[0].Reports)
 			return g.Admitted()

@@ -127,9 +127,9 @@ func (c *Charger) read(r Rule, reply *redis.Cmd, under reset.Reset) ([]algorithm
 	if err != nil || parseOvertaken(v, under) != nil {
 		return nil, err // what it charged is forgiven
 	}
-	all, err := parseOutcomes(v, 1, 0)
+	all, err := parseOutcomes(v, 1, nil)
 	if err != nil {
 		return nil, err
 	}
-	return verdicts([]Rule{r}, all[0], 1, nil)[0].Reports, nil
+	return verdicts([]Rule{r}, all[0], place{cost: 1}, nil)[0].Reports, nil
 }

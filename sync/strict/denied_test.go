@@ -151,7 +151,7 @@ func TestADenialWithoutAReplyIsNotCharged(t *testing.T) {
 	settles(t, s)
 	before := spentOf(t, server)
 	proxy.Set(faultproxy.DropReplies)
-	if _, _, err := s.Take(context.Background(), t.Name(), []Rule{chargedOnce}, id(1), nil); err == nil {
+	if _, _, err := s.Take(context.Background(), t.Name(), []Rule{chargedOnce}, id(1), 1, nil); err == nil {
 		t.Fatal("Take() = nil without a reply, want an error")
 	}
 	proxy.Set(faultproxy.None)
@@ -174,7 +174,7 @@ func TestWhoLeftIsNotCharged(t *testing.T) {
 	var all sync.WaitGroup
 	for range 5 {
 		all.Go(func() {
-			if _, _, err := s.Take(ctx, t.Name(), []Rule{chargedOnce}, id(1), nil); !errors.Is(err, context.Canceled) {
+			if _, _, err := s.Take(ctx, t.Name(), []Rule{chargedOnce}, id(1), 1, nil); !errors.Is(err, context.Canceled) {
 				t.Errorf("Take() = %v, want that its context was canceled", err)
 			}
 		})

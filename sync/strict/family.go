@@ -37,15 +37,14 @@ type family struct {
 	// with each batch of a call.
 	args    func(r Rule) []any
 	brought int
-	// decode fills in a verdict for the request at a position, from 1, of a call, by the state in
-	// its reply.
-	decode func(r Rule, v *Verdict, o *outcome, state []int64, position int64)
+	// decode fills in a verdict for a request of a call, by the state in its reply.
+	decode func(r Rule, v *Verdict, o *outcome, state []int64, at place)
 	// combine reports whether two corrections that do the same become one, and hasLeft whether one
 	// of an instant changes nothing any more. cut takes out what one call brings along.
 	combine func(r Rule, old, new correction) bool
 	hasLeft func(r Rule, at, now int64) bool
 	cut     func(c corrections) (now, later corrections)
-	// maxWanted bounds the units that one call asks for, 0 for no bound.
+	// maxWanted bounds the requests that one call asks for, and what it grants; 0 is no bound.
 	maxWanted int
 	// numbered is set where a unit is refunded by its call and its number in it, else it is by its
 	// instant.
@@ -55,6 +54,10 @@ type family struct {
 	// chargeTTL is how long Redis remembers a charge after it was made.
 	chargeTTL func(r Rule) time.Duration
 }
+
+// MostUnits is the most that a limit of a kind may be where requests cost different numbers, 0 for
+// no bound: a log has a member for each unit.
+func MostUnits(k algorithms.Kind) int64 { return int64(familyOf(k).maxWanted) }
 
 func familyOf(k algorithms.Kind) *family { return algorithms.ByState(k, windows, buckets, logs) }
 

@@ -30,7 +30,7 @@ func shortTimeout(t *testing.T, addr string) (*Limiter, func() error) {
 	s := New(client(t, "redis://"+addr), "test", 50*time.Millisecond)
 	t.Cleanup(s.Close)
 	return s, func() error {
-		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
 		return err
 	}
 }
@@ -99,7 +99,7 @@ func TestARedisThatIsTooFarIsToldFromALostOne(t *testing.T) {
 	s := New(client(t, "redis://"+proxy.Addr), "test", timeout)
 	t.Cleanup(s.Close)
 	try := func() error {
-		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
 		return err
 	}
 	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
@@ -140,7 +140,7 @@ func TestRedisDownAtStartAndKilled(t *testing.T) {
 	server.Kill()
 	s := limiter(t, server.URL)
 	try := func() error {
-		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
 		return err
 	}
 	if err := try(); err == nil {
@@ -180,7 +180,7 @@ func TestForeignTypeFailsOneKeyOnly(t *testing.T) {
 				server.Do("XADD", key, "*", "not", "ours")
 			}
 			for range 3 {
-				if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil); err == nil || errors.Is(err, redisconn.ErrDown) {
+				if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), 1, nil); err == nil || errors.Is(err, redisconn.ErrDown) {
 					t.Fatalf("Take() = %v with a stream under our key, want the error of Redis", err)
 				} else if got := redisconn.Classify(err); !strings.Contains(got, "WRONGTYPE") {
 					t.Errorf("Classify(%v) = %q, want WRONGTYPE", err, got)
@@ -227,7 +227,7 @@ func TestCloseGivesBackAndEnds(t *testing.T) {
 		s.Refund(g)
 	}
 	s.Close()
-	if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil); err == nil {
+	if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil); err == nil {
 		t.Error("Take() = nil after Close")
 	}
 	other := limiter(t, server.URL)
@@ -276,7 +276,7 @@ func TestClosedIsNotDown(t *testing.T) {
 	asked := proxy.Requests()
 	waits := make(chan error, 1)
 	go func() {
-		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
 		waits <- err
 	}()
 	redistest.Eventually(t, "Redis is asked", func() bool { return proxy.Requests() > asked })
@@ -295,7 +295,7 @@ func TestPendingIsBounded(t *testing.T) {
 	proxy.Set(faultproxy.DropReplies)
 	var wg sync.WaitGroup
 	for i := range 6000 {
-		wg.Go(func() { _, _, _ = s.Take(context.Background(), "z", []Rule{tenAnHour}, id(i), nil) })
+		wg.Go(func() { _, _, _ = s.Take(context.Background(), "z", []Rule{tenAnHour}, id(i), 1, nil) })
 	}
 	wg.Wait()
 	if n := s.suspended.Load(); n > maxSuspended || n == 0 {
@@ -330,7 +330,7 @@ func TestWhileASlotMoves(t *testing.T) {
 	round := func() {
 		for range 30 {
 			for name, rule := range kinds {
-				_, g, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil)
+				_, g, err := s.Take(context.Background(), name, []Rule{rule}, id(1), 1, nil)
 				switch {
 				case err != nil:
 					failed++
@@ -439,7 +439,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 			zone := how.want + " " + name
 			given, _ := take(t, s, zone, id(1), rule)
 			fault.armed.Store(true)
-			if _, _, err := s.Take(context.Background(), zone, []Rule{rule}, id(1), nil); !strings.HasPrefix(redisconn.Classify(err), how.want) {
+			if _, _, err := s.Take(context.Background(), zone, []Rule{rule}, id(1), 1, nil); !strings.HasPrefix(redisconn.Classify(err), how.want) {
 				t.Fatalf("%s: Take() = %v, want %s", name, err, how.want)
 			}
 			s.Refund(given)
@@ -479,7 +479,7 @@ func TestCloseWithOneShardGone(t *testing.T) {
 		grants = append(grants, g)
 	}
 	c.Nodes[0].Kill()
-	if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(gone), nil); err == nil || !s.Down() {
+	if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(gone), 1, nil); err == nil || !s.Down() {
 		t.Fatalf("Take() = %v for a key whose node is gone, and Down() = %v", err, s.Down())
 	}
 	for _, g := range grants {
@@ -508,7 +508,7 @@ func TestOneShardGone(t *testing.T) {
 	for i := range 64 {
 		if owner[i] != 0 {
 			soon(t, s, "z", id(i), tenAnHour)
-		} else if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(i), nil); err == nil {
+		} else if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(i), 1, nil); err == nil {
 			t.Error("Take() = nil for a key whose node is gone")
 		}
 	}
@@ -564,7 +564,7 @@ func TestFollowsASentinelFailover(t *testing.T) {
 	soon(t, s, "z", id(1), tenAnHour)
 	w.Failover()
 	redistest.Eventually(t, "the new master decides", func() bool {
-		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
 		return err == nil
 	})
 }
@@ -578,7 +578,7 @@ func TestReadOnlyAndOutOfMemory(t *testing.T) {
 		{"min-replicas-to-write", "1", "0", "NOREPLICAS"},
 	} {
 		server.Do("CONFIG", "SET", c.name, c.set)
-		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(2), nil)
+		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(2), 1, nil)
 		if got := redisconn.Classify(err); !strings.HasPrefix(got, c.want) {
 			t.Errorf("Classify(%v) = %q, want %s", err, got, c.want)
 		}
@@ -590,7 +590,7 @@ func TestReadOnlyAndOutOfMemory(t *testing.T) {
 		take(t, s, "z", id(1), tenAnHour)
 	}
 	server.Do("REPLICAOF", "127.0.0.1", "1")
-	_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+	_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
 	if got := redisconn.Classify(err); !strings.HasPrefix(got, "READONLY") {
 		t.Errorf("Classify(%v) = %q, want READONLY", err, got)
 	}

@@ -9,6 +9,12 @@
 -- what it wants, and for each rule what its requests bring. Times are microseconds of this server's
 -- clock. All numbers are whole and below 2^53, where doubles are exact.
 --
+-- want is how many requests ask for one unit each, or "count:cost,…" where some ask for another
+-- number: runs of requests that follow each other and cost the same. The grant is then a budget:
+-- what all limits have room for, of what is wanted at most. Of each run as many are admitted as fit
+-- into what is left of it. The rest is passed over, so that one large request denies nobody behind
+-- it. The node works out the same from the budget.
+--
 -- A batch is requests that follow each other and go by the same limits. The batches of a call are
 -- decided in order, as if they were calls one after the other at this instant. Those after the
 -- first bring the first numbers that their family needs: their limits.
@@ -17,8 +23,8 @@
 -- been charged, and batches are decided by that, too. Nothing of it is written: the node charges
 -- them with the key's next call, as a correction, which is done once whatever becomes of a call.
 --
--- The record holds "seq granted at" of this node's last call that changed something, and the grant
--- of each batch where there were several. A seq that is there already is a call that was sent
+-- The record holds "seq spent at" of this node's last call that changed something, and the grant of
+-- each batch where there were several, or runs. A seq that is there already is a call that was sent
 -- twice: it gets the same grants and changes nothing. A lower one comes too late: nobody waits for
 -- it. rollback is the first call with an outcome unknown to the node: what that one or a later one
 -- has granted is rolled back.
@@ -69,5 +75,5 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 first, reset, ends, forgiven = tonumber(first), tonumber(reset) or 0, tonumber(ends) or 0, tonumber(forgiven) or 0
 if ends <= now then reset = 0 end
-local told
+local told, asked, runs
 local open, bring, room, spend, give, fill, settle, foresee, close, report, rules

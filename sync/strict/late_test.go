@@ -50,7 +50,7 @@ func TestFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	for range cap(results) {
 		go func() {
-			all, g, err := s.Take(ctx, "z", []Rule{rule}, id(1), nil)
+			all, g, err := s.Take(ctx, "z", []Rule{rule}, id(1), 1, nil)
 			if err == nil && (g.Admitted() || all[0].Decision.Retry <= 0 || all[0].Decision.Retry > rule.Window) {
 				err = fmt.Errorf("Take() = %+v, want a denial", all[0].Decision)
 			}
@@ -72,13 +72,13 @@ func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 	proxy, s := proxied(t, server, 100*time.Millisecond)
 	rules := []Rule{{Kind: algorithms.FixedWindow, Limit: 100, Window: long}, {Kind: algorithms.FixedWindow, Limit: 100, Window: 2 * long}}
 	redistest.Eventually(t, "Redis decides", func() bool {
-		_, _, err := s.Take(context.Background(), "z", rules, id(1), nil)
+		_, _, err := s.Take(context.Background(), "z", rules, id(1), 1, nil)
 		return err == nil
 	})
 	redistest.Eventually(t, "nothing is left open", func() bool { return s.suspended.Load() == 0 })
 	before := held(t, limiter(t, server.URL), "z", id(1), rules[0])
 	proxy.Set(faultproxy.DropReplies)
-	if _, _, err := s.Take(context.Background(), "z", rules, id(1), nil); err == nil {
+	if _, _, err := s.Take(context.Background(), "z", rules, id(1), 1, nil); err == nil {
 		t.Fatal("Take() = nil without a reply")
 	}
 	if got := held(t, limiter(t, server.URL), "z", id(1), rules[0]); got != before+1 {

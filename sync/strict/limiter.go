@@ -112,7 +112,7 @@ type Grant struct {
 	at      int64
 	seq     int64
 	n       int64 // units asked for
-	unit    int64 // from 1, 0 where the request was denied
+	unit    int64 // the first of them, from 1; 0 where the request was denied
 	granted int64 // to all requests of the call up to those with the same limits
 	asked   int64
 }
@@ -126,17 +126,17 @@ func (g Grant) N() int64 { return g.n }
 // Nothing is what a Look at an instant of the process' clock got.
 func (s *Limiter) Nothing(asked int64) Grant { return Grant{by: s, asked: asked} }
 
-// Admitted reports whether a unit was spent in each limit.
+// Admitted reports whether what was asked for was spent in each limit.
 func (g Grant) Admitted() bool { return g.unit > 0 }
 
-// Take asks for one unit of a key in each limit of a zone, and appends what they say to dst. The
-// zone's rules must stay as they are. It waits for the call that asks for it, however many ask at
-// once. An error means that Redis has not decided; the context's end is one as well, and what is
-// granted later is refunded. Where denied requests count, one that is denied is charged with the
-// key's next call, as a penalty at the instant of the denial: windows count it, buckets fill at
-// most to their size, a log keeps at most limit entries. What the rules say is how they stand with
-// that.
-func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, dst []Verdict) ([]Verdict, Grant, error) {
+// Take asks for n units of a key in each limit of a zone, and appends what they say to dst. None
+// are always granted. The zone's rules must stay as they are. It waits for the call that
+// asks for it, however many ask at once. An error means that Redis has not decided; the context's
+// end is one as well, and what is granted later is refunded. Where denied requests count, one that
+// is denied is charged with the key's next call, as a penalty at the instant of the denial: windows
+// count it, buckets fill at most to their size, a log keeps at most limit entries. What the rules
+// say is how they stand with that.
+func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, n int64, dst []Verdict) ([]Verdict, Grant, error) {
 	if s.work.HasEnded() {
 		return dst, Grant{}, ErrClosed
 	}
@@ -151,7 +151,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 	if err != nil {
 		return dst, Grant{}, err
 	}
-	w := &waiter{done: make(chan struct{}), rules: rules, reset: s.resetOf(zone, id)}
+	w := &waiter{done: make(chan struct{}), rules: rules, cost: n, reset: s.resetOf(zone, id)}
 	if !s.join(rs, id, w) {
 		return dst, Grant{}, ErrClosed
 	}
@@ -165,11 +165,11 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		return dst, Grant{}, w.err
 	}
 	o := w.outcome
-	g := Grant{by: s, n: 1, ruleset: rs, rules: rules, reset: w.reset, id: id, at: o.at, seq: o.seq, granted: o.before + o.granted, asked: o.asked}
-	if w.position <= o.granted {
-		g.unit = o.before + w.position
+	g := Grant{by: s, n: n, ruleset: rs, rules: rules, reset: w.reset, id: id, at: o.at, seq: o.seq, granted: o.before + o.granted, asked: o.asked}
+	if w.place.admitted {
+		g.unit = o.before + w.place.before + 1
 	}
-	return verdicts(rules, o, w.position, dst), g, nil
+	return verdicts(rules, o, w.place, dst), g, nil
 }
 
 // wait waits until a request is decided. An error means that it was not, and has left its queue.
@@ -204,7 +204,7 @@ func (s *Limiter) wait(ctx context.Context, rs *ruleset, id [16]byte, w *waiter)
 // Refund returns what a Take got, because another zone denies the request. It doesn't wait for
 // Redis; CloseBy does.
 func (s *Limiter) Refund(g Grant) {
-	if g.unit > 0 {
+	if g.unit > 0 && g.n > 0 {
 		s.correct(g, correction{op: refund, n: g.n, at: g.at, seq: g.seq, unit: g.unit}, inAll)
 	}
 }
@@ -226,7 +226,7 @@ func (s *Limiter) Settle(g Grant, refunds bool, counts func(rule int) bool) {
 	} else if g.ruleset == nil || g.ruleset.family != windows {
 		return
 	}
-	if g.unit > 0 {
+	if g.unit > 0 && g.n > 0 {
 		s.correct(g, c, func(rule int) bool { return !refunds || counts(rule) })
 	}
 }

@@ -93,7 +93,7 @@ func proxied(t *testing.T, server *redistest.Server, timeout time.Duration) (*fa
 // take takes one unit and fails the test if Redis doesn't decide.
 func take(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (Grant, []Verdict) {
 	t.Helper()
-	all, g, err := s.Take(context.Background(), zone, rules, key, nil)
+	all, g, err := s.Take(context.Background(), zone, rules, key, 1, nil)
 	if err != nil {
 		t.Fatalf("Take(%s) = %v", zone, err)
 	}
@@ -111,7 +111,7 @@ func soon(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (g Gra
 	t.Helper()
 	redistest.Eventually(t, "Redis decides", func() (ok bool) {
 		var err error
-		_, g, err = s.Take(context.Background(), zone, []Rule{rule}, key, nil)
+		_, g, err = s.Take(context.Background(), zone, []Rule{rule}, key, 1, nil)
 		return err == nil
 	})
 	return g
@@ -313,7 +313,7 @@ func TestRollsBackWhatNobodyHeardOf(t *testing.T) {
 			proxy, s := proxied(t, server, 100*time.Millisecond)
 			soon(t, s, name, id(1), rule)
 			proxy.Set(faultproxy.DropReplies)
-			if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil); err == nil {
+			if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), 1, nil); err == nil {
 				t.Fatal("Take() = nil without a reply, want an error")
 			}
 			proxy.Set(faultproxy.None)
@@ -335,7 +335,7 @@ func TestLateCallIsIgnored(t *testing.T) {
 			proxy, s := proxied(t, server, 100*time.Millisecond)
 			soon(t, s, name, id(1), rule)
 			proxy.Set(faultproxy.Hold)
-			if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), nil); err == nil {
+			if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), 1, nil); err == nil {
 				t.Fatal("Take() = nil without a reply, want an error")
 			}
 			proxy.Set(faultproxy.None)
@@ -387,7 +387,7 @@ func TestWaiterLeaves(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 10 {
 				wg.Go(func() {
-					if _, _, err := s.Take(ctx, name, []Rule{rule}, id(1), nil); !errors.Is(err, context.Canceled) {
+					if _, _, err := s.Take(ctx, name, []Rule{rule}, id(1), 1, nil); !errors.Is(err, context.Canceled) {
 						t.Errorf("Take() = %v, want that its context was canceled", err)
 					}
 				})

@@ -99,9 +99,19 @@ end
 
 function close() end
 
--- When one more fits, and when the last one leaves; -1 for an empty log.
+-- The one that has to leave for n more to fit; -1 for none.
+local function leaves(r, n)
+  if r.count <= 0 then return -1 end
+  return math.min(now, newest(r, math.min(math.max(1, r.limit - n + 1), r.count)))
+end
+
+-- When one more fits, and when the last one leaves; -1 for an empty log. Then when the next request
+-- fits of each run that was not admitted as a whole.
 function report(r)
-  if r.count <= 0 then return {room(r), 0, -1, -1} end
-  local leaves = newest(r, math.min(math.max(1, r.limit), r.count))
-  return {room(r), r.count, math.min(now, leaves), math.min(now, newest(r, 1))}
+  local all = {room(r), 0, -1, -1}
+  if r.count > 0 then all = {room(r), r.count, leaves(r, 1), math.min(now, newest(r, 1))} end
+  for _, run in ipairs(runs or {}) do
+    if run.denied then all[#all + 1] = leaves(r, run.cost) end
+  end
+  return all
 end

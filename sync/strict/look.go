@@ -9,10 +9,10 @@ import (
 // lookTime is how long a look waits for corrections of its key that are on their way.
 const lookTime = time.Second
 
-// Look returns what Take would get now, and spends nothing: Redis writes nothing for it. What this
-// node is about to correct for the key is waited for a moment. admitted reports whether a unit of
-// each limit would be granted. An error means that Redis does not decide.
-func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]byte) (all []Verdict, admitted bool, err error) {
+// Look returns what Take would get now for n units, and spends nothing: Redis writes nothing for
+// it. What this node is about to correct for the key is waited for a moment. admitted reports
+// whether each limit would grant them. An error means that Redis does not decide.
+func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]byte, n int64) (all []Verdict, admitted bool, err error) {
 	if err := s.unavailable(id); err != nil {
 		return nil, false, err
 	}
@@ -29,7 +29,7 @@ func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]by
 		case <-time.After(time.Millisecond):
 		}
 	}
-	c := call{id: id, rules: rules, batches: []batch{{rules, make([]*waiter, 1)}}, reset: s.resetOf(zone, id)}
+	c := call{id: id, rules: rules, batches: []batch{{rules: rules, runs: []run{{1, n}}}}, reset: s.resetOf(zone, id)}
 	said, err := s.call(rs, rs.keysOf(id), c)
 	var newer *overtaken
 	if errors.As(err, &newer) {
@@ -39,7 +39,8 @@ func (s *Limiter) Look(ctx context.Context, zone string, rules []Rule, id [16]by
 	if err != nil {
 		return nil, false, err
 	}
-	return verdicts(rules, said[0], 1, nil), said[0].granted > 0, nil
+	admitted = len(said[0].denied) == 0
+	return verdicts(rules, said[0], place{cost: n, admitted: admitted}, nil), admitted, nil
 }
 
 // find returns the ruleset of a zone's rules, nil where there is none.

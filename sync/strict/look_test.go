@@ -68,7 +68,7 @@ func TestALookSaysWhatTakeSaysNext(t *testing.T) {
 				redistest.Eventually(t, "nothing is under way", s.isIdle)
 				before = dump(t, server)
 			}
-			said, would, err := s.Look(t.Context(), zone, rules, key)
+			said, would, err := s.Look(t.Context(), zone, rules, key, 1)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -77,7 +77,7 @@ func TestALookSaysWhatTakeSaysNext(t *testing.T) {
 					rt.Fatalf("a look at %s has changed what redis holds from\n%q to\n%q", zone, before, after)
 				}
 			}
-			is, g, err := s.Take(t.Context(), zone, rules, key, nil)
+			is, g, err := s.Take(t.Context(), zone, rules, key, 1, nil)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -133,7 +133,7 @@ func TestALookLeavesNothingBehind(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	seq := s.seq.Load()
-	if _, _, err := s.Look(t.Context(), "look", []Rule{kinds["log"]}, id(1)); err != nil {
+	if _, _, err := s.Look(t.Context(), "look", []Rule{kinds["log"]}, id(1), 1); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.zones) != 0 || s.made != 0 || s.seq.Load() != seq {

@@ -21,6 +21,7 @@ const (
 // A denial is an answer that denied, to requests of the same rules under the same reset.
 type denial struct {
 	rules   []Rule
+	cost    int64 // the least that was denied
 	reset   int64 // the stamp
 	outcome *outcome
 	// asked is when the call was made, and came when it was answered, by the process' clock. wait
@@ -34,7 +35,8 @@ type denial struct {
 
 // denialOf is what a batch of requests was denied, which has just been answered.
 func (s *Limiter) denialOf(rules []Rule, o *outcome, reset int64) *denial {
-	d := &denial{rules: rules, reset: reset, outcome: o, asked: o.asked, came: clock.Now(), verdicts: verdicts(rules, o, o.granted+1, nil), trips: s.trips.Load()}
+	d := &denial{rules: rules, cost: slices.Min(o.denied), reset: reset, outcome: o, asked: o.asked, came: clock.Now(), trips: s.trips.Load()}
+	d.verdicts = verdicts(rules, o, place{cost: d.cost}, nil)
 	for i := range d.verdicts {
 		v := &d.verdicts[i]
 		if v.Reports = nil; !v.Decision.Allowed {
@@ -44,17 +46,26 @@ func (s *Limiter) denialOf(rules []Rule, o *outcome, reset int64) *denial {
 	return d
 }
 
+// covers reports whether a denial holds for a request of such a cost as well: less may be left than
+// another cost.
+func (d *denial) covers(cost int64) bool { return cost >= d.cost }
+
 // isOver reports whether a denial is no longer remembered at now.
 func (d *denial) isOver(now int64) bool {
 	return now-d.asked >= int64(memoryTime) || now-d.came >= int64(d.wait)
 }
 
-// tell appends what the rules say to a request at now: what they said, with what is left of their
-// waits. A rule whose wait is over would admit it, and then nobody else. One that admits nobody at
-// all has no wait that passes.
-func (d *denial) tell(now int64, dst []Verdict) []Verdict {
+// tell appends what the rules say to a request of a cost at now: what they said, with what is left
+// of their waits. A rule whose wait is over would admit it, and then nobody else. One that admits
+// nobody at all has no wait that passes.
+func (d *denial) tell(now, cost int64, dst []Verdict) []Verdict {
+	said := d.verdicts
+	if cost != d.cost {
+		said = verdicts(d.rules, d.outcome, place{cost: cost}, nil)
+	}
 	passed := time.Duration(max(0, now-d.came))
-	for i, v := range d.verdicts {
+	for i, v := range said {
+		v.Reports = nil
 		w := &v.Decision
 		if !w.Allowed && min(d.rules[i].Limit, d.rules[i].size()) > 0 {
 			if w.Retry -= passed; w.Retry <= 0 {
@@ -121,9 +132,9 @@ func (m *Memory) Release() {
 // IsEmpty reports whether nothing is remembered. A nil Memory is empty.
 func (m *Memory) IsEmpty() bool { return m == nil || m.keys.Load() == 0 }
 
-// Recall appends what the rules of a key say at now, by the process' clock, if it is denied without
-// a call.
-func (m *Memory) Recall(rules []Rule, id [16]byte, now int64, dst []Verdict) (all []Verdict, ok bool) {
+// Recall appends what the rules of a key say to a request of n units at now, by the process' clock,
+// if it is denied without a call.
+func (m *Memory) Recall(rules []Rule, id [16]byte, n, now int64, dst []Verdict) (all []Verdict, ok bool) {
 	s := m.of
 	if c, _ := s.circuitOf(id); s.work.HasEnded() || c.down.Load() {
 		return dst, false
@@ -135,10 +146,10 @@ func (m *Memory) Recall(rules []Rule, id [16]byte, now int64, dst []Verdict) (al
 		d = st.keys[id][i]
 	}
 	st.mu.Unlock()
-	if d == nil || d.isOver(now) || d.trips != s.trips.Load() || d.reset != s.resetOf(m.zone, id).Stamp {
+	if d == nil || !d.covers(n) || d.isOver(now) || d.trips != s.trips.Load() || d.reset != s.resetOf(m.zone, id).Stamp {
 		return dst, false
 	}
-	return d.tell(now, dst), true
+	return d.tell(now, n, dst), true
 }
 
 func (m *Memory) stripe(id [16]byte) *memoryStripe { return &m.stripes[id[15]%memoryStripes] }

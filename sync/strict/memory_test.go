@@ -100,10 +100,10 @@ func (n *remembering) sleep(d time.Duration) {
 // ask asks as a request does: the memory first.
 func (n *remembering) ask(rules ...Rule) (all []Verdict, admitted, asked bool) {
 	n.t.Helper()
-	if all, ok := n.memory.Recall(rules, id(1), clock.Now(), nil); ok {
+	if all, ok := n.memory.Recall(rules, id(1), 1, clock.Now(), nil); ok {
 		return all, false, false
 	}
-	all, g, err := n.Take(n.t.Context(), memorized, rules, id(1), nil)
+	all, g, err := n.Take(n.t.Context(), memorized, rules, id(1), 1, nil)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -127,7 +127,7 @@ func (n *remembering) spend(rules ...Rule) (denied []Verdict) {
 
 // remembers reports whether the next request would be denied without a call.
 func (n *remembering) remembers(rules ...Rule) bool {
-	_, ok := n.memory.Recall(rules, id(1), clock.Now(), nil)
+	_, ok := n.memory.Recall(rules, id(1), 1, clock.Now(), nil)
 	return ok
 }
 
@@ -254,7 +254,7 @@ func TestARefundEndsTheMemory(t *testing.T) {
 	for _, kind := range allKinds[:5] {
 		remember(t, func(t *testing.T, n *remembering) {
 			rule := perWindow(kind, 1, time.Hour)
-			_, g, err := n.Take(t.Context(), memorized, []Rule{rule}, id(1), nil)
+			_, g, err := n.Take(t.Context(), memorized, []Rule{rule}, id(1), 1, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -284,7 +284,7 @@ func TestLeaversLeaveNoMemory(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		done := make(chan error, 5)
 		go func() { // the first call, so that the others share the next one
-			_, _, err := n.Take(t.Context(), memorized, []Rule{none}, id(1), nil)
+			_, _, err := n.Take(t.Context(), memorized, []Rule{none}, id(1), 1, nil)
 			done <- err
 		}()
 		synctest.Wait()
@@ -294,7 +294,7 @@ func TestLeaversLeaveNoMemory(t *testing.T) {
 				of = t.Context()
 			}
 			go func() {
-				_, _, err := n.Take(of, memorized, []Rule{rule}, id(1), nil)
+				_, _, err := n.Take(of, memorized, []Rule{rule}, id(1), 1, nil)
 				done <- err
 			}()
 			synctest.Wait()
@@ -329,7 +329,7 @@ func TestAFailedOrLateCallEndsTheMemory(t *testing.T) {
 			} else {
 				n.fail.Store(new(error(wrongType{})))
 			}
-			go n.Take(t.Context(), memorized, []Rule{other}, id(1), nil)
+			go n.Take(t.Context(), memorized, []Rule{other}, id(1), 1, nil)
 			if time.Sleep(800 * time.Millisecond); n.Down() || n.remembers(rule) {
 				t.Errorf("late %t: down %t; the memory outlives a call of which nobody knows what it did", late, n.Down())
 			}
@@ -375,7 +375,7 @@ func TestFourSetsOfRulesAreRemembered(t *testing.T) {
 		for i := range 5 {
 			sets = append(sets, perWindow(algorithms.FixedWindow, int64(i+1), time.Hour))
 		}
-		_, g, err := n.Take(t.Context(), memorized, sets[4:], id(1), nil)
+		_, g, err := n.Take(t.Context(), memorized, sets[4:], id(1), 1, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -420,7 +420,7 @@ func TestAMemoryIsBoundedAndSwept(t *testing.T) {
 		n.Memory(memorized, 3)
 		defer n.memory.Release()
 		for i := range 10 {
-			if _, _, err := n.Take(t.Context(), memorized, rule, id(i), nil); err != nil {
+			if _, _, err := n.Take(t.Context(), memorized, rule, id(i), 1, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -435,7 +435,7 @@ func TestAMemoryIsBoundedAndSwept(t *testing.T) {
 		if held != 0 || !n.memory.IsEmpty() || n.memory.sweeping.Load() {
 			t.Errorf("%d keys two seconds later, %d counted, swept on: %t; want none", held, n.memory.keys.Load(), n.memory.sweeping.Load())
 		}
-		if _, _, err := n.Take(t.Context(), memorized, rule, id(1), nil); err != nil || n.memory.IsEmpty() {
+		if _, _, err := n.Take(t.Context(), memorized, rule, id(1), 1, nil); err != nil || n.memory.IsEmpty() {
 			t.Errorf("after a rest: %v, nothing remembered: %t", err, n.memory.IsEmpty())
 		}
 	})
@@ -451,7 +451,7 @@ func TestADenialAnswersThoseWhoWait(t *testing.T) {
 		calls, answers := n.calls.Load(), make(chan string, 100)
 		ask := func(rule Rule) {
 			go func() {
-				_, g, err := n.Take(t.Context(), memorized, []Rule{rule}, id(1), nil)
+				_, g, err := n.Take(t.Context(), memorized, []Rule{rule}, id(1), 1, nil)
 				answers <- fmt.Sprint(rule.Limit, " ", g.Admitted(), " ", err)
 			}()
 			synctest.Wait()

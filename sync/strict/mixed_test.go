@@ -121,7 +121,7 @@ func TestBatchesAreCallsOneAfterTheOther(t *testing.T) {
 						if !one.CountsDenied {
 							rules = draw()
 						}
-						batches = append(batches, batch{rules, make([]*waiter, 1+random.IntN(4))})
+						batches = append(batches, like(rules, run{int64(1 + random.IntN(4)), 1}))
 					}
 					m.compare(batches, random.IntN(4))
 				}
@@ -183,8 +183,9 @@ func (m *mixedCalls) compare(batches []batch, then int) {
 	for i, b := range batches {
 		_, alone := m.ask(m.zones[1], 0, false, b)
 		denied += m.charge(m.zones[1], b.rules, alone[0], int64(len(b.waiters))-alone[0].granted)
-		for position := range int64(len(b.waiters)) {
-			got, want := verdicts(b.rules, together[i], position+1, nil), verdicts(b.rules, alone[0], position+1, nil)
+		places, placesAlone := placesOf(b, together[i]), placesOf(b, alone[0])
+		for n := range places {
+			got, want := verdicts(b.rules, together[i], places[n], nil), verdicts(b.rules, alone[0], placesAlone[n], nil)
 			for _, all := range [][]Verdict{got, want} {
 				for i := range all {
 					if r := &all[i].Reports[0]; r.Level == 0 {
@@ -193,7 +194,7 @@ func (m *mixedCalls) compare(batches []batch, then int) {
 				}
 			}
 			if !reflect.DeepEqual(got, want) || together[i].granted != alone[0].granted {
-				m.t.Fatalf("batch %d of %+v, request %d:\n got %+v\nwant %+v", i, batches, position+1, got, want)
+				m.t.Fatalf("batch %d of %+v, request %d:\n got %+v\nwant %+v", i, batches, n+1, got, want)
 			}
 		}
 		m.granted += int(alone[0].granted)
@@ -279,7 +280,7 @@ func TestEachRequestGoesByItsOwnLimit(t *testing.T) {
 				rule := rule
 				rule.Limit = []int64{5, 40}[i%2]
 				all.Go(func() {
-					_, g, err := s.Take(context.Background(), name, []Rule{rule}, id(2), nil)
+					_, g, err := s.Take(context.Background(), name, []Rule{rule}, id(2), 1, nil)
 					if err != nil {
 						t.Errorf("%s: %v", name, err)
 					}

@@ -72,6 +72,8 @@ func (v *virtual) settled(zone string) {
 
 // model is an algorithm with its state.
 type model interface {
+	takeSome(now, n int64) algorithms.Decision
+	refund(taken, n int64)
 	take(now int64) algorithms.Decision
 	giveBack(taken int64)
 	charge(now int64)
@@ -84,17 +86,20 @@ type modelOf[S any] struct {
 	state S
 }
 
-func (m *modelOf[S]) take(now int64) (d algorithms.Decision) {
+func (m *modelOf[S]) take(now int64) algorithms.Decision { return m.takeSome(now, 1) }
+
+func (m *modelOf[S]) takeSome(now, n int64) (d algorithms.Decision) {
 	want := allWaits
-	if d.Result = m.Take(&m.state, m.limit, now, 1, 0); !d.Allowed {
+	if d.Result = m.Take(&m.state, m.limit, now, n, 0); !d.Allowed {
 		want |= algorithms.WantRetry
 	}
-	d.Waits = m.Waits(&m.state, m.limit, now, 1, 0, want)
+	d.Waits = m.Waits(&m.state, m.limit, now, n, 0, want)
 	return d
 }
 
-func (m *modelOf[S]) giveBack(taken int64) { m.Refund(&m.state, m.limit, taken, 1) }
-func (m *modelOf[S]) charge(now int64)     { m.Penalize(&m.state, m.limit, now, 1) }
+func (m *modelOf[S]) refund(taken, n int64) { m.Refund(&m.state, m.limit, taken, n) }
+func (m *modelOf[S]) giveBack(taken int64)  { m.refund(taken, 1) }
+func (m *modelOf[S]) charge(now int64)      { m.Penalize(&m.state, m.limit, now, 1) }
 
 func modelFor(r Rule) model {
 	switch k := r.Kind; {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
 // replyOf makes of JSON what the client makes of a reply: whole numbers are int64, all else that is
@@ -73,14 +74,16 @@ func FuzzReply(f *testing.F) {
 			r.Window = time.Hour
 			rules = append(rules, r)
 		}
-		all, err := parseOutcomes(reply, len(rules), wanted)
+		b := like(rules, run{wanted, 1 + int64(k)/6})
+		all, err := parseOutcomes(reply, len(rules), b.runs)
 		if err != nil {
 			return
 		}
 		o := all[0]
-		o.deny(wanted)
-		denied := false
-		for _, v := range verdicts(rules, o, position, nil) {
+		o.deny()
+		b.tell(o, reset.Reset{})
+		at, denied := b.waiters[position-1].place, false
+		for _, v := range verdicts(rules, o, at, nil) {
 			sane(t, v.Decision, max(10, r.size(), exact))
 			denied = denied || !v.Decision.Allowed
 			if r.Kind == algorithms.SlidingLog && v.Decision.Retry > time.Hour {
@@ -88,8 +91,8 @@ func FuzzReply(f *testing.F) {
 			}
 			merge(t, r.Kind, v.Reports)
 		}
-		if denied == (position <= o.granted) {
-			t.Errorf("the %d. of %d granted: denied %v", position, o.granted, denied)
+		if denied == at.admitted {
+			t.Errorf("the %d. of %d granted: %+v, denied %v", position, o.granted, at, denied)
 		}
 	})
 }

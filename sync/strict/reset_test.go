@@ -25,7 +25,7 @@ type resetNode struct {
 func (n *resetNode) take(units int) (admitted int) {
 	n.t.Helper()
 	for range units {
-		_, g, err := n.Take(context.Background(), n.zone, []Rule{n.rule}, id(1), nil)
+		_, g, err := n.Take(context.Background(), n.zone, []Rule{n.rule}, id(1), 1, nil)
 		if err != nil {
 			n.t.Fatal(err)
 		}

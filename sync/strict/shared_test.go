@@ -138,7 +138,7 @@ func BenchmarkTake(b *testing.B) {
 			if rule.Kind == algorithms.SlidingLog {
 				rules[0].Window = 100 * time.Millisecond
 			}
-			if _, _, err := s.Take(context.Background(), name, rules, id(0), nil); err != nil {
+			if _, _, err := s.Take(context.Background(), name, rules, id(0), 1, nil); err != nil {
 				b.Fatal(err)
 			}
 			server.Do("CONFIG", "RESETSTAT")
@@ -147,7 +147,7 @@ func BenchmarkTake(b *testing.B) {
 			for b.Loop() {
 				var err error
 				i++
-				if dst, _, err = s.Take(context.Background(), name, rules, id(i%1000), dst[:0]); err != nil {
+				if dst, _, err = s.Take(context.Background(), name, rules, id(i%1000), 1, dst[:0]); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -43,7 +43,35 @@ elseif seq > 0 then
   end
 end
 
-local reply, grants = {0, now}, {}
+-- Reads what a batch wants.
+local function wants(list)
+  want, runs = tonumber(list), nil
+  asked = want
+  if want then return end
+  want, asked, runs = 0, 0, {}
+  for count, cost in string.gmatch(list, '(%d+):(%d+)') do
+    local run = {count = tonumber(count), cost = tonumber(cost)}
+    runs[#runs + 1] = run
+    want = want + run.count * run.cost
+    if run.cost > 0 then asked = asked + run.count end
+  end
+end
+
+-- What is spent of a grant.
+local function spentOf(grant)
+  local left = grant
+  for _, run in ipairs(runs or {}) do
+    if run.cost > 0 then
+      local fit = math.min(run.count, (left - math.fmod(left, run.cost)) / run.cost)
+      left = left - fit * run.cost
+      run.denied = fit < run.count
+    end
+  end
+  if runs then return grant - left end
+  return grant
+end
+
+local reply, grants, spent, listed = {0, now}, {}, 0, false
 
 -- Decides the next batch: all of it that fits, in all rules or in none.
 local function decide()
@@ -51,21 +79,24 @@ local function decide()
   local grant = before and (before[n] or 0) or want
   if not before then
     for _, r in ipairs(rules) do grant = math.min(grant, room(r)) end
-    if grant > 0 then
-      for _, r in ipairs(rules) do spend(r, grant) end
-    end
+  end
+  local units = spentOf(grant)
+  if not before and units > 0 then
+    for _, r in ipairs(rules) do spend(r, units) end
   end
   if ARGV[7] == '1' and grant < want then
     for _, r in ipairs(rules) do foresee(r, want - grant) end
   end
-  grants[n] = grant
+  grants[n], spent, listed = grant, spent + units, listed or n > 1 or runs ~= nil
   if n == 1 then reply[1] = grant else reply[#reply + 1] = grant end
   for _, r in ipairs(rules) do reply[#reply + 1] = report(r) end
 end
 
+wants(ARGV[3])
 decide()
 while at <= #ARGV do
-  want, at = tonumber(ARGV[at]), at + 1
+  wants(ARGV[at])
+  at = at + 1
   for _, r in ipairs(rules) do
     bring(r, at)
     at = at + rules.brought
@@ -75,12 +106,13 @@ end
 
 if seq > last then
   for _, r in ipairs(rules) do close(r) end
-  local sum = 0
-  for _, n in ipairs(grants) do sum = sum + n end
   -- A call that changed nothing may come again: whatever it would get then, nobody waits for it.
-  if sum > 0 or rollback > 0 or corrected then
-    local record = ARGV[2] .. ' ' .. text(sum) .. ' ' .. text(now)
-    if #grants > 1 then record = record .. ' ' .. table.concat(grants, ' ') end
+  if spent > 0 or rollback > 0 or corrected then
+    local record = ARGV[2] .. ' ' .. text(spent) .. ' ' .. text(now)
+    if listed then
+      for i, grant in ipairs(grants) do grants[i] = text(grant) end
+      record = record .. ' ' .. table.concat(grants, ' ')
+    end
     redis.call('HSET', KEYS[1], field, record)
     redis.call('PEXPIRE', KEYS[1], ARGV[6])
   end

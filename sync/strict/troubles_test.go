@@ -18,7 +18,7 @@ func TestTroublesPass(t *testing.T) {
 			take(t, s, "z", id(1), tenAnHour)
 			end := c.Begin(t, r)
 			try := func() error {
-				_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), nil)
+				_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
 				return err
 			}
 			redistest.Eventually(t, "Redis doesn't decide", func() bool { return try() != nil })

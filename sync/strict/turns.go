@@ -122,7 +122,6 @@ func (s *Limiter) turn(p *places, t *turn) {
 // A request is a call as it goes to Redis, and its reply.
 type request struct {
 	call
-	wanted []int64
 	script *redis.Script
 	keys   []string
 	args   []any
@@ -132,8 +131,8 @@ type request struct {
 }
 
 func (s *Limiter) request(rs *ruleset, keys []string, c call) *request {
-	r := &request{call: c, wanted: c.wanted(), script: rs.script, keys: keys, now: clock.Now()}
-	r.args = s.args(rs, c, r.wanted)
+	r := &request{call: c, script: rs.script, keys: keys, now: clock.Now()}
+	r.args = s.args(rs, c)
 	if bans := s.bansOf(rs.zone); bans != nil {
 		r.banned = bans.Ask(c.id, r.now)
 		r.script, r.keys, r.args = rs.unbanned(r.banned, r.keys, r.args)
@@ -175,13 +174,13 @@ func (r *request) read() ([]*outcome, error) {
 	if newer := parseOvertaken(reply, r.reset); newer != nil {
 		return nil, newer
 	}
-	all, err := parseOutcomes(reply, len(r.rules), r.wanted...)
+	all, err := parseOutcomes(reply, len(r.rules), r.runs()...)
 	if err != nil {
 		return nil, err
 	}
-	for i, o := range all {
+	for _, o := range all {
 		o.seq, o.asked = r.seq, r.now
-		o.deny(r.wanted[i])
+		o.deny()
 	}
 	return all, nil
 }

@@ -40,7 +40,7 @@ func TestAZoneWithManyKeysDoesNotHoldUpAnother(t *testing.T) {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				key := keys.Add(1)
-				if _, _, err := s.Take(ctx, "flood", []Rule{rule}, [16]byte{byte(key), byte(key >> 8), byte(key >> 16), 1}, nil); err == nil {
+				if _, _, err := s.Take(ctx, "flood", []Rule{rule}, [16]byte{byte(key), byte(key >> 8), byte(key >> 16), 1}, 1, nil); err == nil {
 					decided.Add(1)
 				}
 			}

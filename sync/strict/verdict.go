@@ -2,6 +2,7 @@ package strict
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -23,25 +24,35 @@ type Verdict struct {
 	Reserved bool
 }
 
-// outcome is the reply to one batch of a call: granted units of those wanted, at the instant at
+// outcome is the reply to one batch of a call: how many units were granted at the instant at
 // (microseconds of Redis' clock), and for each rule how many more would be granted and its state.
-// before is what the batches before it were granted, and asked when the call was made, by the
-// process' clock.
+// budget is what the batch was cut from: the same, or more where requests cost more than one.
+// before is what the batches before it were granted, asked when the call was made, by the process'
+// clock, and denied what a request costs of each run that was not admitted as a whole.
 type outcome struct {
 	seq       int64
 	asked     int64
 	before    int64
+	budget    int64
 	granted   int64
+	denied    []int64
 	at        int64
 	remaining []int64
 	states    [][]int64
 }
 
-// parseOutcomes reads {granted, at, {room, state…}…}, the answer to a call whose first batch wanted
-// so many units, and behind that {granted, {room, state…}…} of each further batch.
-func parseOutcomes(v any, rules int, wanted ...int64) ([]*outcome, error) {
+// A place is where a request is among those of its batch: how many units were granted before it,
+// and what it costs itself.
+type place struct {
+	before, cost int64
+	admitted     bool
+}
+
+// parseOutcomes reads {budget, at, {room, state…}…}, the answer to a call with such batches, and
+// behind that {budget, {room, state…}…} of each further batch.
+func parseOutcomes(v any, rules int, batches ...[]run) ([]*outcome, error) {
 	all, ok := v.([]any)
-	if !ok || len(all) != 1+len(wanted)*(1+rules) {
+	if !ok || len(all) != 1+len(batches)*(1+rules) {
 		return nil, ratesync.ErrReply
 	}
 	at, ok := all[1].(int64)
@@ -49,10 +60,10 @@ func parseOutcomes(v any, rules int, wanted ...int64) ([]*outcome, error) {
 		return nil, ratesync.ErrReply
 	}
 	all[1] = all[0]
-	outcomes, before := make([]*outcome, len(wanted)), int64(0)
+	outcomes, before := make([]*outcome, len(batches)), int64(0)
 	for i := range outcomes {
 		from := 1 + i*(1+rules)
-		o, err := parseOutcome(all[from:from+1+rules], wanted[i])
+		o, err := parseOutcome(all[from:from+1+rules], batches[i])
 		if err != nil {
 			return nil, err
 		}
@@ -63,14 +74,14 @@ func parseOutcomes(v any, rules int, wanted ...int64) ([]*outcome, error) {
 	return outcomes, nil
 }
 
-// parseOutcome reads {granted, {room, state…}…}.
-func parseOutcome(all []any, wanted int64) (*outcome, error) {
-	granted, ok := all[0].(int64)
-	if !ok || granted < 0 || granted > wanted {
+// parseOutcome reads {budget, {room, state…}…}.
+func parseOutcome(all []any, runs []run) (*outcome, error) {
+	budget, ok := all[0].(int64)
+	if !ok || budget < 0 || budget > wantedBy(runs) {
 		return nil, ratesync.ErrReply
 	}
 	rules := all[1:]
-	o := &outcome{granted: granted, remaining: make([]int64, len(rules)), states: make([][]int64, len(rules))}
+	o := &outcome{budget: budget, remaining: make([]int64, len(rules)), states: make([][]int64, len(rules))}
 	for i, rule := range rules {
 		numbers, ok := rule.([]any)
 		if !ok || len(numbers) < 2 {
@@ -81,6 +92,12 @@ func parseOutcome(all []any, wanted int64) (*outcome, error) {
 			return nil, ratesync.ErrReply
 		}
 		o.remaining[i], o.states[i] = state[0], state[1:]
+	}
+	for _, r := range runs {
+		n := r.fits(budget - o.granted)
+		if o.granted += n * r.cost; n < r.count {
+			o.denied = append(o.denied, r.cost)
+		}
 	}
 	return o, nil
 }
@@ -96,10 +113,10 @@ func parseNumbers(all []any) (numbers []int64, ok bool) {
 	return numbers, true
 }
 
-// deny sees to it that some rule has no room when not all that was wanted was granted. The reply to
-// a call that was sent twice tells the grant of the first time and the room of the second.
-func (o *outcome) deny(wanted int64) {
-	if o.granted >= wanted {
+// deny sees to it that some rule has no room for what was denied. The reply to a call that was sent
+// twice tells the grant of the first time and the room of the second.
+func (o *outcome) deny() {
+	if len(o.denied) == 0 {
 		return
 	}
 	tightest := 0
@@ -108,12 +125,11 @@ func (o *outcome) deny(wanted int64) {
 			tightest = i
 		}
 	}
-	o.remaining[tightest] = 0
+	o.remaining[tightest] = min(o.remaining[tightest], slices.Min(o.denied)-1)
 }
 
-// verdicts appends what the rules say to the request at a position, from 1, of those that the call
-// asked for. Those after the granted ones are denied.
-func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict {
+// verdicts appends what the rules say to a request of a batch.
+func verdicts(rules []Rule, o *outcome, at place, dst []Verdict) []Verdict {
 	for i, r := range rules {
 		if len(dst) < cap(dst) {
 			dst = dst[:len(dst)+1]
@@ -123,29 +139,31 @@ func verdicts(rules []Rule, o *outcome, position int64, dst []Verdict) []Verdict
 		v := &dst[len(dst)-1]
 		v.Reports = v.Reports[:0]
 		left := o.remaining[i]
-		if position <= o.granted {
-			left += o.granted - position
+		if at.admitted {
+			left += o.granted - at.before - at.cost
 		}
 		if size := r.size(); size >= exact && left > 0 { // the script counts to there
 			left += size - (exact - 1)
 		}
 		v.Decision = algorithms.Decision{Result: algorithms.Result{
-			Remaining: max(0, left), Allowed: position <= o.granted || o.remaining[i] > 0,
+			Remaining: max(0, left), Allowed: at.admitted || o.remaining[i] >= at.cost,
 		}}
-		familyOf(r.Kind).decode(r, v, o, o.states[i], position)
+		familyOf(r.Kind).decode(r, v, o, o.states[i], at)
 		if !v.Decision.Allowed {
 			// The room may be of a later instant than the grant, when nobody had to wait any more.
 			v.Decision.Retry = max(time.Microsecond, v.Decision.Retry)
 		}
 		if r.Limit <= 0 {
-			v.Decision.Waits = algorithms.Waits{Retry: r.Window}
+			if v.Decision.Waits = (algorithms.Waits{}); !v.Decision.Allowed {
+				v.Decision.Retry = r.Window
+			}
 		}
 	}
 	return dst
 }
 
 // decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as remote ones.
-func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
+func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, at place) {
 	now := o.at * int64(time.Microsecond)
 	totals, settled := state[1:], []int64(nil)
 	if r.Reserves {
@@ -157,7 +175,7 @@ func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 		v.Reports = reportsOf(state[0], settled, v.Reports)
 		var s algorithms.WindowState
 		windowMachine.Merge(&s, r.compile(), now, v.Reports)
-		v.Reserved = windowMachine.Take(&s, r.compile(), now, 1, 0).Allowed
+		v.Reserved = windowMachine.Take(&s, r.compile(), now, at.cost, 0).Allowed
 	}
 	v.Reports = reportsOf(state[0], totals, v.Reports[:0])
 	l, want := r.compile(), algorithms.WantNext|algorithms.WantReset
@@ -166,7 +184,7 @@ func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	}
 	var s algorithms.WindowState
 	windowMachine.Merge(&s, l, now, v.Reports)
-	v.Decision.Waits = windowMachine.Waits(&s, l, now, 1, 0, want)
+	v.Decision.Waits = windowMachine.Waits(&s, l, now, at.cost, 0, want)
 }
 
 // reportsOf appends a report for each of the totals of an epoch and those before it.
@@ -179,8 +197,9 @@ func reportsOf(epoch int64, totals []int64, dst []algorithms.Report) []algorithm
 
 var windowMachine = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)
 
-// decodeLog reads {count, when the one is from whose leaving makes room, when the newest is from}.
-func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
+// decodeLog reads {count, when the one is from whose leaving makes room, when the newest is from},
+// and the first of these for each cost that was denied, where not all cost one.
+func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, at place) {
 	if len(state) < 3 {
 		return
 	}
@@ -202,6 +221,12 @@ func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, _ int64) {
 	d.Next, d.Reset = leaves(state[1]), leaves(state[2])
 	if !d.Allowed {
 		d.Retry = d.Next
+		most := int64(0)
+		for i, cost := range o.denied { // of more than was asked for it is when less would fit
+			if cost >= most && cost <= at.cost && len(state) > 3+i {
+				most, d.Retry = cost, leaves(state[3+i])
+			}
+		}
 	}
 }
 
@@ -213,7 +238,7 @@ func (r Rule) leaving(count int64) [2]int64 {
 
 // decodeBucket reads {whole, rest, rate}: a level of whole + rest/window requests, and what drains
 // of it in a window.
-func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, position int64) {
+func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, at place) {
 	if len(state) < 3 {
 		return
 	}
@@ -233,7 +258,7 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, position int64)
 		used++
 	}
 	if !d.Allowed {
-		d.Retry = r.drains(whole-(r.size()-1), rest)
+		d.Retry = r.drains(whole-(r.size()-at.cost), rest)
 		if r.size() < 1 {
 			d.Retry = r.Window
 		}
@@ -242,8 +267,8 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, position int64)
 		d.Next = r.drains(whole-(min(used, max(1, r.size()))-1), rest)
 		d.Reset = r.drains(whole, rest)
 	}
-	if r.Kind.Queues() && position <= o.granted {
-		d.Delay = r.drains(whole-o.granted+position-1, rest)
+	if r.Kind.Queues() && at.admitted && at.cost > 0 {
+		d.Delay = r.drains(whole-o.granted+at.before, rest)
 	}
 }
 

@@ -51,7 +51,7 @@ local function add(e, n, tries, settled)
   if e.settled then e.settled = math.max(0, e.settled + settled) end
 end
 
-function spend(r, n) add(r[0], n, want, r.reserves and 0 or n) end
+function spend(r, n) add(r[0], n, asked, r.reserves and 0 or n) end
 
 local function epochOf(r, at) return r[r.epoch - muldiv(at, r.unit, r.span)] end
 
