@@ -108,7 +108,7 @@ var attacks = map[string][]attack{
 		}}),
 	"docs/tiers.md customer (2)":                       holdsNobody("a service says who asks: TestPlansOfAService"),
 	"docs/tiers.md api_key":                            keyed(60),
-	"docs/tiers.md address":                            madeUp(600),
+	"docs/tiers.md address":                            madeUp(6000),
 	"docs/tiers.md guesses":                            {{send: "GET /", most: 600, each: user(fresh)}},
 	"docs/tiers.md plan":                               {signedIn(60)},
 	"docs/status-page.md http://localhost:8080 100/1m": anything(100),
