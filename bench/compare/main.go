@@ -5,6 +5,7 @@
 //	go run ./compare -memory             bytes per key
 //	go run ./compare -servers            whole servers over loopback, with wrk and redis-server
 //	go run ./compare -latency            requests while keys sync; needs redis-server
+//	go run ./compare -strict             what a strict zone denies; needs redis-server
 //	go run ./compare -against ../../old  this checkout and another one
 package main
 
@@ -37,12 +38,12 @@ type program struct {
 
 // options are what the command line says.
 type options struct {
-	rounds, cores                   int
-	benchtime, only, against        string
-	memory, servers, latency, short bool
-	burn                            float64
-	duration                        time.Duration
-	dir                             string // of the programs
+	rounds, cores                           int
+	benchtime, only, against                string
+	memory, servers, latency, strict, short bool
+	burn                                    float64
+	duration                                time.Duration
+	dir                                     string // of the programs
 }
 
 func main() {
@@ -54,6 +55,7 @@ func main() {
 	flag.BoolVar(&o.memory, "memory", false, "measure memory per key")
 	flag.BoolVar(&o.servers, "servers", false, "measure whole servers")
 	flag.BoolVar(&o.latency, "latency", false, "measure requests during the sync")
+	flag.BoolVar(&o.strict, "strict", false, "measure what a strict zone denies")
 	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long a server is measured each time")
 	flag.StringVar(&o.against, "against", "", "another checkout to compare this one with")
 	flag.Float64Var(&o.burn, "burn", 0, "do nothing but use so much of a CPU, until killed: -latency runs that")
@@ -79,7 +81,7 @@ func (o options) run(t *outside.T) (err error) {
 	}
 	load()
 	defer load()
-	if !o.servers && !o.latency {
+	if !o.servers && !o.latency && !o.strict {
 		args := []string{"measure", "-benchtime", o.benchtime, "-case", o.only}
 		if o.memory {
 			args = append(args, "-memory")
@@ -91,6 +93,9 @@ func (o options) run(t *outside.T) (err error) {
 	}
 	if err == nil && o.latency {
 		err = compareLatency(t, all[0].path, o.rounds, 2*o.duration)
+	}
+	if err == nil && o.strict {
+		err = compareStrict(t, all[0].path, o.rounds, 2*o.duration)
 	}
 	return err
 }
