@@ -22,6 +22,12 @@ type Decider[S any] interface {
 	// a client wait is bounded: windows count it as spent, buckets fill up at most, a log
 	// keeps at most N entries.
 	Penalize(s *S, l Limit, now, n int64)
+
+	// Charge spends n units without asking, as a request that was admitted has cost so much more
+	// than it took. They count from now on, in full: windows and logs hold them up to 2^52, and
+	// buckets up to what drains in one window beyond their size. So a key waits for two windows at
+	// most, or in a bucket for one more than a full one takes to drain.
+	Charge(s *S, l Limit, now, n int64)
 }
 
 // A Replica is what the sync and the sweep need of a machine.

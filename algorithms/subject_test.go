@@ -24,6 +24,7 @@ type decider interface {
 	// undrained is how much must be pending at now so that so much of it is held against a request.
 	undrained(now, pending int64) int64
 	penalize(now, n int64)
+	charge(now, n int64)
 	refund(taken, n int64)
 }
 
@@ -95,6 +96,7 @@ func (k keyed[S]) undrained(now, pending int64) int64 {
 }
 
 func (k keyed[S]) penalize(now, n int64)             { k.machine.Penalize(k.s, k.limit, now, n) }
+func (k keyed[S]) charge(now, n int64)               { k.machine.Charge(k.s, k.limit, now, n) }
 func (k keyed[S]) refund(taken, n int64)             { k.machine.Refund(k.s, k.limit, taken, n) }
 func (k keyed[S]) merge(now int64, r ...Report)      { k.machine.Merge(k.s, k.limit, now, r) }
 func (k keyed[S]) idle(now int64) bool               { return k.machine.Idle(k.s, k.limit, now) }

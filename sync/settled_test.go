@@ -9,15 +9,16 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Where responses decide what counts: requests reserve, and settle in any order, early or late,
-// while messages are lost and nodes end. Once all is well, the store has of each living node what
-// its responses made count and what is still reserved, and which is which. Every node knows how
-// much others have reserved.
+// Where responses decide what requests cost: they reserve some units, and settle in any order,
+// early or late, to less or to more, while messages are lost and nodes end. Once all is well, the
+// store has of each living node what its responses have cost and what is still reserved, and which
+// is which. Every node knows how much others have reserved.
 func TestEveryScheduleOfResponses(t *testing.T) {
 	everySchedule(t, uint64(max(2, *schedules/4)), true)
 }
 
-// An openUnit is one whose response has not begun. It counts in a hash until an instant.
+// An openUnit is units of a request whose response has not begun. They count in a hash until an
+// instant.
 type openUnit struct {
 	table.Reserved
 	key, hash string
@@ -28,28 +29,55 @@ type openUnit struct {
 func (s *schedule[S]) reserve(m *member[S], key string, n int) {
 	for range n {
 		now, k := wallClock(), keys.KeyOf([]byte(key))
-		d := m.table.Take(m.alg.Compile(), k, []byte(key), now, 1, table.Reserve|algorithms.WantReset)
+		units := 1 + s.random.Int64N(4)
+		d := m.table.Take(m.alg.Compile(), k, []byte(key), now, units, table.Reserve|table.InParts|algorithms.WantReset)
 		if !d.Allowed {
 			continue
 		}
 		hash := s.hash(key, s.epoch(d.At))
-		m.own[hash]++
+		m.own[hash] += units
 		m.open = append(m.open, openUnit{m.table.Hold(m.alg.Compile(), k, d), key, hash, now + int64(d.Reset)})
 	}
 }
 
-// respond has so many responses begin, in any order. Two of three don't count.
+// respond has so many responses tell their cost, in any order. Two of three cost nothing, or half,
+// or half as much again.
 func (s *schedule[S]) respond(m *member[S], n int) {
 	for range min(len(m.open), n) {
 		i, last, now := s.random.IntN(len(m.open)), len(m.open)-1, wallClock()
 		u := m.open[i]
 		m.open[i], m.open = m.open[last], m.open[:last]
-		refunds := s.random.IntN(3) > 0
-		m.table.Settle(keys.KeyOf([]byte(u.key)), u.Reserved, now, refunds)
-		if m.gave[u.hash] = m.gave[u.hash] || refunds; refunds && now < u.until {
-			m.own[u.hash]--
+		cost := u.N
+		if s.random.IntN(3) > 0 {
+			cost = u.N * s.random.Int64N(4) / 2
 		}
+		latest := s.hash(u.key, s.epoch(now+int64(m.table.Offset())))
+		before, charged := s.ownIn(m, u.key, u.hash), s.ownIn(m, u.key, latest)
+		m.table.Settle(keys.KeyOf([]byte(u.key)), u.Reserved, now, cost)
+		more, charge := min(0, cost-u.N), max(0, cost-u.N)
+		if now >= u.until {
+			more = 0
+		}
+		if s.drains { // which refund what still stands, and are charged up to a bound
+			more, charge = min(0, s.ownIn(m, u.key, u.hash)-before), max(0, s.ownIn(m, u.key, latest)-charged)
+		}
+		m.own[u.hash] += more
+		m.own[latest] += charge
+		m.gave[u.hash] = m.gave[u.hash] || more < 0
 	}
+}
+
+// ownIn returns what a node's ledger has as its own in a hash, 0 where that is not held.
+func (s *schedule[S]) ownIn(m *member[S], key, hash string) (own int64) {
+	m.table.With(keys.KeyOf([]byte(key)), func(state *S) {
+		l := ledgerOf(m.alg, state)
+		for age := range int64(2) {
+			if c, ok := l.At(l.Epoch - age); ok && s.hash(key, l.Epoch-age) == hash {
+				own = c.Own
+			}
+		}
+	})
+	return own
 }
 
 // respondAll has all responses begin at last, or on each node but some.
@@ -79,7 +107,7 @@ func (s *schedule[S]) settledIn(m *member[S], hash string) {
 func (m *member[S]) reserved(hash string) (n int64) {
 	for _, u := range m.open {
 		if u.hash == hash {
-			n++
+			n += u.N
 		}
 	}
 	return n

@@ -81,7 +81,7 @@ type Table interface {
 
 	// What they ask whose response decides whether they count.
 	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
-	Settle(key keys.Key, r table.Reserved, now int64, refunds bool)
+	Settle(key keys.Key, r table.Reserved, now, m int64)
 	AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool
 	Unsettled() *table.Unsettled
 

@@ -57,7 +57,7 @@ func (l *Limit) giveBack(key keys.Key, t table.Taken, now int64) {
 		l.Table.Refund(l.Enforced, key, t, t.N)
 	}
 	if l.Settings.CountResponses != nil {
-		l.Table.Settle(key, l.Table.Hold(l.Enforced, key, t), now, false)
+		l.Table.Settle(key, l.Table.Hold(l.Enforced, key, t), now, t.N)
 	}
 }
 

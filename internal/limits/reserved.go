@@ -99,7 +99,11 @@ func (u *reservedUnit) Settle(r Response) {
 		now = clock.Now()
 	}
 	if u.By != nil {
-		u.By.Settle(u.Key, u.Held, now, refunds)
+		m := u.Held.N
+		if refunds {
+			m = 0
+		}
+		u.By.Settle(u.Key, u.Held, now, m)
 		return
 	}
 	u.Grant.By().Settle(u.Grant, refunds, func(rule int) bool {

@@ -99,8 +99,12 @@ func (n *node) reserve(key string, units int) (allowed bool) {
 
 // settle has the oldest responses begin. They refund their units or not.
 func (n *node) settle(key string, units int, refunds bool) {
+	cost := int64(1)
+	if refunds {
+		cost = 0
+	}
 	for range units {
-		n.table.Settle(keys.KeyOf([]byte(key)), n.reserved[key][0], clock.Now(), refunds)
+		n.table.Settle(keys.KeyOf([]byte(key)), n.reserved[key][0], clock.Now(), cost)
 		n.reserved[key] = n.reserved[key][1:]
 	}
 }

@@ -57,7 +57,7 @@ func guess[S any](kind algorithms.Kind, g guesses, seed uint64) (reached, keys i
 		}
 		if taken.Allowed && !g.ordinary {
 			unit := t.Hold(l, k.key, taken)
-			w.after(time.Millisecond, func() { t.Settle(k.key, unit, w.now, false) })
+			w.after(time.Millisecond, func() { t.Settle(k.key, unit, w.now, 1) })
 		}
 	}
 	w.Until(at + 5*int64(sec))

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -227,9 +228,23 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	passed := now - e.At
 	e.Sent(sent, time.Duration(now-answers[0].At), time.Duration(passed))
 	e.At = now
-	t.machine.Merge(&e.state, b.Limit, now, reports)
+	t.mergeAll(b, e, now, reports)
 	t.askAgain(b, e, passed, news)
 	return forgot
+}
+
+// mergeAll merges reports. Where others have refunded what stood in a bucket, what this node has
+// reserved there ends to count sooner.
+func (t *Table[S]) mergeAll(b *SyncConfig, e entry[S], now int64, reports []algorithms.Report) {
+	if !b.Params.Reserves || !b.Params.Kind.Draining() {
+		t.machine.Merge(&e.state, b.Limit, now, reports)
+		return
+	}
+	before, _ := t.machine.Level(&e.state, b.Limit, now)
+	t.machine.Merge(&e.state, b.Limit, now, reports)
+	if after, _ := t.machine.Level(&e.state, b.Limit, now); after < before {
+		t.unsettled.Sink(e.key, nil, int64(math.Ceil(before-after)))
+	}
 }
 
 // lose notes that the store has forgotten something of a key, which is known where all is sent

@@ -6,12 +6,16 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// Units that are taken for a request whose response decides whether it counts. They are spent like
+// Units that are taken for a request whose response decides how much it costs. They are spent like
 // all others, and noted apart until they are settled: kept, or refunded as far as they still count.
+// What the request has cost beyond them is charged.
 
 // Reserve says in the want of a Take that its units are reserved, until Settle. It goes together
 // with WantReset, which tells until when they count.
 const Reserve algorithms.Want = 1 << 6
+
+// InParts says in the want of a Take with Reserve that a part of the units may be refunded.
+const InParts algorithms.Want = 1 << 5
 
 // Reserved is what a Take has reserved.
 type Reserved struct {
@@ -45,26 +49,44 @@ func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch
 	}
 }
 
-// Hold returns what an allowed Take has reserved.
-func (t *Table[S]) Hold(l algorithms.Limit, key keys.Key, taken Taken) Reserved {
-	return Reserved{
-		Taken: taken, limit: l, until: taken.until(), moved: t.movedBy(taken.offset),
-		group: t.unsettled.Find(key, taken.number, taken.until(), l.Window),
+// reserveInParts is reserve for a bucket of which a part of the units may be refunded.
+func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken, s *S) {
+	now := taken.At - taken.offset.NS()
+	taken.inParts = true
+	t.unsettled.Rate(key, l.N, now)
+	if taken.Allowed { // its own units may have drained before those that it has in a sketch
+		drained := now + int64(t.machine.Waits(s, l, taken.At, 0, 0, algorithms.WantReset).Reset)
+		taken.number = t.unsettled.AddOne(key, taken.N, t.machine.Ledger(s).Epoch, drained, l.N, l.Window)
 	}
 }
 
-// Settle ends what is reserved, once, at now by the callers' clock. refunds is set where the
-// response doesn't count: then the unit is refunded, unless it has ended to count by itself, so
-// that what others spent since is not refunded in its place.
-func (t *Table[S]) Settle(key keys.Key, r Reserved, now int64, refunds bool) {
-	if refunds = refunds && now < r.until && r.group != nil && !t.unsettled.Ended(key, r.group, now); refunds && r.Overflow {
-		t.overflow.Load().Give(r.number, key, r.At, r.N)
+// Hold returns what an allowed Take has reserved.
+func (t *Table[S]) Hold(l algorithms.Limit, key keys.Key, taken Taken) Reserved {
+	r := Reserved{Taken: taken, limit: l, until: taken.until(), moved: t.movedBy(taken.offset)}
+	if taken.inParts {
+		r.group = t.unsettled.FindOne(key, taken.number)
+	} else {
+		r.group = t.unsettled.Find(key, taken.number, r.until, l.Window)
 	}
+	return r
+}
+
+// Settle ends what is reserved, once, at now by the callers' clock, where the request has cost m
+// units in truth. What it has cost less is refunded, as far as that has not ended to count by
+// itself, so that what others spent since is not refunded in its place. What it has cost more is
+// charged now. Of a key that was reset since neither is.
+func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 	b := t.config.Load()
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
+	if r.group != nil && r.Overflow && m < r.N && now < r.until && !t.unsettled.Ended(key, r.group, now) {
+		t.overflow.Load().GiveBut(r.number, key, r.At, r.N, m)
+	}
 	if !ok || r.Overflow {
 		t.unsettled.Remove(key, r.group, r.N)
+	}
+	if !ok {
+		t.chargeOverflow(key, r, now, m-r.N)
 		return
 	}
 	e, o := entry[S]{slot: st.slot(i)}, t.clock()
@@ -74,12 +96,55 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now int64, refunds bool) {
 		e.flags &^= confirm
 		st.markDirty(i, e)
 	}
-	l, epoch := t.machine.Ledger(&e.state), t.unsettled.Remove(key, r.group, r.N)
-	if b.IsShared() {
-		l.Resend |= algorithms.Settled
+	forgiven := r.group == nil || t.isForgiven(e.id, r.Taken)
+	if !r.Overflow {
+		back := t.refundable(&e.state, key, r, now, r.N-m)
+		if back > 0 && r.inParts {
+			t.unsettled.Sink(key, r.group, back)
+		}
+		epoch := t.unsettled.Remove(key, r.group, r.N)
+		if b.IsShared() {
+			t.machine.Ledger(&e.state).Resend |= algorithms.Settled
+		}
+		if back > 0 && !forgiven {
+			RefundReserved(t.machine, &e.state, r.limit, at, epoch, back, m == 0, at != r.At)
+		}
 	}
-	if refunds && !t.isForgiven(e.id, r.Taken) {
-		RefundReserved(t.machine, &e.state, r.limit, at, epoch, r.N, at != r.At)
+	if m > r.N && !forgiven {
+		t.machine.Charge(&e.state, r.limit, o.In(now), m-r.N)
+	}
+}
+
+// refundable returns how many of n units of a reservation still count at now, and so can be
+// refunded.
+func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, now, n int64) int64 {
+	switch {
+	case n <= 0 || r.group == nil:
+		return 0
+	case r.inParts:
+		level, _ := t.machine.Level(s, r.limit, t.clock().In(now))
+		return min(n, t.unsettled.Stands(key, r.group, now), int64(level))
+	case now >= r.until || t.unsettled.Ended(key, r.group, now):
+		return 0
+	}
+	return n
+}
+
+// chargeOverflow charges n units to a key without a slot, unless all keys were reset since the
+// request took what it has reserved.
+func (t *Table[S]) chargeOverflow(key keys.Key, r Reserved, now, n int64) {
+	if n <= 0 || r.group == nil || t.isForgiven(keys.ID{}, r.Taken) {
+		return
+	}
+	for {
+		s := t.overflow.Load()
+		if s == nil {
+			s = t.widen(r.limit, now)
+		}
+		if s.Charge(r.limit, key, now, n, false) {
+			return
+		}
+		t.widen(r.limit, now)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestAUnitThatHasDrainedIsNotRefunded(t *testing.T) {
 			guesses++
 		}
 		if r.group != nil {
-			tab.Settle(key, r, now, true)
+			tab.Settle(key, r, now, 0)
 		}
 	}
 	if guesses != 5 {
@@ -57,7 +57,7 @@ func TestAUnitIsRefundedAfterTwoSteps(t *testing.T) {
 	r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), later, 1, reserving))
 	tab.SetClock(later, 10*time.Minute, 0)
 	tab.SetClock(later, 20*time.Minute, 0)
-	tab.Settle(key, r, later, true)
+	tab.Settle(key, r, later, 0)
 	// What is left is the earlier one: it leaves the log an hour after its own instant.
 	end := t0 + int64(time.Hour)
 	if got := tab.Take(l, key, []byte("k"), end-1, 0, 0).Remaining; got != 2 {
@@ -90,7 +90,7 @@ func TestOthersAreToldWhatIsSettled(t *testing.T) {
 	if m.Total != 1 || m.Attempts != 1 || m.Settled != 0 || !m.Settles || !m.Push {
 		t.Errorf("a unit that is reserved is told as %+v, want a total of 1, asked for once, with nothing settled", m)
 	}
-	tab.Settle(key, r, t0, false) // while the message is under way
+	tab.Settle(key, r, t0, 1) // while the message is under way
 	tab.Ack(t0, []Answer{{Message: m, Sum: 2, SumAttempts: 2}})
 	if tab.Take(l, key, []byte("k"), t0, 1, 0).Allowed || !tab.AdmitsSettled(l, key, t0, 1) {
 		t.Error("beside one of another node that is reserved: want a denial that ends with it")
@@ -146,7 +146,7 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			if _, others := tab.Unsettled().In(key, m.Epoch); others != 1 {
 				t.Errorf("%s, a step of %v: %d of others are reserved, want 1 as before", kind, by, others)
 			}
-			tab.Settle(key, r, now, true)
+			tab.Settle(key, r, now, 0)
 			now += int64(10 * time.Second) // all have followed the step
 			tab.Ack(now, []Answer{{Message: m, Sum: 1}})
 			if tab.Unsettled().Len() != 0 {
@@ -169,7 +169,7 @@ func TestOthersRefundAfterALoss(t *testing.T) {
 	answer := func(total, settled int64, lost bool) {
 		t.Helper()
 		r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving))
-		tab.Settle(key, r, now, true)
+		tab.Settle(key, r, now, 0)
 		tab.Tick()
 		sent := tab.Drain(now, 10, false, nil)
 		if len(sent) == 0 {
@@ -192,7 +192,7 @@ func TestOthersRefundAfterALoss(t *testing.T) {
 			t.Errorf("%s: others have reserved %d, want %d", when, got, reserved)
 		}
 	}
-	tab.Settle(key, tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving)), now, false)
+	tab.Settle(key, tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving)), now, 1)
 	answer(5, 2, false)
 	check("before the loss", 5, 3)
 	answer(0, 0, true)
@@ -234,7 +234,7 @@ func TestAUnitIsRefundedInItsEpoch(t *testing.T) {
 			for range 3 {
 				tab.Take(l, key, []byte("k"), now, 1, 0)
 			}
-			tab.Settle(key, r, now, true)
+			tab.Settle(key, r, now, 0)
 			tab.With(key, func(s *algorithms.WindowState) {
 				if led := tab.machine.Ledger(s); led.Cur.Own != 3 || led.Prev.Own != 0 {
 					t.Errorf("%s of %d parts: %d spent in this epoch and %d in the one before, want 3 and 0", kind, history, led.Cur.Own, led.Prev.Own)

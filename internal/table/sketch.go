@@ -290,6 +290,11 @@ func (s *sketch) Charge(l algorithms.Limit, key keys.Key, now, n int64, bounded 
 // Give takes n units back that were taken at an instant, as far as the cells still stand in that
 // epoch. number says which sketch they were taken in.
 func (s *sketch) Give(number uint32, key keys.Key, taken, n int64) {
+	s.GiveBut(number, key, taken, n, 0)
+}
+
+// GiveBut is Give of all but m of the units.
+func (s *sketch) GiveBut(number uint32, key keys.Key, taken, n, m int64) {
 	for s != nil && s.number != number {
 		s = s.before.Load()
 	}
@@ -297,7 +302,7 @@ func (s *sketch) Give(number uint32, key keys.Key, taken, n int64) {
 		return
 	}
 	epoch := taken / int64(s.window)
-	n = s.steps(n)
+	n = s.steps(n) - s.steps(m)
 	for row := range s.words {
 		if c := s.cell(row, key); uint16(c.word.Load()>>48) == uint16(epoch) {
 			s.change(c, epoch, -n)

@@ -152,7 +152,10 @@ type Taken struct {
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
-	number   uint32 // of the sketch, else of the epoch that a reserved unit was taken in
+	// number is that of the sketch, else of the epoch that a reserved unit was taken in, or of the
+	// reservation where a part of it may be refunded.
+	number  uint32
+	inParts bool
 }
 
 // Again says in the want of a Take that the request has been counted as an attempt before.
@@ -200,7 +203,11 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 			taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
 		}
 	}
-	if want&Reserve != 0 && n > 0 {
+	switch {
+	case want&Reserve == 0 || n == 0:
+	case want&InParts != 0 && t.machine.Drains():
+		t.reserveInParts(a.Limit, a.Key, taken, &e.state)
+	default:
 		t.reserve(a.Limit, a.Key, taken, t.machine.Ledger(&e.state).Epoch)
 	}
 	attempts := min(n, 1)
@@ -386,11 +393,17 @@ func (t *Table[S]) idle(st *stripe[S], l algorithms.Limit, now int64) (hand uint
 	now, hand = o.In(now), st.hand
 	for range min(st.size, 8) {
 		hand = (hand + 1) % st.size
-		if e := st.at(hand); e.used() && !e.isInFlight() && e.isCurrent(o) && t.machine.Idle(&e.state, l, now) {
+		if e := st.at(hand); e.used() && e.isCurrent(o) && t.isIdle(e, l, now) {
 			return hand, true
 		}
 	}
 	return hand, false
+}
+
+// isIdle reports whether a key can be dropped at now: not while it waits for an answer of the
+// store, nor for a response, whose cost may have to be charged to it.
+func (t *Table[S]) isIdle(e entry[S], l algorithms.Limit, now int64) bool {
+	return !e.isInFlight() && t.machine.Idle(&e.state, l, now) && t.unsettled.isEmpty(e.key)
 }
 
 // correct has f change the state of a key after a Take, at being the instant of that Take by the

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 const unsettledStripes = 16
@@ -21,6 +22,8 @@ type Unsettled struct {
 	stripes [unsettledStripes]unsettledStripe
 	// lost is when the store was found to have lost something, see InDoubt.
 	lost atomic.Int64
+	// requests numbers those that are alone in a group.
+	requests atomic.Uint32
 }
 
 type unsettledStripe struct {
@@ -41,10 +44,17 @@ type unsettledElse struct{ epoch, n int64 }
 
 // An UnsettledGroup is units that this node has reserved in one epoch, and that count until one
 // instant of the process' clock. A group that a key was reset with is in no Register any more.
+//
+// Units of a bucket, of which a part may be refunded, are a group for each request, in the order in
+// which they were taken: they stand in the bucket in that order.
 type UnsettledGroup struct {
 	epoch, until, n int64
 	// ends is when they really end to count: before until where a bucket drains faster since.
 	ends int64
+	// number is that of a request that is alone in its group, 0 for none, and window that of its
+	// limit.
+	number uint32
+	window int64
 }
 
 func (r *Unsettled) stripe(key keys.Key) *unsettledStripe { return &r.stripes[key.B>>60] }
@@ -127,6 +137,80 @@ func (r *Unsettled) Drain(key keys.Key, rate, until int64) {
 			}
 		}
 		e.rate = rate
+	})
+}
+
+// AddOne notes n units of a request that are reserved in an epoch of a bucket which drains at a
+// rate, and that stand in it until an instant. It returns the number by which FindOne finds them.
+func (r *Unsettled) AddOne(key keys.Key, n, epoch, until, rate, window int64) (number uint32) {
+	for number == 0 {
+		number = r.requests.Add(1)
+	}
+	r.change(key, func(e *unsettledKey) {
+		e.rate = rate
+		e.own = append(e.own, &UnsettledGroup{epoch: epoch, until: until, ends: until, n: n, number: number, window: window})
+	})
+	return number
+}
+
+// FindOne returns the group of a request; nil if the key was reset since.
+func (r *Unsettled) FindOne(key keys.Key, number uint32) (found *UnsettledGroup) {
+	r.look(key, func(e *unsettledKey) {
+		if i := slices.IndexFunc(e.own, func(g *UnsettledGroup) bool { return g.number == number }); i >= 0 {
+			found = e.own[i]
+		}
+	})
+	return found
+}
+
+// Stands returns how much of a request's units still stands in its bucket at now.
+func (r *Unsettled) Stands(key keys.Key, g *UnsettledGroup, now int64) (n int64) {
+	r.look(key, func(e *unsettledKey) { n = e.stands(g, now) })
+	return n
+}
+
+// stands is what of a group counts at now. Of a bucket that is what has yet to drain of it.
+func (e *unsettledKey) stands(g *UnsettledGroup, now int64) int64 {
+	switch {
+	case now >= g.ends:
+		return 0
+	case g.number == 0:
+		return g.n
+	}
+	return min(g.n, saturate.MulDiv(e.rate, g.ends-now, g.window))
+}
+
+// Rate notes at which rate the bucket of a key drains from now on. What stands in it ends to count
+// as much sooner or later.
+func (r *Unsettled) Rate(key keys.Key, rate, now int64) {
+	if rate == 0 {
+		return
+	}
+	r.look(key, func(e *unsettledKey) {
+		if e.rate == rate {
+			return
+		}
+		for _, g := range e.own {
+			if g.number > 0 && g.ends > now {
+				g.ends = now + saturate.MulDiv(g.ends-now, e.rate, rate)
+			}
+		}
+		e.rate = rate
+	})
+}
+
+// Sink notes that n units have left the bucket of a key before they drained: what was taken after
+// those of a group moves down in it by as much, and ends to count sooner. Otherwise it would be
+// refunded though it has drained. For nil all moves, as nobody knows what was taken before.
+func (r *Unsettled) Sink(key keys.Key, after *UnsettledGroup, n int64) {
+	r.look(key, func(e *unsettledKey) {
+		moves := after == nil
+		for _, g := range e.own {
+			if moves && g.number > 0 && e.rate > 0 {
+				g.ends = saturate.Add(g.ends, -saturate.MulDivUp(n, g.window, 0, e.rate))
+			}
+			moves = moves || g == after
+		}
 	})
 }
 
@@ -219,9 +303,7 @@ func (r *Unsettled) In(key keys.Key, epoch int64) (own, remote int64) {
 func (r *Unsettled) Sum(key keys.Key, now, oldest int64) (n int64) {
 	r.look(key, func(e *unsettledKey) {
 		for _, g := range e.own {
-			if g.ends > now {
-				n += g.n
-			}
+			n += e.stands(g, now)
 		}
 		for _, o := range e.others {
 			if o.epoch >= oldest {

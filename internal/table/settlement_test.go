@@ -1,0 +1,269 @@
+package table
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/reset"
+)
+
+// A settling is one request: admitted at an instant with some units, settled later to others.
+type settling struct {
+	Reserved
+	at, cost int64
+}
+
+// A costed is a key of a table whose requests reserve and settle.
+type costed[S any] struct {
+	*Table[S]
+	random *rand.Rand
+	limit  algorithms.Limit
+	key    keys.Key
+	now    int64
+	open   []settling
+}
+
+func costedOf[S any](p algorithms.Params, seed uint64) *costed[S] {
+	p.Reserves = true
+	c := &costed[S]{Table: New(algorithms.MachineOf[S](p.Kind), 10), limit: p.Compile(), now: t0 - t0%int64(p.Epoch())}
+	c.Configure(SyncConfig{Params: p}, 10)
+	c.random, c.key = rand.New(rand.NewPCG(seed, 3)), keys.KeyOf([]byte("k"))
+	return c
+}
+
+func (c *costed[S]) take(n, cost int64) bool {
+	d := c.Take(c.limit, c.key, []byte("k"), c.now, n, reserving|InParts)
+	if d.Allowed {
+		c.open = append(c.open, settling{c.Hold(c.limit, c.key, d), c.now, cost})
+	}
+	return d.Allowed
+}
+
+// settleOne settles any of the requests that are under way.
+func (c *costed[S]) settleOne() (l settling, ok bool) {
+	if len(c.open) == 0 {
+		return l, false
+	}
+	i := c.random.IntN(len(c.open))
+	l = c.open[i]
+	c.open = slices.Delete(c.open, i, i+1)
+	c.Settle(c.key, l.Reserved, c.now, l.cost)
+	return l, true
+}
+
+// own returns what a ledger has as its own, in the current epoch and the one before.
+func (c *costed[S]) own() (current, before int64) {
+	c.With(c.key, func(s *S) {
+		l := c.machine.Ledger(s)
+		current, before = l.Cur.Own, l.Prev.Own
+	})
+	return current, before
+}
+
+// Law: when all is settled, windows and logs hold exactly what was really used.
+func TestWhatIsSettledIsWhatWasUsed(t *testing.T) {
+	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		usedUp(t, k, costedOf[algorithms.WindowState])
+	}
+	usedUp(t, algorithms.SlidingLog, costedOf[algorithms.LogState])
+}
+
+func usedUp[S any](t *testing.T, kind algorithms.Kind, of func(algorithms.Params, uint64) *costed[S]) {
+	t.Helper()
+	const lives = 100_000
+	p := algorithms.Params{Kind: kind, Limit: 1 << 40, Window: 24 * time.Hour}
+	c, sum, admitted := of(p, 1), int64(0), 0
+	for admitted < lives || len(c.open) > 0 {
+		c.now += c.random.Int64N(int64(400 * time.Millisecond))
+		if admitted < lives && c.random.IntN(2) == 0 {
+			n, cost := c.random.Int64N(5000), c.random.Int64N(20_000)
+			if c.random.IntN(8) == 0 {
+				cost = 0
+			}
+			if c.take(max(1, n), cost) {
+				admitted++
+			}
+		} else if l, ok := c.settleOne(); ok {
+			sum += l.cost
+		}
+	}
+	if current, _ := c.own(); current != sum || c.Unsettled().Len() != 0 {
+		t.Errorf("%s: %d lives of requests: %d counted, %d used, %d keys reserved", kind, lives, current, sum, c.Unsettled().Len())
+	}
+	if left := c.Take(c.limit, c.key, []byte("k"), c.now, 0, 0).Remaining; left != p.Limit-sum {
+		t.Errorf("%s: %d are left, want %d", kind, left, p.Limit-sum)
+	}
+}
+
+// A refund goes to the window of the take, and a charge to that of the settlement.
+func TestAChargeToTheEpochOfTheTakeIsNotFree(t *testing.T) {
+	for seed := range uint64(200) {
+		c := costedOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: time.Hour}, seed)
+		var first, second int64
+		for range 20 {
+			if n, cost := 1+c.random.Int64N(9), c.random.Int64N(20); c.take(n, cost) {
+				first += min(n, cost)
+				second += max(0, cost-n)
+			}
+		}
+		c.now += int64(time.Hour) * 3 / 2
+		c.take(1, 1)
+		second++
+		for len(c.open) > 0 {
+			c.settleOne()
+		}
+		if current, before := c.own(); current != second || before != first {
+			t.Errorf("seed %d: %d in the window of the settlements and %d in that of the takes, want %d and %d", seed, current, before, second, first)
+		}
+	}
+}
+
+// Bound: a bucket never admits more, in units really used, than its burst and what drains, and what
+// was charged beyond estimates comes off that. It holds only if no more is refunded than stands in
+// the bucket, and if what was taken later moves down with a refund.
+func TestABucketAdmitsNoMoreThanItsBoundInUnitsUsed(t *testing.T) {
+	for seed := range uint64(20_000) {
+		random := rand.New(rand.NewPCG(seed, 9))
+		p := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 + random.Int64N(200), Window: time.Minute, Burst: 1 + random.Int64N(100)}
+		c := costedOf[algorithms.BucketState](p, seed)
+		charges := seed%3 == 0
+		var all []settling
+		for range 60 {
+			if c.now += c.random.Int64N(int64(time.Minute) * p.Burst / p.Limit / 4); c.random.IntN(2) == 0 {
+				n := 1 + c.random.Int64N(p.Burst)
+				cost := c.random.Int64N(n + 1)
+				if charges {
+					cost = c.random.Int64N(2 * n)
+				}
+				if c.take(n, cost) {
+					all = append(all, c.open[len(c.open)-1])
+				}
+			} else {
+				c.settleOne()
+			}
+		}
+		if over := beyond(p, all); over > 0 {
+			t.Fatalf("seed %d, %+v: %.2f above the burst", seed, p, over)
+		}
+	}
+}
+
+// beyond returns how far a bucket that knows what each request really uses would have been above
+// its burst. Of one that is still under way, or that has cost more than it took, it goes by the
+// lesser.
+func beyond(p algorithms.Params, all []settling) (over float64) {
+	level, last := 0.0, int64(0)
+	for _, l := range all {
+		level = max(0, level-float64(l.at-last)*float64(p.Limit)/float64(p.Window))
+		level, last = level+float64(min(l.N, l.cost)), l.at
+		over = max(over, level-float64(p.Burst)-1e-3)
+	}
+	return over
+}
+
+// Shifting only what was taken later gives nearly all back: many answers that cost less than they
+// reserved must not leave the rest spent.
+func TestRefundsOfManyRequestsComeBack(t *testing.T) {
+	c := costedOf[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1_000_000, Window: 24 * time.Hour}, 1)
+	for range 100 {
+		c.take(4000, 1000)
+	}
+	c.now += int64(20 * time.Second)
+	for len(c.open) > 0 {
+		c.settleOne()
+	}
+	level, _ := c.machine.Level(&c.stripe(c.key).slot(0).state, c.limit, c.now)
+	if level > 100_000 {
+		t.Errorf("%.0f stand in the bucket after 100 answers of 1000, want 100000 less what has drained", level)
+	}
+}
+
+// A debt, however large, makes a window or log wait for two windows at most, and a bucket for one
+// more than a full one takes to drain.
+func TestADebtIsBounded(t *testing.T) {
+	const debt = 1 << 60
+	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		owes(t, costedOf[algorithms.WindowState](algorithms.Params{Kind: k, Limit: 10, Window: time.Minute}, 1), debt, 2*time.Minute)
+	}
+	owes(t, costedOf[algorithms.LogState](algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, 1), debt, time.Minute)
+	for _, k := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
+		owes(t, costedOf[algorithms.BucketState](algorithms.Params{Kind: k, Limit: 10, Window: time.Minute, Burst: 20}, 1), debt, 3*time.Minute)
+	}
+}
+
+func owes[S any](t *testing.T, c *costed[S], debt int64, most time.Duration) {
+	t.Helper()
+	c.take(1, debt)
+	c.settleOne()
+	d := c.Take(c.limit, c.key, []byte("k"), c.now, 1, 0)
+	if d.Allowed || d.Retry > most || d.Retry <= 0 {
+		t.Errorf("%T: in debt: %+v, want a wait of up to %v", c.machine, d, most)
+	}
+	if current, _ := c.own(); current > 1<<52 {
+		t.Errorf("%T: %d in one epoch", c.machine, current)
+	}
+	c.now += int64(d.Retry)
+	if !c.Take(c.limit, c.key, []byte("k"), c.now, 1, 0).Allowed {
+		t.Errorf("%T: denied after its wait", c.machine)
+	}
+}
+
+// A response that comes when its key has been idle for long is charged all the same, and no sweep
+// drops what waits for it.
+func TestAnAnswerLongerThanItsWindowIsChargedInFull(t *testing.T) {
+	c := costedOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Second}, 1)
+	c.take(2, 100)
+	c.now += int64(time.Hour)
+	c.Sweep(c.now)
+	c.settleOne()
+	if current, _ := c.own(); current != 98 {
+		t.Errorf("%d are charged, want 98", current)
+	}
+}
+
+// A reset forgives what is reserved: its settlement then changes nothing, a charge included.
+func TestASettlementAfterAResetChangesNothing(t *testing.T) {
+	for _, cost := range []int64{0, 1, 9} {
+		c := costedOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Hour}, 1)
+		c.take(3, cost)
+		c.now++
+		c.Reset(c.now, &reset.Set{All: reset.Reset{Stamp: c.now / 1000, At: c.now, Until: c.now + int64(time.Hour)}})
+		c.now++
+		c.take(2, 2)
+		c.settleOne()
+		c.settleOne()
+		if current, _ := c.own(); current != 2 {
+			t.Errorf("cost %d: %d counted after a reset, want 2", cost, current)
+		}
+	}
+}
+
+// A key in the sketch reserves and settles in units, in steps where the limit is large.
+func TestTheSketchSettlesInUnits(t *testing.T) {
+	for _, limit := range []int64{1000, 10 << 30} {
+		t.Run(fmt.Sprint(limit), func(t *testing.T) {
+			c := costedOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: time.Hour}, 1)
+			for i := range 10 {
+				raw := fmt.Appendf(nil, "other %d", i)
+				c.Take(c.limit, keys.KeyOf(raw), raw, c.now, 1, 0)
+			}
+			step, sum := limit/1000, int64(0)
+			for range 50 {
+				if c.take(10*step, c.random.Int64N(20)*step) {
+					l, _ := c.settleOne()
+					sum += l.cost
+				}
+			}
+			if s := c.overflow.Load(); s == nil || !s.Used() {
+				t.Fatal("the key has a slot")
+			} else if spent := s.Spent(c.key, c.now); spent < sum || spent > sum+100*s.step {
+				t.Errorf("%d spent, want %d or a few steps of %d more", spent, sum, s.step)
+			}
+		})
+	}
+}
