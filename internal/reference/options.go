@@ -156,7 +156,7 @@ func (s *source) entry(of section, o option) string {
 	for _, inner := range nested[o.name] {
 		for _, key := range s.names[inner] {
 			if g := s.structs[inner][key]; o.name != "limit" || key != "default" {
-				list += wrap("- In JSON `"+key+"`: "+marked(g.text+" "+g.bounds()), "  ")
+				list += wrap("- JSON `"+key+"`: "+marked(g.text+" "+g.bounds()), "  ")
 			}
 		}
 	}
@@ -169,6 +169,9 @@ func (s *source) entry(of section, o option) string {
 // bounds are the default and the range.
 func (f *field) bounds() string {
 	text := "Default: " + f.initial + "."
+	if f.initial == "none; it must be given" {
+		text = "It must be given."
+	}
 	if f.span != "" {
 		text += " Range: " + f.span + "."
 	}
