@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -73,8 +74,17 @@ func TestACostIsTakenAsAWhole(t *testing.T) {
 
 // What comes as a number, and what doesn't, in a placeholder that no client sets.
 func TestNumbersOfACost(t *testing.T) {
+	numbersOfACost(t, &App{}, "")
+}
+
+// So does a strict zone, whose Redis is not even asked for what is too large.
+func TestNumbersOfACostInAStrictZone(t *testing.T) {
+	numbersOfACost(t, appWith(redistest.Start(t)), "\nsync_rate strict")
+}
+
+func numbersOfACost(t *testing.T, app *App, options string) {
 	const limit = 1000
-	s := newSite(t, &App{}, zoneBlock("numbers", "key {http.request.host}\nlimit 1000/1h\nalgorithm fixed_window\ncost {http.vars.units}\ncost_default 10"))
+	s := newSite(t, app, zoneBlock("numbers", "key {http.request.host}\nlimit 1000/1h\nalgorithm fixed_window\ncost {http.vars.units}\ncost_default 10"+options))
 	for i, c := range []struct {
 		units string
 		takes int64 // -1 for too large
