@@ -92,6 +92,8 @@ var attacks = map[string][]attack{
 	"docs/observability.md api":     anything(100),
 	"docs/observability.md traced":  anything(100),
 	"docs/cost.md points":           {{send: "GET /api/search", most: 200}, {send: "GET /api/export", most: 20}},
+	"docs/cost.md tokens":           {{send: "POST /v1/chat/completions", most: 7}},
+	"docs/cost.md calls":            {{send: "GET /any", most: 300}},
 	"docs/cost.md uploads":          holdsNobody("it counts bytes, and these requests have none: TestTermsOfACostAddUp"),
 	"docs/login.md login":           passwords(5),
 	"docs/login.md login (3)":       passwords(5),

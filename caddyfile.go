@@ -52,6 +52,8 @@ func init() {
 //			count_responses <code>...|{ <response matcher> }
 //			cost          <number>|<placeholder>|bytes [* <factor>]
 //			cost_default  <number>
+//			response_cost header <field>|json <path>...|bytes|<placeholder> [* <factor>]
+//			response_cost_default <number>
 //			on_redis_loss local|divide|allow|deny
 //			early_sync    [on|off]
 //			bandwidth     <size>/s
@@ -88,9 +90,9 @@ func init() {
 // A rate is <number>/<window>: 100/1m, 10/s, 5/90s. In the limit of a zone the number may be a
 // placeholder, and limit_default has a number for each such window. <matchers> are one a line, as
 // in the definition of a named matcher. zone may stand several times, and so may match, where one
-// of them must match, except, where one of them is enough, reserve, and cost, whose lines add up;
-// every other option stands once. Next to a rate on the directive's own line, sync_rate and headers
-// are the handler's. A share is 25% or 0.25.
+// of them must match, except, where one of them is enough, reserve, and cost and response_cost,
+// whose lines add up; every other option stands once. Next to a rate on the directive's own line,
+// sync_rate and headers are the handler's. A share is 25% or 0.25.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	p, err := parseHandler(d, nil, "")
 	if err != nil {
@@ -235,7 +237,7 @@ func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, matcher st
 		p.given["rate"] = p.Token()
 		p.zones = []parsedZone{{"", p.unnamed, p.Token(), p.given}}
 	}
-	if err := p.options(p.given, p.option, "zone", "match", "except", "reserve", "cost"); err != nil {
+	if err := p.options(p.given, p.option, "zone", "match", "except", "reserve", "cost", "response_cost"); err != nil {
 		return nil, err
 	}
 	if z := p.unnamed; z != nil && z.countsUnits() && len(z.Headers) == 0 {
@@ -318,7 +320,7 @@ func (p *handlerParser) zone() error {
 		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, placeOf(p.zones[i].token))
 	}
 	z := parsedZone{name, new(Zone), token, optionTokens{}}
-	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, config.Zone) }, "match", "except", "reserve", "cost")
+	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, config.Zone) }, "match", "except", "reserve", "cost", "response_cost")
 	if err == nil {
 		if err = z.zone.setDefaults(); err != nil {
 			err = p.place(err, z.given, token)
@@ -368,7 +370,7 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (
 		z.CountDenied, err = p.flag()
 	case "count_responses":
 		z.CountResponses, err = p.responses()
-	case "cost", "cost_default":
+	case "cost", "cost_default", "response_cost", "response_cost_default":
 		err = p.cost(z, option)
 	case "on_redis_loss":
 		z.OnRedisLoss, err = p.word()
@@ -497,14 +499,24 @@ func (p parser) events() (*int64, error) {
 }
 
 // bandwidth reads bytes a second.
-// cost adds an amount to what a request costs, or sets what one costs that brings none.
+// cost adds an amount to what a request costs, or a source to what its response says that it has
+// cost, or sets what holds without a number.
 func (p *handlerParser) cost(z *Zone, option string) (err error) {
-	if option == "cost_default" {
+	switch option {
+	case "cost_default":
 		z.CostDefault, err = pointer(p.size(z))
+		return err
+	case "response_cost_default":
+		z.ResponseCostDefault, err = pointer(p.size(z))
 		return err
 	}
 	values, err := p.words()
 	if err != nil {
+		return err
+	}
+	if option == "response_cost" {
+		t, err := config.ParseResponseTerm(values)
+		z.ResponseCost = append(z.ResponseCost, t)
 		return err
 	}
 	t, sized, err := config.ParseCostTerm(values)

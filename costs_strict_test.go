@@ -51,7 +51,7 @@ func TestCostsInAStrictZone(t *testing.T) {
 // When all responses have begun, Redis holds exactly what those cost that count, whatever costs
 // were reserved at once, and whoever was denied.
 func TestRedisHoldsTheSumOfWhatCounted(t *testing.T) {
-	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket"} {
+	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log"} {
 		t.Run(algorithm, func(t *testing.T) {
 			server := redistest.Start(t)
 			s := newSite(t, appWith(server), zoneBlock("law", "limit 1000/80000h\nsync_rate strict\ncount_responses 2xx\ncost {http.vars.units}\ncost_default 7\nalgorithm "+algorithm))

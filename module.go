@@ -203,6 +203,17 @@ type Zone struct {
 	// has no length. Range: 0 to 2^40. Default: none; it must be given with these, and only there.
 	CostDefault *int64 `json:"cost_default,omitempty"`
 
+	// ResponseCost is where the response says what the request has cost, in units. Entries add up,
+	// and are rounded up. cost is then an estimate: it is reserved, and the difference refunded or
+	// charged. Not with leaky_bucket, count_denied or sync_rate strict. Default: none; a request
+	// costs what it took.
+	ResponseCost []config.ResponseTerm `json:"response_cost,omitempty"`
+
+	// ResponseCostDefault is the least that a response costs that counts, and ends without a figure
+	// or not in order. Range: 0 to 2^40. Default: 0; what was reserved stays spent. It needs
+	// response_cost and count_responses.
+	ResponseCostDefault *int64 `json:"response_cost_default,omitempty"`
+
 	// OnRedisLoss is the rule while Redis is unavailable: each node enforces the whole limit, each
 	// enforces its share, all requests are admitted, or all are denied. Range: local, divide, allow
 	// or deny. Default: local.
@@ -341,8 +352,12 @@ var shapes = map[reflect.Type]string{
 	reflect.TypeFor[[]Limit]():           "write a list; " + limitShape,
 	reflect.TypeFor[config.CostTerm]():   costShape,
 	reflect.TypeFor[[]config.CostTerm](): "write a list; " + costShape,
-	reflect.TypeFor[Reserve]():           reserveShape,
-	reflect.TypeFor[[]Reserve]():         "write a list; " + reserveShape,
+
+	reflect.TypeFor[config.ResponseTerm]():   responseCostShape,
+	reflect.TypeFor[[]config.ResponseTerm](): "write a list; " + responseCostShape,
+
+	reflect.TypeFor[Reserve]():   reserveShape,
+	reflect.TypeFor[[]Reserve](): "write a list; " + reserveShape,
 
 	reflect.TypeFor[float64]():                  "write a share as a number from 0 to 1, without quotes, like 0.25 for 25%, and 0 for off",
 	reflect.TypeFor[[]string]():                 `write a list of names, like ["draft"]`,
@@ -351,12 +366,13 @@ var shapes = map[reflect.Type]string{
 }
 
 const (
-	zoneShape    = `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
-	matcherShape = `write each set of matchers as an object, like {"path": ["/health"]} or {"client_ip": {"ranges": ["10.0.0.0/8"]}}; named matchers are known in the sites of a Caddyfile only`
-	banShape     = `write an object, like {"for": "15m", "after": {"max_events": 3, "window": "10m"}}`
-	costShape    = `write each amount as an object, like {"units": 200} or {"bytes": true, "factor": 0.25}`
-	reserveShape = `write each reserve as an object, like {"share": 0.2, "match": [{"header": {"X-Plan": ["paid"]}}]}`
-	limitShape   = `write each rate as an object, like {"max_events": 100, "window": "1m"}`
+	zoneShape         = `write an object with the list in it, like {"limits": [{"max_events": 5, "window": "1m"}]}`
+	matcherShape      = `write each set of matchers as an object, like {"path": ["/health"]} or {"client_ip": {"ranges": ["10.0.0.0/8"]}}; named matchers are known in the sites of a Caddyfile only`
+	banShape          = `write an object, like {"for": "15m", "after": {"max_events": 3, "window": "10m"}}`
+	responseCostShape = `write each source as an object, like {"header": "X-Cost"} or {"bytes": true}`
+	costShape         = `write each amount as an object, like {"units": 200} or {"bytes": true, "factor": 0.25}`
+	reserveShape      = `write each reserve as an object, like {"share": 0.2, "match": [{"header": {"X-Plan": ["paid"]}}]}`
+	limitShape        = `write each rate as an object, like {"max_events": 100, "window": "1m"}`
 )
 
 // Provision compiles the zones and acquires their counters. It changes nothing of a running
@@ -503,7 +519,7 @@ func (h *Handler) headerSetsOf(z *Zone) (answer.HeaderSets, error) {
 // countsUnits reports whether the zone counts something else than requests.
 func (z *Zone) countsUnits() bool {
 	c := config.Cost{Terms: z.Cost}
-	return !c.IsConstant() || c.Constant() != 1
+	return !c.IsConstant() || c.Constant() != 1 || len(z.ResponseCost) > 0
 }
 
 // provisionZone makes a zone ready for requests. Cleanup releases it.

@@ -191,7 +191,7 @@ func (z *Zone) settings(inherited config.SyncRate, g globals) (s config.Settings
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. Each step runs, also where one before it has failed.
-	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.costs(&s, &found), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), z.exactPath(&found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.costs(&s, &found), z.responseCosts(&s, &found), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), z.exactPath(&found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return config.Settings{}, nil, err
 	}
@@ -244,7 +244,7 @@ func (z *Zone) ofNoLimit() error {
 	for _, o := range []struct {
 		name  string
 		given bool
-	}{{"algorithm", z.Algorithm != ""}, {"burst", z.Burst != nil}, {"buckets", z.Buckets != nil}, {"queue", z.Queue != nil}, {"count_denied", z.CountDenied}, {"count_responses", z.CountResponses != nil}, {"cost", len(z.Cost) > 0}, {"reserve", len(z.Reserve) > 0}, {"ban", z.Ban != nil}} {
+	}{{"algorithm", z.Algorithm != ""}, {"burst", z.Burst != nil}, {"buckets", z.Buckets != nil}, {"queue", z.Queue != nil}, {"count_denied", z.CountDenied}, {"count_responses", z.CountResponses != nil}, {"cost", len(z.Cost) > 0}, {"response_cost", len(z.ResponseCost) > 0}, {"reserve", len(z.Reserve) > 0}, {"ban", z.Ban != nil}} {
 		if o.given {
 			return wrongf(o.name, "it is about a limit, and the zone has none; add one, like `limit 100/1m`, or remove it")
 		}
@@ -576,7 +576,7 @@ func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) (err error) {
 		switch {
 		case z.CostDefault != nil:
 			return wrongf("cost_default", "there is no cost that could lack a number; add one, like `cost {units}`, or remove it")
-		case z.size != "":
+		case z.size != "" && len(z.ResponseCost) == 0:
 			return wrongf("limit", "%s is a size, and the zone counts requests; add `cost bytes`, or write how many requests, like `limit 100/1m`", z.size)
 		}
 		return nil
@@ -595,12 +595,16 @@ func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) (err error) {
 		return wrongf("cost", "a request may come without it; add what it costs then, like `cost_default 10`")
 	case s.Cost.Default < 0 || s.Cost.Default > config.MaxCost:
 		return wrongf("cost_default", "%d is not between 0 and 2^40; write what such a request costs, like 10", s.Cost.Default)
-	case z.size != "" && !s.Cost.IsBytes():
+	case z.size != "" && len(z.ResponseCost) == 0 && !s.Cost.IsBytes():
 		return wrongf("cost", "%s is a size, and the zone doesn't count bytes alone; write `cost bytes`, or numbers without a unit", z.size)
 	case s.CountDenied:
 		return wrongf("count_denied", "with cost, a denied request would take what it costs, so that a few large ones lock a client out for long; remove one of the two")
-	case constant:
+	case s.SyncRate == config.Strict && s.Kind.Draining() && s.CountResponses != nil && (!constant || s.Cost.Constant() > 1):
+		return wrongf("count_responses", "with sync_rate strict and a cost, what a %s refunds of several units may have drained meanwhile; write `algorithm sliding_window`, or remove one of them", s.Kind)
+	case constant && len(z.ResponseCost) == 0:
 		err = admits(s)
+	case constant && s.Cost.Constant() == 0:
+		return wrongf("cost", "0 reserves nothing, so that response_cost could correct nothing; write an estimate near the mean, like `cost 500`")
 	}
 	return cmp.Or(err, fitsLog(s))
 }
@@ -615,6 +619,44 @@ func fitsLog(s *config.Settings) error {
 		if r.From != "" || r.Limit > most {
 			return wrongf("cost", "with sync_rate strict, a sliding_log keeps each unit in redis, %d at most, and %s may be more; write `algorithm sliding_window`, or an interval, like `sync_rate 1s`", most, r)
 		}
+	}
+	return nil
+}
+
+// responseCosts sets what a response says that it has cost.
+func (z *Zone) responseCosts(s *config.Settings, found *[]warning.Warning) error {
+	const option = "response_cost"
+	if s.ResponseCost = (config.ResponseCost{Terms: z.ResponseCost, Default: or(z.ResponseCostDefault, 0)}); len(z.ResponseCost) == 0 {
+		if z.ResponseCostDefault != nil {
+			return wrongf("response_cost_default", "there is no response_cost that could be missing; add one, like `response_cost header X-Cost`, or remove it")
+		}
+		return nil
+	}
+	for i := range z.ResponseCost {
+		t := &z.ResponseCost[i]
+		if err := t.Check(); err != nil {
+			return wrong(option, err)
+		}
+		if t.Units == "" {
+			continue
+		}
+		if err := z.costTerm(&config.CostTerm{Units: &config.Amount{From: t.Units}}, found); err != nil {
+			return wrong(option, err)
+		}
+	}
+	switch {
+	case s.Kind.Queues():
+		return wrongf(option, "%s is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`", s.Kind)
+	case s.CountDenied:
+		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says what these cost; keep one of the two")
+	case s.SyncRate == config.Strict:
+		return wrongf(option, "it can't be combined with sync_rate strict yet; write an interval, like `sync_rate 1s`, or remove response_cost")
+	case z.ResponseCostDefault != nil && z.CountResponses == nil:
+		return wrongf("response_cost_default", "it is charged where a response that counts has no figure, and nothing says which ones count; add `count_responses 2xx`")
+	case s.ResponseCost.Default < 0 || s.ResponseCost.Default > config.MaxCost:
+		return wrongf("response_cost_default", "%d is not between 0 and 2^40; write what the largest answer costs, like 4000", s.ResponseCost.Default)
+	case z.size != "" && !s.ResponseCost.IsBytes():
+		return wrongf(option, "%s is a size, and the zone doesn't count bytes alone; write `response_cost bytes`, or numbers without a unit", z.size)
 	}
 	return nil
 }

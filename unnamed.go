@@ -47,7 +47,7 @@ func nameUnnamed(
 func (z Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error) {
 	z.SyncRate, z.MaxKeys, z.OnRedisLoss, z.EarlySync, z.Enforce = nil, nil, "", nil, nil
 	z.Limits, z.Concurrent, z.Burst, z.Queue, z.Source, z.Headers, z.Reserve, z.Ban = nil, nil, nil, nil, "", nil, nil, nil
-	z.Cost, z.CostDefault = nil, nil
+	z.Cost, z.CostDefault, z.ResponseCost, z.ResponseCostDefault = nil, nil, nil, nil
 	text, err := json.Marshal(struct {
 		Matcher    caddy.ModuleMap
 		Zone       Zone

@@ -15,14 +15,20 @@ import (
 type BeginWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	begins func(status int) // nil once it was called
+	// Written is how many bytes of the body have been written.
+	Written int64
+	readers []io.Writer
 }
 
 // NewBeginWriter returns a writer that calls begins once, before anything of the response is sent:
 // with its status, which is 101, or 200 and above, or with 0 where somebody else takes the
 // connection over.
 func NewBeginWriter(w http.ResponseWriter, begins func(status int)) *BeginWriter {
-	return &BeginWriter{caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, begins}
+	return &BeginWriter{ResponseWriterWrapper: caddyhttp.ResponseWriterWrapper{ResponseWriter: w}, begins: begins}
 }
+
+// Read has a reader read what of the body is written from now on. It keeps nothing and never fails.
+func (w *BeginWriter) Read(reader io.Writer) { w.readers = append(w.readers, reader) }
 
 // Begin notes the beginning of the response, of which only the first one counts.
 func (w *BeginWriter) Begin(status int) {
@@ -44,13 +50,24 @@ func (w *BeginWriter) WriteHeader(status int) {
 // Write begins the response.
 func (w *BeginWriter) Write(b []byte) (int, error) {
 	w.Begin(http.StatusOK)
-	return w.ResponseWriter.Write(b)
+	n, err := w.ResponseWriter.Write(b)
+	w.Written += int64(n)
+	for _, reader := range w.readers {
+		_, _ = reader.Write(b[:n])
+	}
+	return n, err
 }
 
-// ReadFrom begins the response. Where the server can, it sends a file without copying it.
+// ReadFrom begins the response. Where the server can, it sends a file without copying it, unless
+// somebody reads the body.
 func (w *BeginWriter) ReadFrom(r io.Reader) (int64, error) {
 	w.Begin(http.StatusOK)
-	return w.ResponseWriterWrapper.ReadFrom(r)
+	if len(w.readers) > 0 {
+		return io.Copy(struct{ io.Writer }{w}, r)
+	}
+	n, err := w.ResponseWriterWrapper.ReadFrom(r)
+	w.Written += n
+	return n, err
 }
 
 // FlushError begins the response.

@@ -39,7 +39,7 @@ var (
 		{"match", "match { … }"}, {"except", "except private_ranges"}, {"key", "key {client_ip}"}, {"limit", "limit 100/1m"}, {"limit_default", "limit_default 60/1m"}, {"concurrent", "concurrent 4"}, {"algorithm", "algorithm token_bucket"},
 		{"burst", "burst 50"}, {"buckets", "buckets 10"}, {"queue", "queue 10"}, {"sync_rate", "sync_rate 1s"},
 		{"ipv4_prefix", "ipv4_prefix 24"}, {"ipv6_prefix", "ipv6_prefix 64"}, {"empty_key", "empty_key skip"}, {"count_denied", "count_denied"}, {"count_responses", "count_responses 401 403"},
-		{"cost", "cost 10"}, {"cost_default", "cost_default 10"},
+		{"cost", "cost 10"}, {"cost_default", "cost_default 10"}, {"response_cost", "response_cost json usage.total_tokens"}, {"response_cost_default", "response_cost_default 4000"},
 		{"on_redis_loss", "on_redis_loss divide"}, {"early_sync", "early_sync off"}, {"bandwidth", "bandwidth 1MiB/s"}, {"max_keys", "max_keys 100000"}, {"headers", "headers off"}, {"enforce", "enforce 25%"}, {"ban", "ban 15m after 3/10m"}, {"reserve", "reserve @paying 20%"},
 		{"window", "window 1m"}, {"events", "events 100"},
 	}}

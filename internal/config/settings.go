@@ -86,6 +86,8 @@ type Settings struct {
 	CountsDenials bool
 	// Cost is what a request takes. Zones of one name may have different ones, as counts are units.
 	Cost Cost
+	// ResponseCost is what its response says that it has cost; then Cost is an estimate.
+	ResponseCost ResponseCost
 	// Reserve are the shares that are kept for classes of requests. Which requests these are is no
 	// setting, as Matchers are none.
 	Reserve []Reserve
@@ -93,9 +95,20 @@ type Settings struct {
 	CountResponses *caddyhttp.ResponseMatcher
 }
 
+// CountsBytes reports whether all that is counted is bytes.
+func (z *Settings) CountsBytes() bool {
+	if len(z.ResponseCost.Terms) > 0 {
+		return z.ResponseCost.IsBytes()
+	}
+	return z.Cost.IsBytes()
+}
+
+// Settles reports whether responses decide what requests cost.
+func (z *Settings) Settles() bool { return z.CountResponses != nil || len(z.ResponseCost.Terms) > 0 }
+
 // Params describes one of the limits to its algorithm.
 func (z *Settings) Params(r Rate) algorithms.Params {
-	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets, Reserves: z.CountResponses != nil, CountsDenied: z.CountDenied}
+	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets, Reserves: z.Settles(), CountsDenied: z.CountDenied}
 }
 
 // LongestWindow and FirstWindow are those of the limits, 0 and a second where there are none.

@@ -44,19 +44,23 @@ type cost struct {
 	fixed, least, most int64
 }
 
-// newCost returns nil where each request costs one unit.
+// newCost returns nil where each request costs one unit. An estimate, which the response corrects,
+// is 1 at least: who has nothing left is denied.
 func newCost(s *config.Settings) *cost {
-	c, most := s.Cost, int64(config.MaxCost)
+	c, most, estimate := s.Cost, int64(config.MaxCost), len(s.ResponseCost.Terms) > 0
 	if n := strict.MostUnits(s.Kind); n > 0 && s.SyncRate == config.Strict {
 		most = n // an override may be above
 	}
 	if c.IsConstant() {
-		if n := c.Constant(); n != 1 {
+		if n := c.Constant(); n != 1 || estimate {
 			return &cost{Cost: c, fixed: n, most: most}
 		}
 		return nil
 	}
 	all := &cost{Cost: c, fixed: -1, most: most, numbers: make([]*reqkey.Number, len(c.Terms))}
+	if estimate {
+		all.least, all.Default = 1, max(1, c.Default)
+	}
 	for i, t := range c.Terms {
 		if t.Units != nil && t.Units.From != "" {
 			all.numbers[i] = reqkey.NewNumber(t.Units.From)
@@ -124,8 +128,13 @@ func (p *part) costs(r *http.Request, vars map[string]any) {
 }
 
 // isTooLarge reports whether the limits of a request never admit what it takes. By the whole
-// limits: a share of one admits little for as long as Redis is unavailable, which ends.
+// limits: a share of one admits little for as long as Redis is unavailable, which ends. An estimate
+// is lowered instead: otherwise a wrong one would lock out for good.
 func (p *part) isTooLarge() bool {
+	if p.responseCost != nil {
+		p.lowerEstimate()
+		return false
+	}
 	for i := range p.limits {
 		if l := &p.limits[i].Enforced; p.cost.exceeds(p.ask.N, l) {
 			return true
@@ -160,12 +169,19 @@ func (p *part) tell(d *answer.Result) {
 	d.TooLarge = p.says == tooLarge && !d.Allowed
 }
 
+// lowerEstimate lowers what a request reserves to what all of its limits admit at once.
+func (p *part) lowerEstimate() {
+	if p.responseCost != nil {
+		p.ask.N = min(p.ask.N, p.most())
+	}
+}
+
 // most returns the most that the limits of a request admit at once.
 func (p *part) most() int64 {
 	most := p.cost.most
 	for i := range p.limits {
 		if l := &p.limits[i].Enforced; l.N > 0 {
-			most = min(most, l.Size)
+			most = min(most, max(1, l.Size))
 		}
 	}
 	return most

@@ -53,6 +53,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 		if p.limits, says = p.failOver(p.limits, slowed); says != admits {
 			return says
 		}
+		p.lowerEstimate()
 	}
 	p.ask.Now = e.Now
 	says := admits
@@ -115,7 +116,7 @@ func (e *Evaluation) judge(p *part, byRedis []strict.Verdict) (says verdict) {
 			continue
 		}
 		room := false // as soon as others get back what they have reserved
-		if p.CountResponses != nil {
+		if p.Settles() {
 			if byRedis != nil {
 				room = byRedis[i].Reserved
 			} else {
@@ -177,11 +178,15 @@ func holdCounts(e *Evaluation, p *part, h *Held) {
 		return
 	}
 	if units := p.reservedUnits(p.limits, e.receipts[p.first:], p.grant, p.ask.Key); len(units) > 0 {
-		h.OnBegin(func(r Response) {
-			for i := range units {
-				units[i].Settle(r)
-			}
-		})
+		if p.responseCost != nil {
+			p.holdCost(units, p.ask.N, h)
+		} else {
+			h.OnBegin(func(r Response) {
+				for i := range units {
+					units[i].Settle(r)
+				}
+			})
+		}
 	}
 	if p.slot > 0 {
 		if s := &e.slots[p.slot-1]; s.Allowed && !s.Again {

@@ -39,7 +39,7 @@ func (z *Zone) addGates() {
 		z.gates = append(z.gates, gate{hold: holdBandwidth})
 	}
 	z.gates = append(z.gates, gate{askCounts, endCounts, holdCounts})
-	z.holds = z.Throttle != nil || z.Slots != nil || z.CountResponses != nil
+	z.holds = z.Throttle != nil || z.Slots != nil || z.Settles()
 }
 
 // Bans of keys that were denied too often. All zones of a handler are asked for bans before any is

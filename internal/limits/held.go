@@ -7,6 +7,7 @@ package limits
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/http"
 
@@ -22,6 +23,25 @@ type Held struct {
 	begins []func(Response)
 	ends   []func()
 	wraps  []func(http.ResponseWriter, *http.Request) http.ResponseWriter
+
+	body *answer.BeginWriter
+	// inOrder is set once the handler has returned without an error, to a client that is there.
+	inOrder bool
+}
+
+// written is how many bytes of a body the handler has sent.
+func (h *Held) written() int64 {
+	if h.body == nil {
+		return 0
+	}
+	return h.body.Written
+}
+
+// Read has a reader read the body of the response, which begins.
+func (h *Held) Read(reader io.Writer) {
+	if h.body != nil {
+		h.body.Read(reader)
+	}
 }
 
 // A Response is how a response begins.
@@ -34,6 +54,10 @@ type Response struct {
 	Header http.Header
 	// At is when that was, in nanoseconds since the Unix epoch; 0 is now.
 	At int64
+	// Request is what it answers, nil where nobody knows. Errored is set where the handler has
+	// returned an error instead, and others answer.
+	Request *http.Request
+	Errored bool
 }
 
 // OnBegin has f called once when the response begins, before anything of it is sent; at the latest
@@ -67,11 +91,13 @@ func (h *Held) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 		if status == statusClientGone || r.Context().Err() != nil {
 			status = 0 // a client that has gone before does not learn of the status
 		}
-		h.begin(Response{Status: status, Header: w.Header()})
+		h.begin(Response{Status: status, Header: w.Header(), Request: r, Errored: err != nil})
 	})
+	h.body = rw
 	returned := false
 	defer func() {
 		if returned {
+			h.inOrder = err == nil && r.Context().Err() == nil
 			rw.Begin(statusOf(err))
 			return
 		}

@@ -26,7 +26,7 @@ func NewLimit(namespace string, z *config.Settings, r config.Rate, sets answer.H
 
 // policyOf returns what answers tell of one of a zone's limits.
 func policyOf(z *config.Settings, r config.Rate) answer.Policy {
-	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind.Fixed(), Bytes: z.Cost.IsBytes()}
+	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind.Fixed(), Bytes: z.CountsBytes()}
 	if len(z.Limits) > 1 {
 		p.Name += "-" + config.WindowText(r.Window)
 	}

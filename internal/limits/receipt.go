@@ -56,7 +56,7 @@ func (l *Limit) giveBack(key keys.Key, t table.Taken, now int64) {
 	} else {
 		l.Table.Refund(l.Enforced, key, t, t.N)
 	}
-	if l.Settings.CountResponses != nil {
+	if l.Settings.Settles() {
 		l.Table.Settle(key, l.Table.Hold(l.Enforced, key, t), now, t.N)
 	}
 }

@@ -13,13 +13,14 @@ import (
 )
 
 // Zones with count_responses reserve what a request takes, and settle it when its response begins:
-// it stays spent if the response is one that counts, and is refunded if not.
+// it stays spent if the response is one that counts, and is refunded if not. Those with
+// response_cost settle it to what the response says, see settlement.go.
 
 // reservedUnits returns what limits of a zone have reserved for a request of a key, nothing where
 // the zone counts whatever the response is.
 func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant, key keys.Key) (units []reservedUnit) {
 	switch {
-	case z.CountResponses == nil:
+	case !z.Settles():
 	case g.By() != nil:
 		// It is reckoned from when Redis was asked, as what has drained by then may be spent by
 		// others.
@@ -44,7 +45,7 @@ func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant,
 // itself knows what all nodes have reserved. Of buckets and logs this node notes what it has; a
 // call for several requests may have granted units to others that have not come that far.
 func (z *Zone) noteReserved(limits []Limit, key keys.Key, n int64, answers []strict.Verdict, g strict.Grant) {
-	if z.CountResponses == nil || z.Kind.Windowed() {
+	if !z.Settles() || z.Kind.Windowed() {
 		return
 	}
 	came := clock.Now()
@@ -94,23 +95,31 @@ func (u *reservedUnit) Note(in *table.Unsettled, call, until, window int64) {
 // guess would be free for a client that does not wait for the answer.
 func (u *reservedUnit) Settle(r Response) {
 	refunds := r.Status != 0 && !u.Responses.Match(r.Status, r.Header)
+	m := int64(0)
+	if !refunds && u.By != nil {
+		m = u.Held.N
+	}
+	if u.By != nil {
+		u.settle(m, r.At)
+		return
+	}
 	now := r.At
 	if now == 0 {
 		now = clock.Now()
-	}
-	if u.By != nil {
-		m := u.Held.N
-		if refunds {
-			m = 0
-		}
-		u.By.Settle(u.Key, u.Held, now, m)
-		return
 	}
 	u.Grant.By().Settle(u.Grant, refunds, func(rule int) bool {
 		n := &u.noted[rule]
 		return now < n.until && !n.in.Ended(u.Key, n.group, now)
 	})
 	u.remove()
+}
+
+// settle settles what this node has reserved to m units, now where at is 0.
+func (u *reservedUnit) settle(m, at int64) {
+	if at == 0 {
+		at = clock.Now()
+	}
+	u.By.Settle(u.Key, u.Held, at, m)
 }
 
 // RollBack refunds what Redis has granted, as another zone denies the request.

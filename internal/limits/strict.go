@@ -73,7 +73,7 @@ const noSlot, queuesLast = 1, 1 << 61
 // heard returns how long a zone that is not asked would have a request wait, as Redis last told
 // this node. What responses may refund is none to wait for.
 func (z *Zone) heard(limits []Limit, a *table.Ask, now int64) (wait time.Duration) {
-	if z.CountResponses != nil || !z.EnforcesRaw(a.Raw) {
+	if z.Settles() || !z.EnforcesRaw(a.Raw) {
 		return 0
 	}
 	for i := range limits {
@@ -211,7 +211,7 @@ func (z *Zone) mergeBan(err error) bool {
 // count. A slot in a queue stays taken: whether anybody stands behind it is not known here.
 func (p *part) endInRedis(took []table.Taken, results []answer.Result, now int64, counts bool) (wait time.Duration) {
 	switch {
-	case p.CountResponses != nil:
+	case p.Settles():
 		if p.grant.Admitted() {
 			for _, u := range p.reservedUnits(p.limits, took, p.grant, p.ask.Key) {
 				u.RollBack()

@@ -85,6 +85,8 @@ type Zone struct {
 	// Varies is set where numbers come with the request. cost is nil where each takes one unit.
 	Varies bool
 	cost   *cost
+	// responseCost is nil where a request costs what it took.
+	responseCost *responseCost
 	// Rules are the limits for Redis, which decides on all of them in one call. memory is what it
 	// has last denied, nil where it is not asked.
 	Rules  []strict.Rule
@@ -126,8 +128,12 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if o.Waits {
 		z.Want = WaitsOf(o.Kind)
 	}
-	if o.CountResponses != nil {
+	if o.Settles() {
 		z.Reserving = table.Reserve | algorithms.WantReset
+	}
+	z.responseCost = newResponseCost(o.ResponseCost)
+	if z.Reserving != 0 && (len(o.Cost.Terms) > 0 || z.responseCost != nil) {
+		z.Reserving |= table.InParts
 	}
 	z.isFull = z.Enforce.IsFull()
 	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.LongestWindow()}

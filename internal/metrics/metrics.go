@@ -43,6 +43,12 @@ var costDefaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Help: "Requests whose cost should have come with them and did not, so cost_default applied.",
 }, []string{"zone"})
 
+// costMissingCount counts responses that did not say what they cost.
+var costMissingCount = prometheus.NewCounterVec(prometheus.CounterOpts{
+	Namespace: namespace, Subsystem: subsystem, Name: "response_cost_missing_total",
+	Help: "Responses that should have said what they cost and did not, so nothing was refunded.",
+}, []string{"zone"})
+
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {
 	name      string
@@ -51,7 +57,7 @@ type ZoneCounters struct {
 	near      prometheus.Counter
 	defaults  prometheus.Counter
 
-	costDefaults prometheus.Counter
+	costDefaults, costMissing prometheus.Counter
 }
 
 // users are how many handlers have each zone's counters.
@@ -73,6 +79,7 @@ func NewZoneCounters(name string) *ZoneCounters {
 	}
 	z.overflow, z.near = overflowCount.WithLabelValues(z.name), nearCount.WithLabelValues(z.name)
 	z.defaults, z.costDefaults = defaultCount.WithLabelValues(z.name), costDefaultCount.WithLabelValues(z.name)
+	z.costMissing = costMissingCount.WithLabelValues(z.name)
 	return z
 }
 
@@ -93,6 +100,7 @@ func (z *ZoneCounters) Release() {
 	nearCount.DeleteLabelValues(z.name)
 	defaultCount.DeleteLabelValues(z.name)
 	costDefaultCount.DeleteLabelValues(z.name)
+	costMissingCount.DeleteLabelValues(z.name)
 }
 
 // Count counts a decision.
@@ -120,6 +128,13 @@ func (z *ZoneCounters) CountDefault() {
 func (z *ZoneCounters) CountCostDefault() {
 	if z != nil {
 		z.costDefaults.Inc()
+	}
+}
+
+// CountCostMissing counts a cost that a response did not tell.
+func (z *ZoneCounters) CountCostMissing() {
+	if z != nil {
+		z.costMissing.Inc()
 	}
 }
 

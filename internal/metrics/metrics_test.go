@@ -56,6 +56,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 	c.CountNear()
 	c.CountDefault()
 	c.CountCostDefault()
+	c.CountCostMissing()
 	before := scrapeDecisions(t)
 	for config := range 3 {
 		registry := prometheus.NewPedanticRegistry()
@@ -73,6 +74,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"bandwidth_responses m": 3, "bandwidth_bytes_total m": 1024, "bandwidth_wait_seconds_total m": 3.5,
 			"limit_defaults_total m":        before["limit_defaults_total m"],
 			"cost_defaults_total m":         before["cost_defaults_total m"],
+			"response_cost_missing_total m": before["response_cost_missing_total m"],
 			"decisions_total too_large m":   0,
 			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
@@ -85,7 +87,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			t.Errorf("configuration %d: got %v, want %v", config, got, want)
 		}
 	}
-	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 || before["limit_defaults_total m"] < 1 || before["cost_defaults_total m"] < 1 {
+	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 || before["limit_defaults_total m"] < 1 || before["cost_defaults_total m"] < 1 || before["response_cost_missing_total m"] < 1 {
 		t.Errorf("what was counted before the first configuration is lost: %v", before)
 	}
 }

@@ -243,7 +243,7 @@ func overrideOf(running *lifecycle.Config, req ChangeRequest, remove bool) (c co
 	}
 	k, err := keyOf(zone, req.Key, req.ID)
 	if text, size := config.SizeOf(req.Limit); err == nil && size != "" {
-		if req.Limit = text; !zone.Cost.IsBytes() {
+		if req.Limit = text; !zone.CountsBytes() {
 			err = fmt.Errorf("limit: %s is a size, and zone %q doesn't count bytes; write a number", size, zone.Name)
 		}
 	}

@@ -149,7 +149,7 @@ func CurrentState() State {
 		for _, share := range l.Settings.Reserve {
 			one.Reserve = append(one.Reserve, share.Share())
 		}
-		if l.Settings.CountResponses != nil {
+		if l.Settings.Settles() {
 			one.Reserved = new(int64(l.Table.Unsettled().Len()))
 		}
 		s.Zones = append(s.Zones, one)

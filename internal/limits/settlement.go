@@ -1,0 +1,185 @@
+package limits
+
+import (
+	"net/http"
+
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/figures"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+)
+
+// Zones with response_cost: a request reserves its cost as an estimate, and its response says what
+// it has cost in truth. A figure in a header is known when the response begins, and what else says
+// it when the handler has returned. Where there is no figure nothing is refunded: a client often
+// chooses whether there is one.
+
+// A responseCost works out what a response says. Nil is for zones that don't ask.
+type responseCost struct {
+	config.ResponseCost
+	// numbers are those of placeholders, nil for each other term.
+	numbers []*reqkey.Number
+	// paths are those of JSON, each term of which is a line of them; nil for none.
+	paths *figures.Paths
+	// atEnd is set where a figure is known only when the handler has returned, and guess where one
+	// that is seen before may still grow.
+	atEnd, guess bool
+}
+
+func newResponseCost(c config.ResponseCost) *responseCost {
+	if len(c.Terms) == 0 {
+		return nil
+	}
+	rc := &responseCost{ResponseCost: c, numbers: make([]*reqkey.Number, len(c.Terms))}
+	if lines := c.JSON(); lines != nil {
+		rc.paths, _ = figures.NewPaths(lines) // whose paths were checked
+	}
+	for i, t := range c.Terms {
+		rc.atEnd = rc.atEnd || t.Header == ""
+		if t.Units != "" {
+			rc.numbers[i] = reqkey.NewNumber(t.Units)
+		}
+		rc.guess = rc.guess || t.Units != "" || len(t.JSON) > 0
+	}
+	return rc
+}
+
+// A settlement is what is known of a response until its request is settled, once.
+type settlement struct {
+	zone  *Zone
+	units []reservedUnit
+	n     int64 // what the request took
+
+	begun Response
+	// headers are the figures in headers, as they were when the response began; -1 for none.
+	headers []float64
+	done    bool
+	// body reads JSON, nil where there is none to be read.
+	body *figures.Scanner
+}
+
+// holdCost has an admitted request settle by what its response says.
+func (z *Zone) holdCost(units []reservedUnit, n int64, h *Held) {
+	s := &settlement{zone: z, units: units, n: n}
+	h.OnBegin(func(r Response) {
+		if s.begin(r); s.body != nil {
+			h.Read(s.body)
+		}
+	})
+	if z.responseCost.atEnd {
+		h.OnEnd(func() { s.end(h.written(), h.inOrder) })
+	}
+}
+
+// begin settles what is known when the response begins.
+func (s *settlement) begin(r Response) {
+	s.begun = r
+	switch {
+	case r.Status == 0: // nobody knows what it was to be
+		s.settle(s.n)
+		return
+	case s.zone.CountResponses != nil && !s.zone.CountResponses.Match(r.Status, r.Header):
+		s.settle(0)
+		return
+	}
+	c := s.zone.responseCost
+	s.headers = make([]float64, len(c.Terms))
+	for i, t := range c.Terms {
+		s.headers[i] = -1
+		if values := r.Header.Values(t.Header); t.Header != "" && len(values) == 1 {
+			if n, ok := config.ParseUnits(values[0]); ok {
+				s.headers[i] = n
+			}
+		}
+	}
+	if !c.atEnd {
+		s.finish(0, true)
+		return
+	}
+	format, ok := figures.FormatOf(r.Header.Get("Content-Type"))
+	if encoding := r.Header.Get("Content-Encoding"); c.paths != nil && ok && (encoding == "" || encoding == "identity") {
+		s.body = c.paths.Scanner(format)
+	}
+}
+
+// end settles the rest when the handler has returned: in order, or after a panic, an error, or with
+// its client gone.
+func (s *settlement) end(written int64, inOrder bool) {
+	if !s.done {
+		s.finish(written, inOrder)
+	}
+}
+
+// finish settles by the figures. Where the response did not end in order what was seen may be less
+// than it has cost, except for bytes, which are those that left. A stream whose last event has
+// passed has ended in order, whoever leaves then.
+func (s *settlement) finish(written int64, inOrder bool) {
+	c := s.zone.responseCost
+	sum, ok := s.figure(written)
+	least := max(s.n, s.leastCost())
+	m := min(config.WholeUnits(sum), config.MaxCost)
+	inOrder = inOrder || s.body != nil && s.body.IsDone()
+	if !ok {
+		if s.zone.Decisions.CountCostMissing(); s.leastCost() > 0 {
+			m = max(m, least)
+		} else {
+			m = s.n
+		}
+	} else if !inOrder && c.guess {
+		m = max(m, least)
+	}
+	s.settle(m)
+}
+
+// figure adds the figures up, as far as they were seen. Without that of the first line there is
+// none; each other line adds 0 where it has none.
+func (s *settlement) figure(written int64) (sum float64, ok bool) {
+	c, line := s.zone.responseCost, 0
+	for i := range c.Terms {
+		t, n, has := &c.Terms[i], s.headers[i], s.headers[i] >= 0
+		switch {
+		case t.Bytes:
+			n, has = float64(written), s.begun.Status != http.StatusSwitchingProtocols && !s.begun.Errored
+			if !s.begun.hasBody() {
+				n = 0
+			}
+		case len(t.JSON) > 0:
+			if line++; s.body != nil {
+				n, has = s.body.Number(line - 1)
+			}
+		case c.numbers[i] != nil && s.begun.Request != nil:
+			n, has = config.ParseUnits(c.numbers[i].Text(s.begun.Request, reqkey.Vars(s.begun.Request)))
+		}
+		if i == 0 {
+			ok = has
+		}
+		if has {
+			sum += n * t.Times()
+		}
+	}
+	return sum, ok && (s.body == nil || !s.body.IsTooDeep())
+}
+
+// leastCost is response_cost_default, 0 for responses that have no body to tell of.
+func (s *settlement) leastCost() int64 {
+	if r := s.begun.Request; !s.begun.hasBody() || r != nil && r.Method == http.MethodOptions {
+		return 0
+	}
+	return s.zone.responseCost.Default
+}
+
+func (s *settlement) settle(m int64) {
+	s.done = true
+	for i := range s.units {
+		s.units[i].settle(m, s.begun.At)
+	}
+	if r := s.begun.Request; r != nil {
+		if repl := reqkey.ReplacerOf(r); repl != nil {
+			repl.Set("http.rate_limit."+s.zone.Name+".cost", m)
+		}
+	}
+}
+
+// hasBody reports whether a response can have one.
+func (r *Response) hasBody() bool {
+	return r.Status != http.StatusNoContent && r.Status != http.StatusNotModified && (r.Request == nil || r.Request.Method != http.MethodHead)
+}
