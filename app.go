@@ -29,6 +29,10 @@ type App struct {
 	// Redis is where nodes sync counts. Default: none; every node counts for itself.
 	Redis *redisconn.Options `json:"redis,omitempty"`
 
+	// Regions are data centers with a Redis each, over which the limits go; in the place of redis.
+	// Default: none; there is one Redis.
+	Regions *Regions `json:"regions,omitempty"`
+
 	// SyncRate is the sync_rate of all zones. Range: as in a zone. Default: 1s where Redis is
 	// configured, else local.
 	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
@@ -107,12 +111,14 @@ func (a *App) Provision(ctx caddy.Context) error {
 }
 
 // globals returns what the options mean for handlers.
-func (a *App) globals() globals { return globals{a.SyncRate, a.shared != nil, a.redisEmpty} }
+func (a *App) globals() globals {
+	return globals{a.SyncRate, a.shared != nil, a.Regions != nil, a.redisEmpty}
+}
 
 // globalsAsWritten returns what the options mean, as far as it shows before placeholders have
 // values.
 func (a *App) globalsAsWritten() globals {
-	g := globals{syncRate: a.SyncRate}
+	g := globals{syncRate: a.SyncRate, hasRedis: a.Regions != nil, hasRegions: a.Regions != nil}
 	if a.Redis != nil {
 		g.redisEmpty, _ = a.Redis.ResolveAsWritten() // its error is reported at the redis option
 		g.hasRedis = !g.redisEmpty
@@ -148,12 +154,19 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 			return fmt.Errorf("redis: key_prefix: %w", err)
 		}
 	}
-	if a.namespace, err = redisconn.Namespace(namespace, prefix); err != nil || a.Redis == nil {
+	if a.namespace, err = redisconn.Namespace(namespace, prefix); err != nil || a.Redis == nil && a.Regions == nil {
 		return err
+	}
+	if err := a.Regions.check(a.Redis, repl); err != nil {
+		return fmt.Errorf("regions: %w", err)
 	}
 	o := limits.RedisOptions{
 		Namespace: a.namespace, Timeout: redisconn.DefaultTimeout, StrictTimeout: time.Duration(a.StrictTimeout),
 		Logger: caddy.Log().Named("rate_limit"),
+	}
+	if a.Regions != nil {
+		a.shared, err = a.Regions.open(o, repl)
+		return err
 	}
 	if a.Redis.Storage {
 		client, err := redisconn.BorrowClient(ctx.Storage())

@@ -56,6 +56,7 @@ func init() {
 //			response_cost_default <number>
 //			on_redis_loss local|divide|allow|deny
 //			early_sync    [on|off]
+//			regions       [on|off]
 //			bandwidth     <size>/s
 //			max_keys      <number>
 //			headers       draft|kong|github|off...
@@ -374,8 +375,8 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (
 		err = p.cost(z, option)
 	case "on_redis_loss":
 		z.OnRedisLoss, err = p.word()
-	case "early_sync":
-		z.EarlySync, err = pointer(p.flag())
+	case "early_sync", "regions":
+		*z.flag(option), err = pointer(p.flag())
 	case "bandwidth":
 		z.Bandwidth, err = p.bandwidth()
 	case "max_keys":
@@ -396,6 +397,14 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (
 		return config.UnknownOption(option, block)
 	}
 	return wrong(option, err)
+}
+
+// flag is one of the options that are on by default.
+func (z *Zone) flag(option string) **bool {
+	if option == "regions" {
+		return &z.Regions
+	}
+	return &z.EarlySync
 }
 
 // requests reads an option that is a number of requests.

@@ -561,6 +561,7 @@ func TestCaddyfileIsValid(t *testing.T) {
 			t.Fatal(err)
 		}
 		input, _, _ := strings.Cut(string(text), goldenDashes)
+		input = strings.ReplaceAll(input, "{env.TIDE_REGION}", "eu")
 		config, err := adapt(input)
 		if err != nil {
 			t.Fatalf("Adapt(%s): %v", file, err)

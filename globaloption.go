@@ -49,11 +49,18 @@ func init() {
 //		strict_timeout <duration>
 //		persist        [storage|<file>]
 //		quiet          <code>...
+//		regions {
+//			here      <name>
+//			region    <name> <url>...|{ … }
+//			sync_rate <duration>
+//			on_loss   local
+//		}
 //	}
 //
 // redis stands once, in one of its forms. off is no Redis, and so is no value: that is an
 // environment variable that is not set, and logged as a warning. persist without a value is
-// storage, and with an empty one off, for the same reason.
+// storage, and with an empty one off, for the same reason. regions stand in the place of redis: the
+// block of a region is that of redis.
 func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	p := parser{d}
 	if !p.Next() {
@@ -72,6 +79,9 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	}
 	if err := app.check(app.globalsAsWritten()); err != nil {
 		return nil, p.place(err, options, start)
+	}
+	if err := app.Regions.check(app.Redis, nil); err != nil {
+		return nil, p.place(wrong("regions", err), options, start)
 	}
 	if err := app.checkNamespace(); err != nil {
 		return nil, p.place(wrong("namespace", err), options, options["redis"])
@@ -101,6 +111,8 @@ func (p parser) appOption(app *App, option string) (err error) {
 	switch option {
 	case "redis":
 		app.Redis, err = p.redis()
+	case "regions":
+		app.Regions, err = p.regions()
 	case "sync_rate":
 		app.SyncRate, err = p.syncRate()
 	case "namespace":
@@ -115,6 +127,40 @@ func (p parser) appOption(app *App, option string) (err error) {
 		return config.UnknownOption(option, config.Global)
 	}
 	return wrong(option, err)
+}
+
+// regions reads the block of that name.
+func (p parser) regions() (*Regions, error) {
+	r := &Regions{Redis: map[string]*redisconn.Options{}}
+	err := p.options(optionTokens{}, func(option string) (err error) {
+		switch option {
+		case "here":
+			r.Here, err = p.word()
+		case "region":
+			return p.region(r)
+		case "sync_rate":
+			r.SyncRate, err = p.duration()
+		case "on_loss":
+			r.OnLoss, err = p.word()
+		default:
+			return config.UnknownOption(option, config.Regions)
+		}
+		return wrong(option, err)
+	}, "region")
+	return r, err
+}
+
+// region reads one of the regions.
+func (p parser) region(r *Regions) (err error) {
+	if !p.NextArg() {
+		return wrong("region", p.count("region"))
+	}
+	name := p.Val()
+	if r.Redis[name] != nil {
+		return wrongf("region", "%s stands there twice; keep one of them", spelling.Clip(name))
+	}
+	r.Redis[name], err = p.redis()
+	return wrong("region "+spelling.Clip(name), err)
 }
 
 // redis reads the option in all its forms.

@@ -223,6 +223,10 @@ type Zone struct {
 	// true.
 	EarlySync *bool `json:"early_sync,omitempty"`
 
+	// Regions counts over all regions, where there are several, and else in this one only. Default:
+	// true.
+	Regions *bool `json:"regions,omitempty"`
+
 	// Enforce is the share of keys that the zone is enforced for, in steps of 0.0001. For the
 	// others it is in shadow mode: it counts, reports what it would deny, and denies nobody. Which
 	// keys are in is the same on all nodes, and a key that is in stays in when the share rises.

@@ -29,6 +29,10 @@ func TestExamplesOfTheOptionsLoad(t *testing.T) {
 			if option == "distributed" {
 				block = "{ \n read_interval 5s \n }"
 			}
+			regions := "here eu \n region eu redis://eu.example.com \n region us redis://us.example.com"
+			if section == "Global options" && option == "regions" {
+				block = "{ \n " + regions + " \n }"
+			}
 			line = strings.Replace(line, "{ … }", block, 1)
 			beside, ok := besides[option]
 			global, handler := "redis redis://localhost:6379", "zone z { \n limit 100/1m \n }"
@@ -41,12 +45,19 @@ func TestExamplesOfTheOptionsLoad(t *testing.T) {
 			case "Options of the handler":
 				handler += "\n" + line
 			case "Global options":
-				if option != "redis" {
+				if option != "redis" && option != "regions" {
 					line = global + " \n " + line
 				}
 				global = line
 			case "Redis options":
 				global = "redis { \n " + line + " \n " + beside + " \n }"
+			case "Options of regions":
+				if line = strings.ReplaceAll(line, "{env.TIDE_REGION}", "eu"); option == "here" {
+					regions = strings.Replace(regions, "here eu \n", "", 1)
+				} else if option == "region" {
+					regions = strings.Replace(regions, "\n region eu redis://eu.example.com", "", 1)
+				}
+				global = "regions { \n " + line + " \n " + regions + " \n }"
 			default:
 				t.Fatalf("the section %q has an example", section)
 			}

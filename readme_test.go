@@ -360,7 +360,7 @@ func TestEveryPageIsFoundAndHasOneQuestion(t *testing.T) {
 // The reference stays short as well: what is generated, what explains it, and the pages for those
 // who come from another limiter.
 func TestReferenceIsShort(t *testing.T) {
-	const generated, all = 6_850, 18_400
+	const generated, all = 7_250, 18_900
 	sum := map[string]int{}
 	for _, name := range strings.Fields("options warnings metrics grammar") {
 		sum["generated"] += len(strings.Fields(readPage(t, "docs/"+name+".md")))

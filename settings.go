@@ -38,6 +38,8 @@ var errStorage = errors.New("counts are synced through Redis, not through Caddy'
 type globals struct {
 	syncRate *config.SyncRate // nil for the default
 	hasRedis bool
+	// hasRegions is set where the zones count over several regions.
+	hasRegions bool
 	// redisEmpty is set where Redis was asked for by a value that came out empty, such as an
 	// environment variable that is not set. An inherited sync_rate then falls to local, without an
 	// error.
@@ -433,7 +435,19 @@ func (z *Zone) sync(s *config.Settings, inherited config.SyncRate, g globals) er
 	if s.SyncRate >= 0 && g.redisEmpty {
 		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.SyncRate)
 	}
-	return checkSyncRate(z.SyncRate, g.hasRedis)
+	return cmp.Or(checkSyncRate(z.SyncRate, g.hasRedis), z.regions(s, g))
+}
+
+// regions sets whether the zone counts over all regions.
+func (z *Zone) regions(s *config.Settings, g globals) error {
+	if or(z.Regions, false) && !g.hasRegions {
+		return wrongf("regions", "there is one region only; write the regions into the global option rate_limit, as `regions { … }`, or remove it here")
+	}
+	s.Regions = g.hasRegions && s.SyncRate >= 0 && or(z.Regions, true)
+	if s.Regions && s.SyncRate == config.Strict {
+		return wrongf("regions", "with sync_rate strict each region counts for itself; write `regions off` for that, or an interval, like `sync_rate 1s`, to count over all of them")
+	}
+	return nil
 }
 
 // enforce sets the share of keys that the zone is enforced for.

@@ -25,7 +25,7 @@ func ofJSON(t *testing.T, text string, global *config.SyncRate, hasRedis, redisE
 	if err := caddy.StrictUnmarshalJSON([]byte(text), h); err != nil {
 		t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
 	}
-	return h.settings(globals{global, hasRedis, redisEmpty})
+	return h.settings(globals{global, hasRedis, false, redisEmpty})
 }
 
 // oneZone is a handler with one zone.
@@ -136,7 +136,7 @@ func TestAppCheck(t *testing.T) {
 		t.Error("settings = nil with a global sync_rate and no Redis")
 	}
 	for _, redis := range [][2]bool{{true, false}, {false, true}} {
-		if err := app.check(globals{&second, redis[0], redis[1]}); err != nil {
+		if err := app.check(globals{&second, redis[0], false, redis[1]}); err != nil {
 			t.Errorf("check(%t, %t) = %v", redis[0], redis[1], err)
 		}
 	}
@@ -212,7 +212,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 		`{}`, `{"limits": [{"max_events": 6, "window": "1m"}]}`, `{"limits": [{"max_events": 5, "window": "2m"}]}`, `{"key": "x"}`, `{"algorithm": "gcra"}`, `{"burst": 3}`,
 		`{"algorithm": "sliding_window"}`, `{"algorithm": "sliding_window", "buckets": 2}`, `{"algorithm": "leaky_bucket", "queue": 1}`, `{"algorithm": "leaky_bucket", "queue": 2}`,
 		`{"sync_rate": -1}`, `{"sync_rate": 0}`, `{"ipv4_prefix": 24}`, `{"ipv6_prefix": 56}`, `{"max_keys": 7}`, `{"empty_key": "skip"}`, `{"count_denied": true}`,
-		`{"on_redis_loss": "allow"}`, `{"early_sync": false}`, `{"enforce": 0}`, `{"enforce": 0.25}`,
+		`{"on_redis_loss": "allow"}`, `{"early_sync": false}`, `{"regions": true}`, `{"enforce": 0}`, `{"enforce": 0.25}`,
 		`{"ban": {"for": "1m"}}`, `{"ban": {"for": "2m"}}`, `{"ban": {"for": "1m", "after": {"max_events": 3, "window": "1m"}}}`,
 		`{"bandwidth": "1MiB/s"}`, `{"bandwidth": 1000}`, `{"concurrent": 4}`, `{"concurrent": 5}`,
 		`{"reserve": [{"share": 0.2, "match": [{"path": ["/"]}]}]}`, `{"reserve": [{"share": 0.2, "match": [{"path": ["/"]}]}, {"share": 0.2, "match": [{"path": ["/"]}]}]}`,
@@ -223,7 +223,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s, _, err := zone.settings(config.Local+2e9, globals{hasRedis: true})
+		s, _, err := zone.settings(config.Local+2e9, globals{hasRedis: true, hasRegions: zone.Regions != nil})
 		if err != nil {
 			t.Fatalf("settings of %s: %v", change, err)
 		}
@@ -234,8 +234,8 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 	}
 	// config.Settings has a field that fingerprint does not know? Then this number is wrong, and
 	// the list above lacks a line.
-	if fields := reflect.TypeFor[config.Settings]().NumField(); fields != 24 {
-		t.Errorf("settings.Compiled has %d fields, want 24: 20 lines of the fingerprint, the name, the costs, which may differ, and what is set of no zone", fields)
+	if fields := reflect.TypeFor[config.Settings]().NumField(); fields != 25 {
+		t.Errorf("settings.Compiled has %d fields, want 25: 21 lines of the fingerprint, the name, the costs, which may differ, and what is set of no zone", fields)
 	}
 }
 

@@ -45,7 +45,7 @@ func nameUnnamed(
 // what. Named routes are adapted apart from sites, without knowing what names are taken there, so
 // they are part of it for the case that the site is unknown.
 func (z Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error) {
-	z.SyncRate, z.MaxKeys, z.OnRedisLoss, z.EarlySync, z.Enforce = nil, nil, "", nil, nil
+	z.SyncRate, z.MaxKeys, z.OnRedisLoss, z.EarlySync, z.Regions, z.Enforce = nil, nil, "", nil, nil, nil
 	z.Limits, z.Concurrent, z.Burst, z.Queue, z.Source, z.Headers, z.Reserve, z.Ban = nil, nil, nil, nil, "", nil, nil, nil
 	z.Cost, z.CostDefault, z.ResponseCost, z.ResponseCostDefault = nil, nil, nil, nil
 	text, err := json.Marshal(struct {

@@ -81,7 +81,12 @@ func (r *Replicator) round() int {
 }
 
 func (x *countsOut) drain(most int, urgent bool, dst []table.Message) []table.Message {
-	return x.s.table.Drain(x.at.to.r.now(), most, urgent, dst)
+	had := len(dst)
+	dst = x.s.table.Drain(x.at.to.r.now(), most, urgent, dst)
+	for i := range dst[had:] {
+		dst[had+i].Early = urgent
+	}
+	return dst
 }
 
 func (x *countsOut) idOf(m table.Message) keys.ID { return m.ID }

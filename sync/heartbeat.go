@@ -15,6 +15,9 @@ func (r *Replicator) Start() (begins bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	r.hold()
+	if r.relay != nil {
+		r.work.Go(func() { r.relay.run(ctx) })
+	}
 	return r.work.Go(func() { r.heartbeats(ctx) })
 }
 

@@ -22,9 +22,20 @@ import (
 //	                                only in shard 0
 //	counted                 hash    nodes -> "at nodes", when they were counted last, and how many
 //	                                there were; only in shard 0
+//	region                  string  the name of the region of this server; only in shard 0
+//	regions                 hash    region -> as nodes, the last heartbeat of another region;
+//	                                only in shard 0, with regions:counted as counted
+//	relay                   hash    node -> the one that tells the other regions, until -> end
+//	                                of its lease, doubt -> until when it may know too little,
+//	                                and region -> "mark cursor..."; only in shard 0
+//	told                    zset    the hashes of which other regions have to know, by when
+//	                                they changed; only in shard 0 where there is no Cluster
+//	hurry                   zset    those of them that should not wait, where told is
+//	read                    string  the number of the last reading of the relay, where told is
 //	control                 hash    entry -> "stamp until keep length body", version -> what it
 //	                                holds; only in shard 0, see package control
 //	<table>:<id>:<epoch>    hash    node -> "seq total attempts[ settled]", sum -> the same of all
+//	                                without seq; ~region -> that of another region, ~ -> of these
 //	                                without seq; see push.lua
 //	<table>:<id>:<epoch>@<stamp>    the same, of an epoch up to the reset with that stamp
 //	<table>:<id>:fill       string  "requests at drain until[ stamp until]": how full a bucket is,
@@ -47,7 +58,8 @@ import (
 // entry has ended, a ban when it is over, a probe and a record of calls after SpareTTL, a hash of
 // counts after Spec.EpochTTL, all else SpareTTL after it has drained or left its window.
 type Keyspace struct {
-	head string
+	head    string
+	cluster bool // what belongs to one shard lies apart from that of others
 }
 
 const (
@@ -59,13 +71,26 @@ const (
 
 	// Lease is how long a node counts as there after a heartbeat.
 	Lease = 10 * heartbeatRate
+	// toldTTL is how long the other regions can be told of something that was counted last.
+	toldTTL = 30 * 24 * time.Hour
 	// SpareTTL is how long a key stays beyond its last use.
 	SpareTTL = time.Minute
 )
 
 // NewKeyspace returns the keyspace of a namespace.
 func NewKeyspace(namespace string) Keyspace {
-	return Keyspace{namespace + ":" + schema + ":{"}
+	return Keyspace{head: namespace + ":" + schema + ":{"}
+}
+
+// in is the keyspace in a Cluster, or in one server.
+func (k Keyspace) in(cluster bool) Keyspace { return Keyspace{k.head, cluster} }
+
+// shardOf is the shard in which other regions are told of an id.
+func (k Keyspace) shardOf(id keys.ID) int {
+	if k.cluster {
+		return ShardOf(id)
+	}
+	return 0
 }
 
 // ShardOf is the shard of an id.
@@ -82,6 +107,18 @@ func (k Keyspace) Counted() string { return k.head + "0}:counted" }
 
 // Control is the key of the control record. It shares a hash slot with Nodes(0).
 func (k Keyspace) Control() string { return k.head + "0}:control" }
+
+// Region, Regions and Relay are the keys of the region's name, of the heartbeats of other regions,
+// and of the relay. They share a hash slot with Nodes(0).
+func (k Keyspace) Region() string  { return k.head + "0}:region" }
+func (k Keyspace) Regions() string { return k.head + "0}:regions" }
+func (k Keyspace) Relay() string   { return k.head + "0}:relay" }
+
+// Told, Hurry and Read are the keys of what other regions have to know. Where there is no Cluster,
+// all is in shard 0.
+func (k Keyspace) Told(shard int) string  { return k.head + strconv.Itoa(shard) + "}:told" }
+func (k Keyspace) Hurry(shard int) string { return k.head + strconv.Itoa(shard) + "}:hurry" }
+func (k Keyspace) Read(shard int) string  { return k.head + strconv.Itoa(shard) + "}:read" }
 
 // Probe are the keys that a probe of a shard names.
 func (k Keyspace) Probe(shard int) []string {

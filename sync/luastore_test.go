@@ -1,8 +1,10 @@
 package ratesync
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,13 +25,18 @@ type luaStore struct {
 	state   *lua.LState
 	hashes  map[string]map[string]string
 	texts   map[string]string // the fills
+	sets    map[string]map[string]float64
 	expires map[string]time.Time
 	ahead   time.Duration // of its clock
 	// forgotten counts the times it has lost something.
 	forgotten int
 }
 
-var compiled = map[string]*lua.FunctionProto{pushScript.Hash(): compile(pushSource), heartbeatScript.Hash(): compile(heartbeatSource)}
+var compiled = map[string]*lua.FunctionProto{
+	pushScript.Hash(): compile(pushSource), heartbeatScript.Hash(): compile(heartbeatSource),
+	relayScript.Hash(): compile(headOfRelay + relayLua), toldScript.Hash(): compile(toldLua),
+	regionalScript.Hash(): compile(headOfRelay + regionalLua), regionScript.Hash(): compile("return redis.call('GET', KEYS[1]) or ''"),
+}
 
 func compile(source string) *lua.FunctionProto {
 	chunk, err := parse.Parse(strings.NewReader(source), "script")
@@ -44,7 +51,7 @@ func compile(source string) *lua.FunctionProto {
 }
 
 func newLuaStore(t *testing.T) *luaStore {
-	s := &luaStore{t: t, state: lua.NewState(), hashes: make(map[string]map[string]string), texts: make(map[string]string), expires: make(map[string]time.Time)}
+	s := &luaStore{t: t, state: lua.NewState(), hashes: make(map[string]map[string]string), texts: make(map[string]string), sets: make(map[string]map[string]float64), expires: make(map[string]time.Time)}
 	api := s.state.NewTable()
 	api.RawSetString("call", s.state.NewFunction(s.call))
 	api.RawSetString("pcall", s.state.NewFunction(s.call))
@@ -60,6 +67,7 @@ func (s *luaStore) run(hash string, keys []string, args []any) any {
 		if !s.time().Before(at) {
 			delete(s.hashes, key)
 			delete(s.texts, key)
+			delete(s.sets, key)
 			delete(s.expires, key)
 		}
 	}
@@ -133,13 +141,31 @@ func (s *luaStore) call(l *lua.LState) int {
 		l.Push(list)
 	case "SET":
 		s.texts[arg(2)] = arg(3)
-		s.expire(arg(2), arg(5)) // after PX
+		if l.GetTop() > 3 {
+			s.expire(arg(2), arg(5)) // after PX
+		}
 		l.Push(lua.LString("OK"))
 	case "PEXPIRE":
 		s.expire(arg(2), arg(3))
 		l.Push(lua.LNumber(1))
+	case "GET":
+		l.Push(valueIn(s.texts, arg(2)))
+	case "EXISTS":
+		_, hash := s.hashes[arg(2)]
+		_, text := s.texts[arg(2)]
+		n := 0
+		if hash || text {
+			n = 1
+		}
+		l.Push(lua.LNumber(n))
+	case "PTTL":
+		l.Push(lua.LNumber(s.expires[arg(2)].Sub(s.time()).Milliseconds()))
 	default:
-		l.Push(s.callHash(l, arg))
+		if arg(1)[0] == 'Z' {
+			l.Push(s.callSet(l, arg))
+		} else {
+			l.Push(s.callHash(l, arg))
+		}
 	}
 	return 1
 }
@@ -177,6 +203,65 @@ func (s *luaStore) callHash(l *lua.LState, arg func(int) string) lua.LValue {
 	return lua.LNumber(1)
 }
 
+// callSet is what call returns for a command about a sorted set.
+func (s *luaStore) callSet(l *lua.LState, arg func(int) string) lua.LValue {
+	set, list := s.sets[arg(2)], l.NewTable()
+	score := func(i int) float64 {
+		f, err := strconv.ParseFloat(strings.TrimPrefix(arg(i), "("), 64)
+		if err != nil {
+			s.t.Errorf("%s is no score", arg(i))
+		}
+		return f
+	}
+	names := slices.Collect(maps.Keys(set))
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(set[a], set[b]), cmp.Compare(a, b)) })
+	add := func(name string) {
+		list.Append(lua.LString(name))
+		list.Append(lua.LString(strconv.FormatFloat(set[name], 'g', 17, 64)))
+	}
+	switch arg(1) {
+	case "ZADD":
+		if set == nil {
+			set = make(map[string]float64)
+			s.sets[arg(2)] = set
+		}
+		for i := 3; i < l.GetTop(); i += 2 {
+			set[arg(i+1)] = score(i)
+		}
+	case "ZREM":
+		delete(set, arg(3))
+	case "ZREVRANGE": // the first
+		if len(names) > 0 {
+			add(names[len(names)-1])
+		}
+		return list
+	case "ZREMRANGEBYSCORE":
+		maps.DeleteFunc(set, func(_ string, at float64) bool { return at <= score(4) })
+	case "ZRANGEBYSCORE":
+		least, greatest, most := score(3), math.Inf(1), len(names)
+		if arg(4) != "+inf" {
+			greatest = score(4)
+		}
+		if l.GetTop() > 4 {
+			most, _ = strconv.Atoi(arg(8)) // after WITHSCORES, LIMIT and 0
+		}
+		for _, name := range names {
+			switch at := set[name]; {
+			case at < least || at == least && arg(3)[0] == '(' || at > greatest || most == 0:
+			case l.GetTop() > 4:
+				add(name)
+				most--
+			default:
+				list.Append(lua.LString(name))
+			}
+		}
+		return list
+	default:
+		l.RaiseError("command %s is not known", arg(1))
+	}
+	return lua.LNumber(1)
+}
+
 // valueIn is what the script gets for a name, false where there is none.
 func valueIn(values map[string]string, name string) lua.LValue {
 	if v, ok := values[name]; ok {
@@ -199,10 +284,17 @@ func (s *luaStore) check(keys []string) {
 		hash := s.hashes[key]
 		if sum, ok := hash["sum"]; ok {
 			total := int64(0)
+			others := int64(0)
 			for name, value := range hash {
-				if name != "sum" {
+				if name != "sum" && name != "~" {
 					total += second(value)
 				}
+				if name != "~" && name[0] == '~' {
+					others += second(value)
+				}
+			}
+			if first(hash["~"]) != others {
+				s.t.Errorf("%s: ~ is %q, the other regions' totals are %d: %v", key, hash["~"], others, hash)
 			}
 			if first(sum) != total {
 				s.t.Errorf("%s: sum is %q, the nodes' totals are %d: %v", key, sum, total, hash)
@@ -219,6 +311,7 @@ func (s *luaStore) forget(n int, all bool) (one string) {
 	s.forgotten++
 	if all {
 		s.hashes, s.texts = make(map[string]map[string]string), make(map[string]string)
+		s.sets = make(map[string]map[string]float64)
 		s.expires = make(map[string]time.Time)
 		return ""
 	}
@@ -244,13 +337,17 @@ func (s *luaStore) counting() (keys []string) {
 type saved struct {
 	hashes map[string]map[string]string
 	texts  map[string]string
+	sets   map[string]map[string]float64
 }
 
 // save copies what there is, and restore goes back to it: a failover to a replica that lags behind.
 func (s *luaStore) save() *saved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	copied := &saved{make(map[string]map[string]string, len(s.hashes)), maps.Clone(s.texts)}
+	copied := &saved{make(map[string]map[string]string, len(s.hashes)), maps.Clone(s.texts), make(map[string]map[string]float64)}
+	for key, set := range s.sets {
+		copied.sets[key] = maps.Clone(set)
+	}
 	for key, hash := range s.hashes {
 		copied.hashes[key] = maps.Clone(hash)
 	}
@@ -262,6 +359,10 @@ func (s *luaStore) restore(from *saved) {
 	defer s.mu.Unlock()
 	s.forgotten++
 	s.hashes, s.texts = make(map[string]map[string]string, len(from.hashes)), maps.Clone(from.texts)
+	s.sets = make(map[string]map[string]float64)
+	for key, set := range from.sets {
+		s.sets[key] = maps.Clone(set)
+	}
 	for key, hash := range from.hashes {
 		s.hashes[key] = maps.Clone(hash)
 	}

@@ -77,8 +77,10 @@ var pushCalls = sync.Pool{New: func() any { return new(pushCall) }}
 // write lays out a call: the script, its keys, and its arguments as push.lua has them.
 func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []table.Message) {
 	keys, fills := in.Table(s.spec), 0
+	least, early, lower := s.least.Load(), false, false
 	var ttl time.Duration
 	for i := range messages {
+		early, lower = early || messages[i].Early, lower || messages[i].Lower
 		if messages[i].Bucket {
 			fills++
 		}
@@ -87,7 +89,14 @@ func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []
 	c.Reset()
 	c.End("evalsha")
 	c.End(pushScript.Hash())
-	c.Number(int64(len(messages) + fills))
+	sets := 0
+	if least > 0 && lower {
+		least = 1
+	}
+	if least > 0 {
+		sets = 2
+	}
+	c.Number(int64(len(messages) + fills + sets))
 	for i := range messages {
 		c.Text = keys.appendEpoch(c.Text, messages[i].ID, messages[i].Epoch)
 		c.Text = appendStamp(c.Text, messages[i].EpochStamp())
@@ -99,14 +108,32 @@ func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []
 			c.End("")
 		}
 	}
+	if least > 0 {
+		shard := in.shardOf(messages[0].ID)
+		c.End(in.Told(shard))
+		c.End(in.Hurry(shard))
+	}
 	c.End(s.node)
 	c.Number(s.seq.Add(1))
 	c.Number(int64(fills))
-	c.Number(ttl.Milliseconds())
+	c.ttl(ttl, least, early)
 	for i := range messages {
 		c.count(&messages[i], fills > 0)
 	}
 	c.Finish()
+}
+
+// ttl lays out how long hashes live, and from which total on other regions are told of them, 0 for
+// never; with hurry at once.
+func (c *pushCall) ttl(ttl time.Duration, least int64, hurry bool) {
+	c.Text = strconv.AppendInt(c.Text, ttl.Milliseconds(), 10)
+	if least > 0 {
+		c.Text = strconv.AppendInt(append(c.Text, ' '), least, 10)
+		if hurry {
+			c.Text = append(c.Text, '!')
+		}
+	}
+	c.End("")
 }
 
 // count lays out what a message says.

@@ -20,7 +20,7 @@ var (
 	//go:embed heartbeat.lua
 	heartbeatSource string
 
-	pushSource      = fmt.Sprintf("local spareTTL = %d\n", SpareTTL.Milliseconds()) + pushLua
+	pushSource      = fmt.Sprintf("local spareTTL, toldTTL = %d, %d\n", SpareTTL.Milliseconds(), toldTTL.Milliseconds()) + pushLua
 	pushScript      = redis.NewScript(pushSource)
 	heartbeatScript = redis.NewScript(heartbeatSource)
 )
@@ -68,7 +68,8 @@ type Replicator struct {
 	met      chan struct{}
 	meetOnce sync.Once
 
-	counts group // the tables
+	counts group  // the tables
+	relay  *relay // nil where limits go over this region only
 
 	mu     sync.Mutex
 	node   string
@@ -110,7 +111,7 @@ type Status struct {
 func NewReplicator(client redis.UniversalClient, namespace string, timeout time.Duration, now func() int64, log *zap.Logger) *Replicator {
 	_, cluster := client.(*redis.ClusterClient)
 	r := &Replicator{
-		client: client, keys: NewKeyspace(namespace), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
+		client: client, keys: NewKeyspace(namespace).in(cluster), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
 		node: NewNode(), record: noRecord{}, beat: NewWaker(), met: make(chan struct{}),
 	}
 	r.counts = group{r: r, links: make(map[*link]struct{})}

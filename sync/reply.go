@@ -21,6 +21,7 @@ func parseAnswer(m table.Message, held, sum string) table.Answer {
 		a.NewerReset, _ = ParseReset(sum)
 		return a
 	}
+	sum, a.Regions = strings.CutSuffix(sum, " ~")
 	var ok, ok2 bool
 	if held != "" {
 		if a.Held, ok = count(held); !ok {

@@ -517,7 +517,12 @@ type wire struct {
 	net   *network
 	store *luaStore
 	gone  atomic.Bool
+	// broken is how often its connection was closed.
+	broken atomic.Uint32
 }
+
+// PoolStats is of no pool.
+func (w *wire) PoolStats() *redis.PoolStats { return &redis.PoolStats{StaleConns: w.broken.Load()} }
 
 var errGone = errors.New("the node is dead")
 

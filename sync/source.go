@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -42,6 +43,8 @@ type Source struct {
 	spec  Spec
 
 	bans atomic.Pointer[Bans] // that go along, nil for none
+	// least is how much of a key other regions have to know of, 0 where they are told of none.
+	least atomic.Int64
 
 	// pending is what a strict zone's node has decided alone and Redis has not confirmed.
 	pending pendingCharges
@@ -53,6 +56,18 @@ func NewSource(t Table, spec Spec) *Source {
 	s.init(s, spec.Zone+" "+spec.Window.String())
 	return s
 }
+
+// leastPart is the part of a limit, 1/leastPart, that other regions have to know of.
+const leastPart = 64
+
+// LeastTold is how much of a limit other regions have to know of: what is below a sixty-fourth of
+// it in each of the epochs that count is told to none.
+func LeastTold(l algorithms.Limit) int64 {
+	return max(1, min(l.N, l.Size)/leastPart/int64(l.History+1))
+}
+
+// Tell has other regions told of what a key has in this one from so much on, 0 for nothing.
+func (s *Source) Tell(least int64) { s.least.Store(least) }
 
 // Attach begins to sync a table every rate, or changes the rate. A table that was attached to
 // another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.

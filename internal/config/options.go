@@ -25,6 +25,7 @@ const (
 	inZone
 	inGlobal
 	inRedis
+	inRegions
 )
 
 // The blocks that there are.
@@ -40,14 +41,17 @@ var (
 		{"burst", "burst 50"}, {"buckets", "buckets 10"}, {"queue", "queue 10"}, {"sync_rate", "sync_rate 1s"},
 		{"ipv4_prefix", "ipv4_prefix 24"}, {"ipv6_prefix", "ipv6_prefix 64"}, {"empty_key", "empty_key skip"}, {"count_denied", "count_denied"}, {"count_responses", "count_responses 401 403"},
 		{"cost", "cost 10"}, {"cost_default", "cost_default 10"}, {"response_cost", "response_cost json usage.total_tokens"}, {"response_cost_default", "response_cost_default 4000"},
-		{"on_redis_loss", "on_redis_loss divide"}, {"early_sync", "early_sync off"}, {"bandwidth", "bandwidth 1MiB/s"}, {"max_keys", "max_keys 100000"}, {"headers", "headers off"}, {"enforce", "enforce 25%"}, {"ban", "ban 15m after 3/10m"}, {"reserve", "reserve @paying 20%"},
+		{"on_redis_loss", "on_redis_loss divide"}, {"early_sync", "early_sync off"}, {"regions", "regions off"}, {"bandwidth", "bandwidth 1MiB/s"}, {"max_keys", "max_keys 100000"}, {"headers", "headers off"}, {"enforce", "enforce 25%"}, {"ban", "ban 15m after 3/10m"}, {"reserve", "reserve @paying 20%"},
 		{"window", "window 1m"}, {"events", "events 100"},
 	}}
 	// Unnamed is the block after rates, whose limit has no zone block.
 	Unnamed = Block{inZone, slices.Concat(Handler.options[1:], Zone.options)}
 	Global  = Block{inGlobal, []hintOption{
-		{"redis", "redis redis://localhost:6379"}, {"sync_rate", "sync_rate 1s"}, {"namespace", "namespace shop"},
+		{"redis", "redis redis://localhost:6379"}, {"regions", "regions { … }"}, {"sync_rate", "sync_rate 1s"}, {"namespace", "namespace shop"},
 		{"strict_timeout", "strict_timeout 100ms"}, {"persist", "persist`, or `persist /var/lib/caddy/rate_limit"}, {"quiet", "quiet TIDE024"},
+	}}
+	Regions = Block{inRegions, []hintOption{
+		{"here", "here {env.TIDE_REGION}"}, {"region", "region eu rediss://redis.eu.example.com:6380"}, {"sync_rate", "sync_rate 1s"}, {"on_loss", "on_loss local"},
 	}}
 	Redis = Block{inRedis, []hintOption{
 		{"key_prefix", "key_prefix shop"}, {"master_name", "master_name mymaster"}, {"password", "password {env.REDIS_PASSWORD}"}, {"sentinel_password", "sentinel_password {env.SENTINEL_PASSWORD}"}, {"sentinel_username", "sentinel_username watcher"},
@@ -83,7 +87,7 @@ func (b Block) names() (all []string) {
 
 // ExampleOf returns how an option is written right.
 func ExampleOf(name string) string {
-	for _, b := range []Block{Handler, Zone, Global, Redis, Distributed} {
+	for _, b := range []Block{Handler, Zone, Global, Redis, Distributed, Regions} {
 		for _, o := range b.options {
 			if o.name == name && o.example != "" {
 				return o.example
@@ -142,9 +146,11 @@ func misplaced(name string, b Block) error {
 	switch {
 	case b.place == inGlobal && (Handler.Has(name) || Zone.Has(name)):
 		return fmt.Errorf("%s belongs into a site, not into the global options; move it into the block after rate_limit in a site", name)
+	case b.place == inRegions && Redis.Has(name):
+		return fmt.Errorf("%s is an option of one region's Redis; move it into the braces of a region, like `region eu { … }`", name)
 	case b.place == inRedis && Global.Has(name):
 		return fmt.Errorf("%s is an option beside redis, not one of redis itself; move it out of the braces of redis", name)
-	case b.place == inGlobal, b.place == inRedis:
+	case b.place == inGlobal, b.place == inRedis, b.place == inRegions:
 	case Global.Has(name):
 		text, _, _ := strings.Cut(ExampleOf(name), "`")
 		return fmt.Errorf("%s belongs into the global options, not into a site; move it to the block without a site at the top of the Caddyfile, into rate_limit there, as `%s`", name, text)

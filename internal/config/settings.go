@@ -80,8 +80,10 @@ type Settings struct {
 	CountDenied bool
 	OnRedisLoss OnRedisLoss
 	EarlySync   bool
-	Enforce     Enforcement
-	Ban         Ban
+	// Regions has the zone count over all regions, where there are several.
+	Regions bool
+	Enforce Enforcement
+	Ban     Ban
 	// CountsDenials is set of what DenialsOf returns, which is no zone.
 	CountsDenials bool
 	// Cost is what a request takes. Zones of one name may have different ones, as counts are units.
@@ -165,6 +167,7 @@ func (z *Settings) Lines() []string {
 		fmt.Sprintf("count_denied %t", z.CountDenied),
 		fmt.Sprintf("on_redis_loss %s", z.OnRedisLoss),
 		fmt.Sprintf("early_sync %t", z.EarlySync),
+		fmt.Sprintf("regions %t", z.Regions),
 		fmt.Sprintf("max_keys %d", z.MaxKeys),
 		fmt.Sprintf("enforce %s", z.Enforce),
 		fmt.Sprintf("ban %s", z.Ban),

@@ -182,9 +182,11 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
 	c.follow(record)
-	config := l.syncConfig(every)
+	config, least := l.syncConfig(every), int64(0)
 	config.Charges, config.Wake = charges, c.Source.Wake
 	config.After = c.timers.After
+	config.Regions, least = l.regions(redis)
+	c.Source.Tell(least)
 	c.Table.Configure(config, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
@@ -200,6 +202,19 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	if old != nil && old != redis {
 		old.Release()
 	}
+}
+
+// regions is over how many regions the limit goes, and from how much on the others are told of a
+// key.
+func (l *Limit) regions(redis *Redis) (n int, least int64) {
+	if redis == nil || !l.Settings.Regions {
+		return 1, 0
+	}
+	n = redis.Replicator.Regions()
+	if n == 1 {
+		return 1, 0
+	}
+	return n, ratesync.LeastTold(l.Params().Compile())
 }
 
 // syncConfig is how the limit's table syncs, without a Wake and an After.

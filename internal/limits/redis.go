@@ -36,6 +36,7 @@ type Redis struct {
 	key       string // in redisPool, "" for a borrowed client
 	namespace string
 	client    redis.UniversalClient
+	others    []redis.UniversalClient // of other regions
 }
 
 // RedisOptions say how a Redis is used.
@@ -45,18 +46,35 @@ type RedisOptions struct {
 	Timeout       time.Duration
 	StrictTimeout time.Duration
 	Logger        *zap.Logger
+	// Regions makes the ways to other regions, which RegionsKey stands for; nil for none.
+	Regions    func() (ratesync.Regions, error)
+	RegionsKey string
 }
 
 // OpenRedis returns the Redis of these settings, which the key stands for: one that is in use, or a
 // new one with a client that connect makes. It does no network I/O. Release gives it up.
 func OpenRedis(key string, o RedisOptions, connect func() (redis.UniversalClient, error)) (*Redis, error) {
-	key += " " + o.Namespace
+	store := key
+	key += " " + o.Namespace + o.RegionsKey
 	v, _, err := redisPool.LoadOrNew(key, func() (caddy.Destructor, error) {
 		client, err := connect()
 		if err != nil {
 			return nil, err
 		}
-		return newRedis(key, client, o), nil
+		r := newRedis(key, store+" "+o.Namespace, client, o)
+		if o.Regions == nil {
+			return r, nil
+		}
+		regions, err := o.Regions()
+		for _, other := range regions.Others {
+			r.others = append(r.others, other)
+		}
+		if err != nil {
+			_ = r.Destruct()
+			return nil, err
+		}
+		r.Replicator.Relay(regions)
+		return r, nil
 	})
 	if err != nil {
 		return nil, err
@@ -65,7 +83,9 @@ func OpenRedis(key string, o RedisOptions, connect func() (redis.UniversalClient
 }
 
 // BorrowRedis returns a Redis that goes by somebody else's client, for one configuration.
-func BorrowRedis(client redis.UniversalClient, o RedisOptions) *Redis { return newRedis("", client, o) }
+func BorrowRedis(client redis.UniversalClient, o RedisOptions) *Redis {
+	return newRedis("", "", client, o)
+}
 
 // serverOf names the server of a borrowed client, so that two clients of one are known to be that.
 // Where nothing tells, no two are.
@@ -81,7 +101,7 @@ func serverOf(client redis.UniversalClient) string {
 	return fmt.Sprintf("%p", client)
 }
 
-func newRedis(key string, client redis.UniversalClient, o RedisOptions) *Redis {
+func newRedis(key, store string, client redis.UniversalClient, o RedisOptions) *Redis {
 	r := &Redis{
 		key: key, namespace: o.Namespace, client: client,
 		Replicator: ratesync.NewReplicator(client, o.Namespace, o.Timeout, clock.Now, o.Logger),
@@ -89,7 +109,7 @@ func newRedis(key string, client redis.UniversalClient, o RedisOptions) *Redis {
 	}
 	r.Strict.LogTo(o.Logger)
 	r.Control = control.New(control.Options{
-		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(cmp.Or(key, serverOf(client)), o.Namespace), Timeout: o.Timeout, Now: clock.Now,
+		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(cmp.Or(store, serverOf(client)), o.Namespace), Timeout: o.Timeout, Now: clock.Now,
 		Beat: r.Replicator.Beat, OnReset: r.Strict.Reset, Name: control.NodeName(), Logger: o.Logger,
 	})
 	r.Replicator.Carry(r.Control)
@@ -136,6 +156,9 @@ func (r *Redis) Close() {
 // Destruct ends the loops and closes the connections.
 func (r *Redis) Destruct() error {
 	r.Close()
+	for _, other := range r.others {
+		_ = other.Close()
+	}
 	return r.client.Close()
 }
 

@@ -59,7 +59,7 @@ var layers = [][]string{
 // rootFiles are the files of the root package, the lowest first. A file uses functions, types,
 // constants and variables of files below its own.
 var rootFiles = []string{
-	"place.go", "module.go", "settings.go", "app.go", "parser.go", "unnamed.go", "caddyfile.go",
+	"place.go", "module.go", "settings.go", "regions.go", "app.go", "parser.go", "unnamed.go", "caddyfile.go",
 	"globaloption.go", "admin.go",
 }
 

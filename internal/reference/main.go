@@ -38,7 +38,7 @@ func main() {
 
 // pages returns the text of each page by its name. It is called in the root of the repository.
 func pages() (map[string]string, error) {
-	code, err := read("caddyfile.go", "globaloption.go", "module.go", "app.go", "internal/redisconn/options.go", "internal/config/cost.go", "internal/warning/warning.go", "internal/redisconn/classify.go", "internal/answer/reason.go")
+	code, err := read("caddyfile.go", "globaloption.go", "module.go", "app.go", "regions.go", "internal/redisconn/options.go", "internal/config/cost.go", "internal/warning/warning.go", "internal/redisconn/classify.go", "internal/answer/reason.go")
 	if err != nil {
 		return nil, err
 	}

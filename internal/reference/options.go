@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -38,13 +39,14 @@ type section struct {
 var sections = []section{
 	{"Options of a limit", "In the block of a `zone`, or in the block after a rate. In JSON they are fields of an entry in `rate_limits`.", "Zone", "", "UnmarshalCaddyfile", "\tzone <name> {\n", "\n\t}\n"},
 	{"Options of the handler", "In the block of the directive, for all its zones.", "Handler", "of the handler", "UnmarshalCaddyfile", "# options of the handler\n", "\tdistributed"},
-	{"Global options", "In the block `rate_limit` among the global options. In JSON they are the app `rate_limit`.", "App", "among the global options", "parseGlobalOption", "\t}\n", "}\n"},
+	{"Global options", "In the block `rate_limit` among the global options. In JSON they are the app `rate_limit`.", "App", "among the global options", "parseGlobalOption", "\t}\n", "\tregions {\n"},
 	{"Redis options", "In the block of `redis`. In JSON, its fields. `{env.*}` and `{file.*}` work in every text, and secrets are never logged.", "Options", "of Redis", "parseGlobalOption", "cluster] {\n", "\t}\n"},
+	{"Options of regions", "In the block of `regions`.", "Regions", "of regions", "parseGlobalOption", "\tregions {\n", "\t}\n"},
 }
 
 // inJSON are the names of options that JSON has others for.
 var inJSON = map[string]string{
-	"limit": "limits", "limit_default": "limits[].default", "status": "status_code", "events": "max_events", "zone": "rate_limits",
+	"limit": "limits", "limit_default": "limits[].default", "status": "status_code", "events": "max_events", "zone": "rate_limits", "region": "redis",
 }
 
 // nested are the types of options that are objects in JSON.
@@ -57,7 +59,7 @@ var further = map[string]string{
 	"concurrent": "[Limit what runs at the same time](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Buckets](algorithms.md#token_bucket)",
 	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Choose a rate](sync-rate.md)", "ipv6_prefix": "[Networks](security.md#networks)",
 	"empty_key": "[Empty keys](keys.md#empty-keys)", "count_responses": "[Protect a login](login.md)", "cost": "[Costs](cost.md)",
-	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[What it costs](sync-rate.md#an-interval)", "bandwidth": "[Throttle downloads](bandwidth.md)",
+	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[What it costs](sync-rate.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Throttle downloads](bandwidth.md)",
 	"max_keys": "[Floods of keys](security.md#floods-of-keys)", "enforce": "[Shadow mode](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Paying customers first](reserve.md)",
 	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[What is stored of a key](security.md#what-is-stored-of-a-key)",
 	"window": "[Migration](migration/mholt.md)", "events": "[Migration](migration/mholt.md)", "distributed": "[Migration](migration/mholt.md)",
@@ -66,7 +68,7 @@ var further = map[string]string{
 }
 
 // examples are those of options that open a block.
-var examples = map[string]string{"match": "match path /login*", "zone": "zone login { … }", "distributed": "distributed { … }", "persist": "persist /var/lib/caddy/rate_limit"}
+var examples = map[string]string{"match": "match path /login*", "zone": "zone login { … }", "regions { … }": "regions { … }", "distributed": "distributed { … }", "persist": "persist /var/lib/caddy/rate_limit"}
 
 const optionsIntro = `# What does each option do?
 
@@ -123,6 +125,9 @@ func (s *source) optionsOf(of section) (all []option) {
 		if m := optionLine.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
 			all = append(all, option{m[1], []string{strings.TrimSpace(m[1] + " " + m[2])}})
 		}
+	}
+	if of.title == "Global options" {
+		all = append(all, option{"regions", []string{"regions { … }"}})
 	}
 	if of.title == "Options of the handler" {
 		all = append(all, option{"distributed", []string{"distributed { … }"}})
@@ -182,7 +187,7 @@ var plainWord = regexp.MustCompile(`"?[a-z0-9_:/]+"?`)
 
 // facts are the default, the range and an example. What the grammar lists is marked as code.
 func (f *field) facts(o option) string {
-	example := examples[o.name]
+	example := cmp.Or(examples[o.name], examples[o.syntax[0]])
 	if example == "" {
 		example = config.ExampleOf(o.name)
 	}

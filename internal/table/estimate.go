@@ -50,8 +50,9 @@ func (s *estimate) Retry(rate time.Duration, now int64, retry time.Duration) tim
 }
 
 // NeedsSync reports whether a key should not wait for the next cycle: it was not synced
-// lately, or what is unsent is much of what is left.
-func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remaining, now int64) bool {
+// lately, or what is unsent is much of what is left. So many regions may have as much unsent that
+// none of them has told of.
+func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remaining, now int64, regions int) bool {
 	if !l.Synced {
 		return true
 	}
@@ -65,7 +66,7 @@ func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remai
 		return true // the first request of an epoch: others may want what came just before it
 	}
 	unseen := float64(l.Unsent(limit.History)) * max(1, float64(s.scale))
-	return unseen > 0 && unseen*earlyShare >= float64(remaining) && unseen*earlyGrain >= sizeOf(limit)
+	return unseen > 0 && unseen*earlyShare*float64(max(1, regions)) >= float64(remaining) && unseen*earlyGrain >= sizeOf(limit)
 }
 
 // sizeOf returns what a key that was never seen may spend at once.

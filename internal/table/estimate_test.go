@@ -18,7 +18,7 @@ func TestEarlySyncsGoByTheLimitOfTheRequest(t *testing.T) {
 	const t0 = int64(1e18)
 	x := &estimate{At: t0, scale: 1}
 	for n, want := range map[int64]bool{5: true, 24: true, 50_000: false} {
-		if got := x.NeedsSync(spent, limit(n), n-3, t0+second); got != want {
+		if got := x.NeedsSync(spent, limit(n), n-3, t0+second, 1); got != want {
 			t.Errorf("3 of %d unsent: early %v, want %v", n, got, want)
 		}
 	}

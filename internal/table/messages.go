@@ -28,6 +28,9 @@ type SyncConfig struct {
 	// Mixed says that limits differ from request to request. Params are then those of a request
 	// without a number.
 	Mixed bool
+	// Regions is how many regions a key may be spent in before this node hears of it, 0 or 1 where
+	// there is only this one.
+	Regions int
 	// Wake is called without a lock held when there is a first urgent key.
 	Wake func()
 	// After calls a function after a while, without a lock held. Nil calls none: then no key is
@@ -86,6 +89,10 @@ type Message struct {
 
 	// Reasons are why totals are sent again.
 	Reasons algorithms.Resend
+
+	// Early is set in a sync that comes before the next cycle, and Lower where a request of the key
+	// had a limit below that of the configuration.
+	Early, Lower bool
 }
 
 // An Answer is what the store says to a Message.
@@ -99,6 +106,8 @@ type Answer struct {
 	// store has one.
 	Seen  float64
 	Known bool
+	// Regions is set where another region has something of the key, too.
+	Regions bool
 	// Failed is set where the store could not do this one; it is sent again.
 	Failed bool
 	// NewerReset is a reset that the store knows of. It has not done this one then, as that was

@@ -20,7 +20,15 @@ type syncState struct {
 	fullIn       uint8
 	othersDenied bool
 	flags        uint8
+	regions      uint8 // inOthers and hasLower
 }
+
+// What a key knows of other regions: that one of them has it too, and that a request of it had a
+// limit below that of the configuration.
+const (
+	inOthers uint8 = 1 << iota
+	hasLower
+)
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
 func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o clock.Offset) (e entry[S], pending int64) {
@@ -47,8 +55,15 @@ func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d 
 	}
 	e.flags &^= confirm
 	st.markDirty(i, e)
+	regions := b.Regions
+	if regions > 1 && limit.Size < b.Limit.Size {
+		e.regions |= hasLower
+	}
+	if e.regions&inOthers != 0 {
+		regions = 1
+	}
 	if !b.Early || e.flags&(urgent|inFlight|failed) != 0 ||
-		!e.NeedsSync(l, limit, d.Remaining, d.At) && (len(st.urgent) > 0 || !e.NeedsRefresh(b.Rate, limit, d.Remaining, d.At)) {
+		!e.NeedsSync(l, limit, d.Remaining, d.At, regions) && (len(st.urgent) > 0 || !e.NeedsRefresh(b.Rate, limit, d.Remaining, d.At)) {
 		return false
 	}
 	return t.markUrgent(st, i, e)
@@ -128,7 +143,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		}
 	}
 	for i := range dst[first:] {
-		dst[first+i].Reasons = l.Resend
+		dst[first+i].Reasons, dst[first+i].Lower = l.Resend, e.regions&hasLower != 0
 	}
 	nameReset(dst[first:], t.resetOf(e.id))
 	if b.Params.Kind.Draining() {
@@ -186,6 +201,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		e.flags |= failed
 		return false
 	}
+	e.hear(answers)
 	var sent int64
 	known := l.Resend&algorithms.Forgotten != 0 && !rejected
 	epoch, news, less := l.Epoch, false, false
@@ -244,6 +260,14 @@ func (t *Table[S]) mergeAll(b *SyncConfig, e entry[S], now int64, reports []algo
 	t.machine.Merge(&e.state, b.Limit, now, reports)
 	if after, _ := t.machine.Level(&e.state, b.Limit, now); after < before {
 		t.unsettled.Sink(e.key, nil, int64(math.Ceil(before-after)))
+	}
+}
+
+// hear notes whether another region has a key.
+func (s *syncState) hear(answers []Answer) {
+	s.regions &^= inOthers
+	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Regions }) {
+		s.regions |= inOthers
 	}
 }
 

@@ -149,13 +149,21 @@ const (
 	// body. Such a request costs 1 at least. Take the cost from what is asked for. See
 	// docs/cost.md.
 	ClientsCost = "TIDE037"
+	// WrongRegion is a Redis of another region than `here`. Other regions are told of nothing.
+	// Correct here, or the URL; if a node with a wrong `here` started first, delete the key that
+	// the line names. See docs/regions.md.
+	WrongRegion = "TIDE038"
+	// RegionLost is another region that was not heard of for ten seconds, or whose Redis is that of
+	// a third. Its last counts stay, and each side may admit the whole limit. A second line tells
+	// that it is back. See docs/regions.md.
+	RegionLost = "TIDE039"
 )
 
 // newest is the last code.
-const newest = ClientsCost
+const newest = RegionLost
 
 // trouble are the codes that tell of something that is broken while the server runs.
-var trouble = []string{SyncFails, ForeignKey, CountsLost, NotSent, NotSaved, NotRestored, Backlog}
+var trouble = []string{SyncFails, ForeignKey, CountsLost, NotSent, NotSaved, NotRestored, Backlog, WrongRegion, RegionLost}
 
 // CanBeQuiet reports whether a configuration may leave a warning out. The error says why not.
 func CanBeQuiet(code string) error {

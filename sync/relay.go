@@ -1,0 +1,405 @@
+package ratesync
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+var (
+	//go:embed relay.lua
+	relayLua string
+	//go:embed told.lua
+	toldLua string
+	//go:embed regional.lua
+	regionalLua string
+
+	headOfRelay    = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds())
+	relayScript    = redis.NewScript(headOfRelay + relayLua)
+	toldScript     = redis.NewScript(toldLua)
+	regionalScript = redis.NewScript(headOfRelay + regionalLua)
+	regionScript   = redis.NewScript("return redis.call('GET', KEYS[1]) or ''")
+)
+
+const (
+	// relayLease is how long a node is the relay after it has said so, and relayRate how often it
+	// does.
+	relayLease = 5 * time.Second
+	relayRate  = heartbeatRate
+	// hurryRate is how often the relay looks for what should not wait, where there was something in
+	// the last second, and calmRate how often else.
+	hurryRate = 10 * time.Millisecond
+	calmRate  = 100 * time.Millisecond
+	// sweepRate is how often names are dropped of what is gone.
+	sweepRate = time.Minute
+	// pageSize is how many names are read at once.
+	pageSize = 800
+)
+
+// Regions say which other regions the limits go over.
+type Regions struct {
+	// Here is the name of this region, and Others are the ways to the Redis of each of the others.
+	Here   string
+	Others map[string]redis.UniversalClient
+	// Rate is how often they are told of all that has changed.
+	Rate time.Duration
+}
+
+// A relay tells the other regions what the nodes of this one have counted, where this node is the
+// one that does: all nodes run one, and the one with the lease works. It reads what was told in
+// this region's Redis and pushes it to the others', as a node that stands for the region, so that
+// no request and no sync ever waits for one of them.
+//
+//	relay.go      the lease, and what has to be known of this region's Redis
+//	relaypair.go  the way to one other region: how far it has been told
+//	regional.go   what a reading has, and the push of it
+type relay struct {
+	Regions
+	r     *Replicator
+	node  string // that asks for the lease
+	pairs []*pair
+
+	rejected string // the region that the server names, as it was logged
+
+	holds bool
+	held  time.Time // when the lease was renewed
+	stop  context.CancelFunc
+	work  sync.WaitGroup // of the pairs
+
+	mu sync.Mutex // guards what follows
+	// known is, by shard, the number of the last reading, and above is one that another region has
+	// seen.
+	known [ShardCount]int64
+	above int64
+	// doubt is until when this region's Redis may have less than it once had, and noted whether
+	// that was written there. doubtful is set until the other regions have been told once more.
+	doubt           time.Time
+	noted, doubtful bool
+}
+
+// Relay has the Replicator share with other regions what it counts. It is to be called before
+// Start.
+func (r *Replicator) Relay(o Regions) {
+	x := &relay{Regions: o, r: r, node: r.node}
+	for name, client := range o.Others {
+		x.pairs = append(x.pairs, newPair(x, name, client))
+	}
+	r.relay = x
+}
+
+// Regions is how many regions limits go over.
+func (r *Replicator) Regions() int {
+	if r.relay == nil {
+		return 1
+	}
+	return len(r.relay.Others) + 1
+}
+
+// errLost says that this region's Redis does not know what it knew.
+var errLost = errors.New("redis has forgotten what it knew")
+
+// run is the relay of a node, until the end of ctx.
+func (x *relay) run(ctx context.Context) {
+	defer x.end()
+	var beat, hurried, swept time.Time
+	for ctx.Err() == nil {
+		now := time.Now()
+		if now.Sub(beat) >= relayRate {
+			beat = now
+			x.beat(ctx)
+		}
+		wait := relayRate
+		if x.holds {
+			wait = calmRate
+			if x.hurry(ctx) {
+				hurried = now
+			}
+			if now.Sub(hurried) < time.Second {
+				wait = hurryRate
+			}
+			if now.Sub(swept) >= sweepRate {
+				swept = now
+				x.sweep(ctx)
+			}
+		}
+		pauseFor(ctx, wait)
+	}
+}
+
+// end gives the lease up, so that another node goes on at once.
+func (x *relay) end() {
+	if !x.holds {
+		return
+	}
+	x.rest()
+	ctx, cancel := context.WithTimeout(context.Background(), min(x.r.timeout, closeLeast))
+	defer cancel()
+	_ = relayScript.Run(ctx, x.r.client, x.keys(), x.node, 0, x.Here, "").Err()
+}
+
+func (x *relay) keys() []string { return []string{x.r.keys.Relay(), x.r.keys.Region()} }
+
+// rest ends the work for all other regions.
+func (x *relay) rest() {
+	if !x.holds {
+		return
+	}
+	x.stop()
+	x.work.Wait()
+	x.holds = false
+}
+
+// beat renews the lease or asks for it, and keeps what has to outlive this node. A node that gets
+// no answer for as long as its lease is no longer the relay.
+func (x *relay) beat(ctx context.Context) {
+	called, cancel := context.WithTimeout(ctx, min(x.r.timeout, relayRate))
+	defer cancel()
+	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.doubtInLua()}
+	if x.holds {
+		for _, p := range x.pairs {
+			args = append(args, p.name, p.saved())
+		}
+	}
+	reply, err := relayScript.Run(called, x.r.client, x.keys(), args...).Slice()
+	fields, ok := map[string]string{}, false
+	if err == nil && len(reply) == 5 {
+		var list []any
+		list, ok = reply[4].([]any)
+		for i := 0; i+1 < len(list); i += 2 {
+			fields[fmt.Sprint(list[i])] = fmt.Sprint(list[i+1])
+		}
+	}
+	if !ok {
+		if time.Since(x.held) >= relayLease {
+			x.rest()
+		}
+		return
+	}
+	if name := fmt.Sprint(reply[3]); name != x.Here {
+		x.reject(name)
+	}
+	if mine, _ := reply[2].(int64); mine != 1 {
+		x.rest()
+		return
+	}
+	x.held = time.Now()
+	server, _ := parseTime(reply[0], reply[1])
+	x.lead(ctx, fields, server)
+}
+
+// reject says once that the server belongs to another region.
+func (x *relay) reject(name string) {
+	if x.rejected == name {
+		return
+	}
+	x.rejected = name
+	x.r.logger.Error("redis belongs to another region, and this node tells no region what it counts; correct `here`, or the region's URL; if that name is wrong, delete the key "+x.r.keys.Region()+" there",
+		warning.Field(warning.WrongRegion), zap.String("here", x.Here), zap.String("redis", name))
+}
+
+// lead goes on as the relay, or begins to be it, with what was kept.
+func (x *relay) lead(ctx context.Context, fields map[string]string, server int64) {
+	until, err := strconv.ParseInt(fields["doubt"], 10, 64)
+	switch {
+	case err != nil:
+		x.lose() // nothing was kept, or it was lost
+	case !x.holds:
+		rest := min(time.Duration(until*int64(time.Millisecond)-server), x.doubtTime())
+		x.mu.Lock()
+		x.doubt, x.noted, x.doubtful = time.Now().Add(rest), true, rest > 0
+		x.known = [ShardCount]int64{}
+		x.mu.Unlock()
+	}
+	if x.doubtEnds() {
+		for _, p := range x.pairs {
+			p.rewind(all)
+		}
+	}
+	if x.holds {
+		return
+	}
+	inner, stop := context.WithCancel(ctx)
+	x.holds, x.stop = true, stop
+	for _, p := range x.pairs {
+		p.load(fields[p.name])
+		for _, f := range []func(context.Context){p.beats, p.passes, p.hurries} {
+			x.work.Go(func() { f(inner) })
+		}
+	}
+}
+
+// doubtTime is how long it takes until all nodes have sent once more what they hold.
+func (x *relay) doubtTime() time.Duration {
+	longest := time.Duration(0)
+	for _, s := range x.r.attached() {
+		if at := s.at.Load(); at != nil {
+			longest = max(longest, time.Duration(at.rate.Load()))
+		}
+	}
+	return table.ResentUnsettled + 2*longest
+}
+
+// lose notes that this region's Redis has lost something. Until the nodes have sent it once more,
+// other regions are told of nothing that is less than what they have: it would free a limit there.
+func (x *relay) lose() {
+	until := time.Now().Add(x.doubtTime())
+	x.mu.Lock()
+	x.doubt, x.noted, x.doubtful = until, false, true
+	for shard, n := range x.known {
+		x.above = max(x.above, n)
+		x.known[shard] = 0
+	}
+	x.mu.Unlock()
+	for _, p := range x.pairs {
+		p.rewind(all)
+	}
+}
+
+// inDoubt reports whether this region's Redis may have less than it had.
+func (x *relay) inDoubt() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.doubtful
+}
+
+// doubtEnds reports, once, that the doubt is over.
+func (x *relay) doubtEnds() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.doubtful || time.Now().Before(x.doubt) {
+		return false
+	}
+	x.doubtful = false
+	return true
+}
+
+// doubtInLua is for how many milliseconds from now there is doubt, "" where that is written down.
+func (x *relay) doubtInLua() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.noted || x.doubt.IsZero() {
+		return ""
+	}
+	x.noted = true
+	return strconv.FormatInt(max(0, time.Until(x.doubt).Milliseconds()), 10)
+}
+
+// number takes the next number of a shard, which is that of a reading of nothing.
+func (x *relay) number(ctx context.Context) (number, before int64, err error) {
+	reply, err := x.read(ctx, 0, nil, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	first, last, _ := strings.Cut(reply[0], " ")
+	number, _ = strconv.ParseInt(first, 10, 64)
+	before, _ = strconv.ParseInt(last, 10, 64)
+	return number, before, nil
+}
+
+// read reads hashes and fills of this region, which in a Cluster are of one shard. It returns the
+// lines of the reply.
+func (x *relay) read(ctx context.Context, shard int, hashes, fills []string) ([]string, error) {
+	ctx, cancel := CallContext(ctx, x.r.timeout)
+	defer cancel()
+	x.mu.Lock()
+	known, above := x.known[shard], x.above
+	x.mu.Unlock()
+	keys := append([]string{x.r.keys.Read(shard), x.r.keys.Told(shard)}, hashes...)
+	text, err := regionalScript.Run(ctx, x.r.client, append(keys, fills...), above, known, len(fills)).Text()
+	if err != nil {
+		return nil, err
+	}
+	if text == "!" {
+		x.lose()
+		return nil, errLost
+	}
+	lines := strings.Split(text, "\n")
+	first, _, _ := strings.Cut(lines[0], " ")
+	number, ok := count(first)
+	if !ok || len(lines) != 1+len(hashes)+len(fills) {
+		return nil, ErrReply
+	}
+	x.mu.Lock()
+	x.known[shard] = max(x.known[shard], number)
+	x.mu.Unlock()
+	return lines, nil
+}
+
+// shards are those in which nodes tell of what has changed.
+func (x *relay) shards() int {
+	if x.r.cluster {
+		return ShardCount
+	}
+	return 1
+}
+
+// A page are names that were told.
+type page struct {
+	highest, last int64
+	names         []string
+}
+
+// told reads names that were told after a score. take removes them, sweep those that are gone.
+func (x *relay) told(ctx context.Context, key string, after int64, how string) (p page, err error) {
+	ctx, cancel := CallContext(ctx, x.r.timeout)
+	defer cancel()
+	reply, err := toldScript.Run(ctx, x.r.client, []string{key}, after, pageSize, how).Slice()
+	if err != nil {
+		return p, err
+	}
+	if len(reply) != 3 {
+		return p, ErrReply
+	}
+	names, ok := reply[2].([]any)
+	if !ok {
+		return p, ErrReply
+	}
+	for _, name := range names {
+		p.names = append(p.names, fmt.Sprint(name))
+	}
+	highest, err1 := strconv.ParseFloat(fmt.Sprint(reply[0]), 64)
+	last, err2 := strconv.ParseFloat(fmt.Sprint(reply[1]), 64)
+	p.highest, p.last = int64(highest), int64(last)
+	return p, errors.Join(err1, err2)
+}
+
+// hurry takes what should not wait, and reports whether there was something.
+func (x *relay) hurry(ctx context.Context) (some bool) {
+	for shard := range x.shards() {
+		for {
+			page, err := x.told(ctx, x.r.keys.Hurry(shard), 0, "take")
+			if err != nil || len(page.names) == 0 {
+				break // a hint that is lost goes with all that has changed
+			}
+			some = true
+			for _, p := range x.pairs {
+				p.hurry(page.names)
+			}
+		}
+	}
+	return some
+}
+
+// sweep drops the names of what is gone.
+func (x *relay) sweep(ctx context.Context) {
+	for shard := range x.shards() {
+		for after := int64(0); ; {
+			page, err := x.told(ctx, x.r.keys.Told(shard), after, "sweep")
+			if err != nil || len(page.names) < pageSize {
+				break
+			}
+			after = page.last
+		}
+	}
+}

@@ -1,0 +1,498 @@
+package ratesync
+
+import (
+	"encoding/base64"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+var regionSchedules = flag.Int("region-schedules", 2, "random schedules of regions for each algorithm")
+
+// Whatever happens to readings, messages, relays and stores, and however clocks are set: once all
+// is well again, the store of each region has what the nodes of all regions have admitted, to the
+// request. The tables, the loops and the scripts are the real ones.
+func TestRegionsConverge(t *testing.T) {
+	for name, run := range map[string]func(*testing.T, uint64){
+		"fixed_window": regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}),
+		"token_bucket": regionsOf[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 30, Burst: 1 << 30, Window: 24 * time.Hour}),
+		"reserved":     regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour, Reserves: true}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(*regionSchedules) {
+				synctest.Test(t, func(t *testing.T) { run(t, seed) })
+				if t.Failed() {
+					t.Fatalf("seed %d", seed)
+				}
+			}
+		})
+	}
+}
+
+// A world is some regions, and what happens to them.
+type world[S any] struct {
+	t       *testing.T
+	random  *rand.Rand
+	alg     algorithms.Params
+	regions []*testRegion[S]
+	names   []string
+	own     map[string]int64 // what was admitted in all, by the key's ID
+	twins   bool             // all nodes are the relay at once
+	apart   bool             // each node has a network of its own
+}
+
+// testRegion is a store with its nodes, and a way to the store of each other region.
+type testRegion[S any] struct {
+	name  string
+	store *luaStore
+	net   *network
+	nodes []*member[S]
+	links map[string]*network
+	saved *saved
+}
+
+func regionsOf[S any](alg algorithms.Params) func(*testing.T, uint64) {
+	return func(t *testing.T, seed uint64) {
+		w := newWorld[S](t, seed, alg, 2+int(seed%2))
+		w.twins = seed%2 == 1
+		// Midday, so that no clock comes near the end of the day's epoch.
+		time.Sleep(12 * time.Hour)
+		for _, r := range w.regions {
+			w.join(r)
+			w.join(r)
+			w.join(r) // the last takes no requests, so that it can end
+		}
+		for range 80 + w.random.IntN(100) {
+			w.step()
+		}
+		w.settle()
+		w.compare()
+		w.close()
+	}
+}
+
+func newWorld[S any](t *testing.T, seed uint64, alg algorithms.Params, regions int) *world[S] {
+	w := &world[S]{t: t, random: rand.New(rand.NewPCG(seed, 11)), alg: alg, own: make(map[string]int64), names: []string{"a", "b", "c", "d"}}
+	for i := range regions {
+		r := &testRegion[S]{name: fmt.Sprint("r", i), store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, uint64(20+i)))}, links: make(map[string]*network)}
+		w.regions = append(w.regions, r)
+	}
+	for i, r := range w.regions {
+		for j, other := range w.regions {
+			if i != j {
+				r.links[other.name] = &network{random: rand.New(rand.NewPCG(seed, uint64(100+10*i+j))), way: time.Duration(20+w.random.IntN(100)) * time.Millisecond}
+			}
+		}
+	}
+	return w
+}
+
+// join adds a node to a region.
+func (w *world[S]) join(r *testRegion[S]) *member[S] {
+	net := r.net
+	if w.apart {
+		net = &network{random: rand.New(rand.NewPCG(uint64(len(r.nodes)), 3))}
+	}
+	m := &member[S]{alg: w.alg, rate: time.Second, wire: &wire{net: net, store: r.store}, table: tableOf[S](w.alg, 1000)}
+	m.source = NewSource(m.table, Spec{Zone: "z", Kind: w.alg.Kind.Code(), Window: w.alg.Window, Buckets: 1, Live: w.alg.Compile().History})
+	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
+	others := make(map[string]redis.UniversalClient)
+	for _, other := range w.regions {
+		if other != r {
+			others[other.name] = &wire{net: r.links[other.name], store: other.store}
+		}
+	}
+	m.rep.Relay(Regions{Here: r.name, Others: others, Rate: time.Second})
+	if w.twins {
+		m.rep.relay.node = "twin" // each takes the lease for its own
+	}
+	m.source.Tell(1)
+	m.table.Configure(table.SyncConfig{
+		Params: w.alg, Rate: m.rate, Early: true, Regions: len(w.regions), Wake: m.source.Wake,
+		After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
+	}, 1000)
+	m.rep.Attach(m.source, m.rate)
+	r.nodes = append(r.nodes, m)
+	return m
+}
+
+func (w *world[S]) region() *testRegion[S] { return w.regions[w.random.IntN(len(w.regions))] }
+
+func (w *world[S]) take(r *testRegion[S], n int) {
+	raw := []byte(w.names[w.random.IntN(len(w.names))])
+	w.takeOf(r.nodes[w.random.IntN(2)], raw, n)
+}
+
+func (w *world[S]) takeOf(m *member[S], raw []byte, n int) {
+	d := m.table.Take(w.alg.Compile(), keys.KeyOf(raw), raw, wallClock(), int64(n), 0)
+	if d.Allowed {
+		id := keys.IDOf(raw)
+		w.own[string(id[:])] += int64(n)
+	}
+}
+
+// step is one thing that happens, and some time.
+func (w *world[S]) step() {
+	r := w.region()
+	switch n := w.random.IntN(100); {
+	case n < 55:
+		w.take(r, 1+w.random.IntN(5))
+	case n < 65:
+		r.links[w.other(r)].worsen()
+	case n < 72:
+		link := r.links[w.other(r)]
+		link.become(&link.lost, 1)
+	case n < 80:
+		for _, link := range r.links {
+			link.heal()
+		}
+	case n < 84:
+		r.store.forget(0, true)
+		w.breakLinks(r)
+	case n < 86:
+		r.saved = r.store.save()
+	case n < 88 && r.saved != nil:
+		r.store.restore(r.saved)
+		w.breakLinks(r)
+	case n < 92:
+		r.store.step(time.Duration(w.random.Int64N(int64(20*time.Second))) - 10*time.Second)
+	case n < 96: // the node that takes no requests ends, dead or in order
+		m := r.nodes[2]
+		if w.random.IntN(2) == 0 {
+			m.wire.cut()
+		}
+		m.source.Detach()
+		m.rep.Close()
+		r.nodes = r.nodes[:2]
+		w.join(r)
+	default:
+		m := r.nodes[w.random.IntN(2)]
+		m.table.Sweep(wallClock())
+	}
+	time.Sleep(time.Duration(w.random.Int64N(int64(3 * time.Second))))
+}
+
+func (w *world[S]) other(r *testRegion[S]) string {
+	for {
+		if other := w.region(); other != r {
+			return other.name
+		}
+	}
+}
+
+// breakLinks notes that connections to a store were closed, as after a failover.
+func (w *world[S]) breakLinks(to *testRegion[S]) {
+	for _, r := range w.regions {
+		for _, m := range r.nodes {
+			if link, ok := m.rep.relay.Others[to.name]; ok {
+				link.(*wire).broken.Add(1)
+			}
+		}
+	}
+}
+
+// settle has all be well for as long as it takes after the loss of a store.
+func (w *world[S]) settle() {
+	for _, r := range w.regions {
+		r.net.heal()
+		for _, link := range r.links {
+			link.heal()
+		}
+	}
+	time.Sleep(8*time.Second + table.ResentUnsettled + 2*time.Second + 20*time.Second)
+}
+
+// compare holds each store to what was admitted everywhere.
+func (w *world[S]) compare() {
+	for _, r := range w.regions {
+		sums := make(map[string]int64)
+		r.store.mu.Lock()
+		for _, key := range r.store.counting() {
+			h, ok := parseHashName(key)
+			if !ok {
+				w.t.Fatalf("parseHashName(%q) fails", key)
+			}
+			sums[h.id] += first(r.store.hashes[key]["sum"])
+		}
+		w.compareWith(r, sums)
+		r.store.mu.Unlock()
+	}
+}
+
+func (w *world[S]) compareWith(r *testRegion[S], sums map[string]int64) {
+	want := make(map[string]int64)
+	for id, n := range w.own {
+		want[base64.RawURLEncoding.EncodeToString([]byte(id))] = n
+	}
+	if !maps.Equal(sums, want) {
+		w.t.Errorf("region %s has %v, want %v", r.name, sums, want)
+		for _, x := range w.regions {
+			for key, hash := range x.store.hashes {
+				if _, ok := hash["sum"]; ok {
+					w.t.Logf("%s %s %v", x.name, key, hash)
+				}
+			}
+			w.t.Logf("%s relay %v told %v", x.name, x.store.hashes["test:2:{0}:relay"], x.store.sets["test:2:{0}:told"])
+		}
+	}
+}
+
+func (w *world[S]) close() {
+	for _, r := range w.regions {
+		for _, m := range r.nodes {
+			m.source.Detach()
+			m.rep.Close()
+		}
+		defer r.store.state.Close()
+	}
+	time.Sleep(time.Minute) // what is late
+}
+
+// What another region's Redis had confirmed and has lost is told again, though nothing was counted
+// since. The relay may have slept over it.
+func TestOtherRegionForgets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		w.take(w.regions[0], 7)
+		time.Sleep(5 * time.Minute)
+		w.regions[1].store.forget(0, true)
+		time.Sleep(10 * time.Second)
+		w.compare()
+		w.close()
+	})
+}
+
+// After a loss of its own Redis a region tells the others of nothing that is less than they have:
+// its total there never falls, though one of its nodes can't send what it holds for a while, and
+// whenever the relay reads in between.
+func TestNoTotalFallsAfterALoss(t *testing.T) {
+	for offset := range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			w := calmWorld(t, true)
+			w.names = w.names[:1]
+			here, there := w.regions[0], w.regions[1]
+			for range 10 {
+				w.take(here, 7)
+				time.Sleep(2 * time.Second)
+			}
+			if got := told(here, there); got != 70 {
+				t.Fatalf("the other region has %d of 70", got)
+			}
+			time.Sleep(time.Duration(offset) * 100 * time.Millisecond)
+			// The node that does not reach its Redis is none that could be the relay.
+			away := here.nodes[1].wire.net
+			away.become(&away.lost, 1)
+			here.store.forget(0, true)
+			w.takeOf(here.nodes[2], []byte(w.names[0]), 1) // the key is new to it, and so hurried
+			highest := int64(70)
+			for i := range 600 {
+				if time.Sleep(100 * time.Millisecond); i == 100 {
+					away.heal()
+				}
+				n := told(here, there)
+				if n < highest {
+					t.Errorf("the total has fallen from %d to %d", highest, n)
+					break
+				}
+				highest = n
+			}
+			w.compare()
+			w.close()
+		})
+	}
+}
+
+// told is what a region has told another one of its one key.
+func told[S any](here, there *testRegion[S]) (total int64) {
+	there.store.mu.Lock()
+	defer there.store.mu.Unlock()
+	for _, key := range there.store.counting() {
+		total = second(there.store.hashes[key]["~"+here.name])
+	}
+	return total
+}
+
+// A Redis that has forgotten its numbers, and whose clock was set back, gives lower ones than
+// another region has seen. That is found out by the answer, and what was read is read again.
+func TestNumbersAreBelowThoseThatWereSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		w.names = w.names[:1]
+		here, there := w.regions[0], w.regions[1]
+		w.take(here, 3)
+		time.Sleep(10 * time.Second)
+		there.store.mu.Lock()
+		for _, key := range there.store.counting() {
+			there.store.hashes[key]["~"+here.name] = fmt.Sprint(int64(1)<<52, " 3 1")
+		}
+		there.store.mu.Unlock()
+		w.take(here, 4)
+		time.Sleep(10 * time.Second)
+		w.compare()
+		w.close()
+	})
+}
+
+// A region that both count in tells of a key once a pair: two regions don't answer each other for
+// ever.
+func TestRegionsDoNotEcho(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		w.names = w.names[:1]
+		w.take(w.regions[0], 3)
+		w.take(w.regions[1], 4)
+		time.Sleep(10 * time.Second)
+		w.compare()
+		before := w.messages()
+		time.Sleep(5 * time.Minute)
+		if after := w.messages(); after != before {
+			t.Errorf("%d messages in five minutes without a request", after-before)
+		}
+		w.close()
+	})
+}
+
+// A key below its threshold costs no message between regions, and one that the other region has
+// told of is told back, whatever its size.
+func TestWhatIsBelowTheThresholdStaysAtHome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		w.names = w.names[:1]
+		here, there := w.regions[0], w.regions[1]
+		for _, r := range w.regions {
+			for _, m := range r.nodes {
+				m.source.Tell(10)
+			}
+		}
+		before := w.messages()
+		w.take(here, 9)
+		time.Sleep(time.Minute)
+		if n := w.messages() - before; n != 0 {
+			t.Errorf("%d messages for 9 units, where 10 are told", n)
+		}
+		w.take(there, 10)
+		time.Sleep(10 * time.Second)
+		w.compare()
+		for _, m := range there.nodes {
+			m.source.Tell(100)
+		}
+		w.take(there, 2) // it is below a threshold, and the other region has the key
+		time.Sleep(10 * time.Second)
+		w.compare()
+		w.close()
+	})
+}
+
+// Readings are numbered so that the later has the higher number, though the clock is set back, and
+// by another relay.
+func TestClockOfARegionIsSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		w.names = w.names[:1]
+		here := w.regions[0]
+		w.take(here, 3)
+		time.Sleep(10 * time.Second)
+		here.store.step(-10 * time.Minute)
+		w.take(here, 4)
+		time.Sleep(20 * time.Second)
+		w.compare()
+		for _, m := range here.nodes[1:] { // the others end, and the first becomes the relay
+			m.source.Detach()
+			m.rep.Close()
+		}
+		here.nodes = here.nodes[:1]
+		w.regions[0].nodes = append(here.nodes, here.nodes[0]) // who takes the next requests
+		w.take(here, 5)
+		time.Sleep(20 * time.Second)
+		w.compare()
+		here.nodes = here.nodes[:1]
+		w.close()
+	})
+}
+
+// calmWorld is two regions of three nodes where nothing fails, beyond the doubt of a relay's first
+// start.
+func calmWorld(t *testing.T, apart bool) *world[algorithms.WindowState] {
+	w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
+	w.apart = apart
+	time.Sleep(12 * time.Hour)
+	for _, r := range w.regions {
+		for range 3 {
+			w.join(r)
+		}
+	}
+	time.Sleep(time.Minute)
+	return w
+}
+
+// messages is how many have gone to other regions.
+func (w *world[S]) messages() (n int64) {
+	for _, r := range w.regions {
+		for _, m := range r.nodes {
+			for _, p := range m.rep.relay.pairs {
+				n += p.stats.messages.Load()
+			}
+		}
+	}
+	return n
+}
+
+// The names of hashes are taken apart as they are made, whatever a zone is called.
+func TestHashNameIsTakenApart(t *testing.T) {
+	id := keys.IDOf([]byte("k"))
+	for _, zone := range []string{"login", "a:b-1m", "{x}:y"} {
+		for stamp := range int64(2) {
+			spec := Spec{Zone: zone, Kind: 't', Window: time.Minute}
+			name := string(appendStamp(NewKeyspace("ns").Table(spec).appendEpoch(nil, id, -3), stamp))
+			h, ok := parseHashName(name)
+			if want := zone + ":t-1m"; !ok || h.table != want || h.epoch != -3 || h.stamp != stamp || h.shard != ShardOf(id) {
+				t.Errorf("parseHashName(%q) = %+v, %t", name, h, ok)
+			}
+			if got, want := h.fillKey(), string(NewKeyspace("ns").Table(spec).appendFill(nil, id)); got != want {
+				t.Errorf("fillKey of %q = %q, want %q", name, got, want)
+			}
+		}
+	}
+	for _, name := range []string{"", "x", "ns:2:{1}:z:ban:id", "ns:2:{99}:z:t-1m:id:3", "ns:2:{1}:z:t-1m:id:x"} {
+		if h, ok := parseHashName(name); ok {
+			t.Errorf("parseHashName(%q) = %+v", name, h)
+		}
+	}
+}
+
+// The parts of totals that count as unsent in another region's bucket: the newest drains last, and
+// what was counted before a reset stands nowhere.
+func TestWhatStillStandsInABucket(t *testing.T) {
+	at := func(epoch, stamp, total int64, fill string) regional {
+		return regional{hashName: hashName{table: "z:t-1m", epoch: epoch, stamp: stamp}, total: total, fill: fill}
+	}
+	minute := int64(time.Minute / time.Microsecond)
+	for _, c := range []struct {
+		all  []regional
+		want []int64
+	}{
+		{[]regional{at(5, 0, 3, "10.500 0.1"), at(4, 0, 20, "")}, []int64{3, 8}},
+		{[]regional{at(5, 0, 30, "10.500 0.1"), at(4, 0, 20, "")}, []int64{11, 0}},
+		{[]regional{at(5, 5*minute+1, 3, fmt.Sprintf("10.000 0.1 %d 99", 5*minute+1)), at(5, 0, 20, "")}, []int64{3, 0}},
+		{[]regional{at(6, 0, 3, fmt.Sprintf("10.000 0.1 %d 99", 5*minute+1)), at(4, 0, 20, "")}, []int64{3, 0}},
+		{[]regional{at(5, 0, 3, "0.000 0")}, []int64{0}},
+	} {
+		setUnsent(c.all)
+		for i, want := range c.want {
+			if got := c.all[i].unsent; got != want {
+				t.Errorf("unsent %d of %+v = %d, want %d", i, c.all, got, want)
+			}
+		}
+	}
+}

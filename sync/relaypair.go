@@ -1,0 +1,394 @@
+package ratesync
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+const (
+	// linkTimeout is how long an answer of another region may take.
+	linkTimeout = 3 * time.Second
+	// linkCalls is how many calls to one other region are under way at once.
+	linkCalls = 8
+	// linkPace is how much time a message to one other region has: 2,000 a second.
+	linkPace = time.Second / 2000
+	// rejectedRate is how often what another region rejects is tried again.
+	rejectedRate = time.Minute
+	// lostAfter is how long another region was not heard of that is lost.
+	lostRegionAfter = 10 * time.Second
+	// back is how far a link goes back that had to be made again: what was answered just before may
+	// be lost.
+	back = int64(time.Minute / time.Microsecond)
+	// all is further back than anything.
+	all = int64(1) << 62
+)
+
+// A pair is the way from this region to another one.
+type pair struct {
+	x      *relay
+	name   string
+	client redis.UniversalClient
+	keys   Keyspace
+	node   string // what this region is called there
+	places chan struct{}
+
+	woken Waker // there is something that should not wait
+	ready atomic.Bool
+	stats pairStats
+
+	mu sync.Mutex // guards what follows
+	// cursors are, by shard, up to which score the other region was told, and turned counts how
+	// often they were set back.
+	cursors [ShardCount]int64
+	turned  int
+	hurried map[string]struct{}
+	// sent is what was confirmed of what was hurried since the last pass, rejected what the other
+	// region rejects.
+	sent     map[string]string
+	rejected map[string]struct{}
+	tried    time.Time // the rejected ones
+	paid     time.Time // up to when the pace is used up
+	// mark is the other Redis' last loss as its heartbeats tell, and answered the last number that
+	// a heartbeat was answered with, -1 for none.
+	mark, answered int64
+	stale          uint32 // connections that were found closed
+	heard          time.Time
+	lost           bool
+	offset         time.Duration
+}
+
+// pairStats are what metrics show.
+type pairStats struct{ messages, calls, failures atomic.Int64 }
+
+func newPair(x *relay, name string, client redis.UniversalClient) *pair {
+	_, cluster := client.(*redis.ClusterClient)
+	return &pair{
+		x: x, name: name, client: client, keys: x.r.keys.in(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls), woken: NewWaker(),
+		hurried: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{},
+	}
+}
+
+// saved is what is kept of a pair: the mark, and the cursors.
+func (p *pair) saved() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text := strconv.AppendInt(nil, p.mark, 10)
+	for shard := range p.x.shards() {
+		text = strconv.AppendInt(append(text, ' '), p.cursors[shard], 10)
+	}
+	return string(text)
+}
+
+// load begins with what was kept, from the start where that makes no sense.
+func (p *pair) load(saved string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ready.Store(false)
+	p.cursors, p.answered, p.turned, p.heard = [ShardCount]int64{}, -1, p.turned+1, time.Now()
+	clear(p.sent)
+	fields := strings.Fields(saved)
+	if len(fields) != p.x.shards()+1 || p.x.inDoubt() {
+		p.mark = 0
+		return
+	}
+	p.mark, _ = strconv.ParseInt(fields[0], 10, 64)
+	for i, f := range fields[1:] {
+		p.cursors[i], _ = strconv.ParseInt(f, 10, 64)
+	}
+}
+
+// rewind goes back so many microseconds: what was told since is told again.
+func (p *pair) rewind(by int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turned++
+	for shard := range p.cursors {
+		p.cursors[shard] = max(0, p.cursors[shard]-by)
+	}
+	clear(p.sent)
+}
+
+// hurry has names sent at once.
+func (p *pair) hurry(names []string) {
+	p.mu.Lock()
+	for _, name := range names {
+		p.hurried[name] = struct{}{}
+	}
+	p.mu.Unlock()
+	p.woken.Wake()
+}
+
+// beats says each second that this region is there, and notices that the other Redis has forgotten.
+func (p *pair) beats(ctx context.Context) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := p.beat(ctx)
+		if ctx.Err() == nil {
+			p.note(err)
+		}
+		pauseFor(ctx, relayRate-time.Since(began))
+	}
+}
+
+// beat is one heartbeat. Nothing is sent before the first one is answered, or to a Redis that is
+// not the other region's.
+func (p *pair) beat(ctx context.Context) error {
+	number, before, err := p.x.number(ctx)
+	if err != nil {
+		return nil // it is this region that has a trouble
+	}
+	called, cancel := CallContext(ctx, linkTimeout)
+	defer cancel()
+	name, err := regionScript.Run(called, p.client, []string{p.keys.Region()}).Text()
+	if err != nil {
+		return err
+	}
+	if name != p.name {
+		p.ready.Store(false)
+		return &regionError{name, p.keys.Region()}
+	}
+	p.mu.Lock()
+	answered := p.answered
+	p.mu.Unlock()
+	start := p.x.r.now()
+	args := append([]any{p.x.Here, number, Lease.Milliseconds(), answered}, noRecord{}.Ask()...)
+	reply, err := heartbeatScript.Run(called, p.client, []string{p.keys.Regions(), p.keys.Control(), p.keys.Regions() + ":counted"}, args...).Slice()
+	end := p.x.r.now()
+	if err != nil {
+		return err
+	}
+	if len(reply) != 9 {
+		return ErrReply
+	}
+	server, ok := parseTime(reply[0], reply[1])
+	held, ok2 := reply[2].(int64)
+	mark, ok3 := reply[4].(int64)
+	if !ok || !ok2 || !ok3 {
+		return ErrReply
+	}
+	if held > before {
+		// Another relay may have been faster. Else it was told a number that this region's Redis
+		// does not know it has given.
+		if _, before, err := p.x.number(ctx); err == nil && held > before {
+			p.x.lose()
+		}
+	}
+	p.mu.Lock()
+	turn := mark != p.mark || held < 0
+	p.mark, p.answered, p.heard = mark, number, time.Now()
+	p.offset = time.Duration(server - start - (end-start)/2)
+	p.mu.Unlock()
+	if turn {
+		p.rewind(all)
+	}
+	p.ready.Store(true)
+	return nil
+}
+
+// A regionError says that a Redis is not that of the region whose URL leads to it.
+type regionError struct{ name, key string }
+
+func (e *regionError) Error() string {
+	if e.name == "" {
+		return "the redis there belongs to no region yet; start a node with `regions` there"
+	}
+	return fmt.Sprintf("the redis there belongs to region %q; correct the URL, or delete the key %s there if that name is wrong", e.name, e.key)
+}
+
+// note logs once that a region is lost, and once that it is back.
+func (p *pair) note(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	wrong, isWrong := err.(*regionError)
+	switch {
+	case err == nil && p.lost:
+		p.lost = false
+		p.x.r.logger.Info("another region is back", zap.String("region", p.name))
+	case err != nil && !p.lost && (time.Since(p.heard) >= lostRegionAfter || isWrong && wrong.name != ""):
+		p.lost = true
+		why := redisconn.Classify(err)
+		if isWrong {
+			why = err.Error()
+		}
+		p.x.r.logger.Warn("another region is lost; until it is back, its last counts stay, and each side may admit the whole limit",
+			warning.Field(warning.RegionLost), zap.String("region", p.name), zap.String("reason", why))
+	}
+}
+
+// passes tells the other region of all that has changed, every rate.
+func (p *pair) passes(ctx context.Context) {
+	failing := false
+	for ctx.Err() == nil {
+		began := time.Now()
+		if p.ready.Load() {
+			p.checkLink()
+			failed := !p.pass(ctx)
+			if failed && !failing && ctx.Err() == nil {
+				p.rewind(back)
+			}
+			failing = failed
+		}
+		wait := p.x.Rate
+		if !p.ready.Load() {
+			wait = min(wait, calmRate)
+		}
+		pauseFor(ctx, wait-time.Since(began))
+	}
+}
+
+// checkLink goes back where connections were found closed: a failover may be the reason, and lose
+// what was answered last.
+func (p *pair) checkLink() {
+	stale := p.client.PoolStats().StaleConns
+	p.mu.Lock()
+	was := p.stale
+	p.stale = stale
+	p.mu.Unlock()
+	if stale != was {
+		p.rewind(back)
+	}
+}
+
+// pass tells the other region of what has changed since the cursors, and of what it has rejected a
+// while ago. It reports whether all was answered.
+func (p *pair) pass(ctx context.Context) (ok bool) {
+	ok = true
+	for shard := range p.x.shards() {
+		ok = p.passShard(ctx, shard) && ok
+	}
+	p.mu.Lock()
+	clear(p.sent)
+	var again []string
+	if time.Since(p.tried) >= rejectedRate {
+		again = slices.Collect(maps.Keys(p.rejected))
+		p.tried = time.Now()
+		clear(p.rejected)
+	}
+	p.mu.Unlock()
+	if p.send(ctx, again) {
+		return ok
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range again {
+		p.rejected[name] = struct{}{}
+	}
+	return false
+}
+
+func (p *pair) passShard(ctx context.Context, shard int) bool {
+	for ctx.Err() == nil {
+		p.mu.Lock()
+		after, turned := p.cursors[shard], p.turned
+		p.mu.Unlock()
+		page, err := p.x.told(ctx, p.x.r.keys.Told(shard), after, "")
+		if err != nil {
+			return false
+		}
+		if page.highest < after { // it was lost, or all is gone
+			p.mu.Lock()
+			p.cursors[shard] = 0
+			p.mu.Unlock()
+			if page.highest == 0 {
+				return true
+			}
+			continue
+		}
+		if len(page.names) == 0 {
+			return true
+		}
+		if !p.send(ctx, page.names) {
+			return false
+		}
+		p.mu.Lock()
+		if p.turned == turned {
+			p.cursors[shard] = page.last
+		}
+		p.mu.Unlock()
+		if len(page.names) < pageSize {
+			return true
+		}
+	}
+	return false
+}
+
+// hurries sends what should not wait, while calls for more of it are under way.
+func (p *pair) hurries(ctx context.Context) {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.woken:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case p.places <- struct{}{}: // more that comes meanwhile goes along
+		}
+		p.mu.Lock()
+		names := slices.Collect(maps.Keys(p.hurried))
+		clear(p.hurried)
+		late := time.Until(p.paid) > time.Second
+		p.mu.Unlock()
+		if len(names) == 0 || late || !p.ready.Load() {
+			<-p.places
+			continue // the next pass has it
+		}
+		calls.Go(func() {
+			defer func() { <-p.places }()
+			for _, b := range p.batches(names) {
+				p.batch(ctx, b, true)
+			}
+		})
+	}
+}
+
+// pay waits until the pace allows so many messages.
+func (p *pair) pay(ctx context.Context, n int, waits bool) {
+	p.mu.Lock()
+	now := time.Now()
+	if p.paid.Before(now) {
+		p.paid = now
+	}
+	wait := p.paid.Sub(now)
+	p.paid = p.paid.Add(time.Duration(n) * linkPace)
+	p.mu.Unlock()
+	if waits && wait > 0 {
+		pauseFor(ctx, wait)
+	}
+}
+
+// send sends names, a few calls at a time, and reports whether all were answered.
+func (p *pair) send(ctx context.Context, names []string) bool {
+	var calls sync.WaitGroup
+	var failed atomic.Bool
+	for _, b := range p.batches(names) {
+		if failed.Load() || ctx.Err() != nil {
+			break
+		}
+		p.places <- struct{}{}
+		calls.Go(func() {
+			defer func() { <-p.places }()
+			if !p.batch(ctx, b, false) {
+				failed.Store(true)
+			}
+		})
+	}
+	calls.Wait()
+	return !failed.Load() && ctx.Err() == nil
+}
