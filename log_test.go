@@ -53,7 +53,7 @@ func TestLineOfADenial(t *testing.T) {
 		path, _ := line["path"].(string)
 		delete(line, "path")
 		for name, want := range map[string]any{
-			"remote_ip": "127.0.0.1", "client_ip": "198.51.100.7", "method": "REPORT", "host": fmt.Sprint("localhost:", s.port), "key_digest": digest,
+			"remote_ip": "127.0.0.1", "client_ip": "198.51.100.7", "method": "REPORT", "host": fmt.Sprint("localhost:", s.port), "key_id": digest,
 			"zone": fmt.Sprint("line-", logKey), "limit": 0.,
 		} {
 			if line[name] != want {

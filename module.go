@@ -59,8 +59,8 @@ type Handler struct {
 	// don't return together. Range: 0 to 1. Default: 0.
 	Jitter float64 `json:"jitter,omitempty"`
 
-	// LogKey adds the key to log lines about denied requests, which have its digest in any case. A
-	// key may be personal data or a secret, such as an API key. Default: false.
+	// LogKey adds the key to log lines about denied requests, and to lists, which have its id in
+	// any case. A key may be personal data or a secret, such as an API key. Default: false.
 	LogKey bool `json:"log_key,omitempty"`
 
 	// SweepInterval is how often counters that no longer matter are dropped from memory. Range: 1ms

@@ -49,7 +49,7 @@ const (
 func TestChangesAtRunTime(t *testing.T) {
 	newSite(t, &App{Namespace: "run-time"}, zoneBlock("login", "limit 5/1m 20/1h")+zoneBlock("tenant", "key {http.request.header.X}\nlimit 10/1m"))
 	c := changed(t, http.MethodPost, overrides, `{"zone":"login","key":"203.0.113.9","limit":"6000/1m","for":"2h","note":"<b>beta</b>"}`)
-	if c.Nodes != 1 || c.Applied != 1 || c.Shared || c.Pending || len(c.ID) != 22 || c.Limit != "6000/1m" {
+	if c.Nodes != 1 || c.Applied != 1 || c.Shared || c.Pending || len(c.ID) != 32 || c.Limit != "6000/1m" {
 		t.Errorf("an override says %+v", c)
 	}
 	if left := time.Until(c.Until); left < time.Hour || left > 2*time.Hour {
@@ -129,7 +129,7 @@ func TestOverridesThatAreRejected(t *testing.T) {
 		{overrides, `{"key":"192.0.2.1","limit":"deny"}`, 400, `give "zone"`},
 		{overrides, `{"zone":"login","limit":"deny"}`, 400, `give "key" or "id"`},
 		{overrides, `{"zone":"login","key":"1.2.3.4","id":"x","limit":"deny"}`, 400, `give "key" or "id"`},
-		{overrides, `{"zone":"login","id":"short","limit":"deny"}`, 400, "22 letters"},
+		{overrides, `{"zone":"login","id":"short","limit":"deny"}`, 400, "an id is hex digits"},
 		{overrides, `{"zone":"login","key":"192.0.2.1"}`, 400, `give "limit"`},
 		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"many"}`, 400, "or write unlimited or deny"},
 		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"-5/1m"}`, 400, "negative"},
@@ -322,7 +322,7 @@ func checkReset(t *testing.T, s *site, override string, vips int) {
 	const key, other, vip, ofKey = "192.0.2.1", "192.0.2.2", "192.0.2.3", `{"zone":"login","key":"192.0.2.1"}`
 	s.admits(key, 6, 5)
 	s.admits(other, 2, 2)
-	if r := reset(t, ofKey); r.Forgiven != 5 || len(r.ID) != 22 || r.Stays != nil {
+	if r := reset(t, ofKey); r.Forgiven != 5 || len(r.ID) != 32 || r.Stays != nil {
 		t.Errorf("a reset says %+v, want 5 forgiven", r)
 	}
 	if status, text := ask(http.MethodPost, "/rate_limit/explain", ofKey); status != http.StatusOK || !strings.Contains(text, `"used":0`) || strings.Contains(text, "denied") {
@@ -383,7 +383,7 @@ func TestResetsThatAreRefused(t *testing.T) {
 		`{"zone":"login","key":"192.0.2.1","all":true}`:    `400 give "key", "id" or "all"`,
 		`{"zone":"login","all":true,"for":"1h"}`:           `400 the body is not what is expected: there is no "for"`,
 		`{"zone":"logn","all":true}`:                       `404 there is no zone "logn"; did you mean "login"?`,
-		`{"zone":"login","id":"short"}`:                    "400 an id has 22 letters",
+		`{"zone":"login","id":"short"}`:                    `400 id: "short" is none; an id is hex digits`,
 		`{"zone":"login","all":true,"x":"` + "\x1b" + `"}`: "400 the body is not",
 	} {
 		if status, text := ask(http.MethodPost, operate.ResetPath, body); !strings.HasPrefix(fmt.Sprint(status, " ", text), want) {

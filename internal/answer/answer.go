@@ -124,6 +124,8 @@ type Denial struct {
 	Wait time.Duration
 	// Results are what the limits decided, also those that admitted. They are not kept.
 	Results []Result
+	// Who is the key that was denied.
+	Who Who
 	// Now is when they did, in nanoseconds since the Unix epoch.
 	Now int64
 	// Fields is what the response is put together in, nil for something new.
@@ -139,13 +141,14 @@ type Denial struct {
 // wait, and that wait. The zero value is none.
 type ShadowDenial struct {
 	Zone string
+	Who  Who
 	Wait time.Duration
 }
 
 // Note takes in the denial by a zone, which is told where it has the longest wait.
-func (d *ShadowDenial) Note(zone string, wait time.Duration) {
+func (d *ShadowDenial) Note(zone string, who Who, wait time.Duration) {
 	if wait >= d.Wait {
-		*d = ShadowDenial{Zone: zone, Wait: wait}
+		*d = ShadowDenial{Zone: zone, Who: who, Wait: wait}
 	}
 }
 
@@ -156,7 +159,7 @@ func (o *Responder) WouldDeny(r *http.Request, would ShadowDenial) {
 		return
 	}
 	seconds := retryAfterSeconds(would.Wait, 0)
-	o.Events.emit(wouldDenyEvent, r, would.Zone, seconds)
+	o.Events.emit(wouldDenyEvent, r, would.Zone, would.Who, seconds)
 	if repl := reqkey.ReplacerOf(r); repl != nil && !o.NoPlaceholders {
 		repl.Set(placeholderPrefix+wouldDenyName, would.Zone)
 		repl.Set(placeholderPrefix+wouldDenyWait, seconds)
@@ -178,9 +181,9 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	}
 	repl := reqkey.ReplacerOf(r)
 	setPlaceholders(repl, d.Zone, seconds, d.Results)
-	o.Events.emit(exceededEvent, r, d.Zone, seconds)
+	o.Events.emit(exceededEvent, r, d.Zone, d.Who, seconds)
 	if d.Begins {
-		o.Events.emit(bannedEvent, r, d.Zone, seconds)
+		o.Events.emit(bannedEvent, r, d.Zone, d.Who, seconds)
 	}
 	if a.fixed {
 		if isGRPC(r) {

@@ -20,6 +20,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/standard"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 func init() {
@@ -352,11 +354,11 @@ func TestEvent(t *testing.T) {
 	r := prepared(request("/"))
 	r.RemoteAddr = "[2001:db8::1]:443"
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
-	e.emit(exceededEvent, r, "login", 12)
+	e.emit(exceededEvent, r, "login", Who{Key: []byte("k")}, 12)
 	if len(l.heard) != 1 {
 		t.Fatalf("%d events, want 1", len(l.heard))
 	}
-	for name, want := range map[string]any{"zone": "login", "wait": 12 * time.Second, "remote_ip": "2001:db8::1", "client_ip": "192.0.2.1"} {
+	for name, want := range map[string]any{"zone": "login", "key_id": keys.IDOf([]byte("k")).Short(), "key": "", "wait": 12 * time.Second, "remote_ip": "2001:db8::1", "client_ip": "192.0.2.1"} {
 		if got := l.heard[0].Data[name]; got != want {
 			t.Errorf("event data %s = %v, want %v", name, got, want)
 		}

@@ -1,8 +1,6 @@
 package answer
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -11,6 +9,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -184,7 +183,7 @@ func (l *DenialLog) Banned(r LoggedDenial, length time.Duration) {
 }
 
 // fieldsOf returns what a line shows of a denial. Text from the client is in printable ASCII and
-// bounded; of the URL it is the path alone, as queries hold secrets. The digest tells keys apart.
+// bounded; of the URL it is the path alone, as queries hold secrets. The ID tells keys apart.
 // Early data proves no address, so its line has none.
 func (l *DenialLog) fieldsOf(r LoggedDenial) []zap.Field {
 	fields := []zap.Field{zap.String("zone", l.Zone), zap.Duration("wait", r.Wait), zap.Int64("limit", r.Limit)}
@@ -202,8 +201,7 @@ func (l *DenialLog) fieldsOf(r LoggedDenial) []zap.Field {
 	if r.Key == nil {
 		return fields
 	}
-	digest := sha256.Sum256(r.Key)
-	fields = append(fields, zap.String("key_digest", hex.EncodeToString(digest[:4])))
+	fields = append(fields, zap.String("key_id", keys.IDOf(r.Key).Short()))
 	if l.Keys != nil {
 		fields = append(fields, zap.String("key", l.Keys.Text(r.Key)))
 	}

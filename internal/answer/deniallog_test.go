@@ -176,7 +176,7 @@ func TestKeyIsLoggedOnlyIfWanted(t *testing.T) {
 	l.Keys = nil
 	l.Denied(start, denialOf("secret"))
 	m := seen.All()[0].ContextMap()
-	if _, ok := m["key"]; ok || m["zone"] != "login" || m["remote_ip"] != "192.0.2.1" || m["limit"] != int64(5) || m["key_digest"] == nil {
+	if _, ok := m["key"]; ok || m["zone"] != "login" || m["remote_ip"] != "192.0.2.1" || m["limit"] != int64(5) || m["key_id"] == nil {
 		t.Errorf("logged %v", m)
 	}
 }

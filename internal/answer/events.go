@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -37,11 +38,32 @@ func NewEvents(ctx caddy.Context) (*Events, error) {
 
 // emit emits an event of one request if anyone listens. Handlers of events run within the request.
 // It may be called on nil.
-func (e *Events) emit(event string, r *http.Request, zone string, seconds int64) {
+func (e *Events) emit(event string, r *http.Request, zone string, key Who, seconds int64) {
 	if e == nil || !e.app.ShouldEmit(event) {
 		return
 	}
-	e.emitOf(event, r, map[string]any{"zone": zone, "wait": time.Duration(seconds) * time.Second, "remote_ip": "", "client_ip": ""})
+	id, text := key.names()
+	e.emitOf(event, r, map[string]any{
+		"zone": zone, "key_id": id, "key": text, "wait": time.Duration(seconds) * time.Second, "remote_ip": "", "client_ip": "",
+	})
+}
+
+// A Who is the key that an event is about: its bytes, nil for none, and the template of keys that
+// are to be shown, nil for none.
+type Who struct {
+	Key   []byte
+	Shown *reqkey.Template
+}
+
+// names are the key's ID, and its text where that is to be shown; "" for no key.
+func (w Who) names() (id, text string) {
+	if len(w.Key) == 0 {
+		return "", ""
+	}
+	if w.Shown != nil {
+		text = w.Shown.Text(w.Key)
+	}
+	return keys.IDOf(reqkey.AsProven(w.Key)).Short(), text
 }
 
 // emitOf emits an event with the addresses of a request. Early data proves none.
@@ -56,12 +78,18 @@ func (e *Events) emitOf(event string, r *http.Request, data map[string]any) {
 func (o *Responder) TellsNear() bool { return o.Events != nil && o.Events.app.ShouldEmit(nearEvent) }
 
 // Near tells that these limits are nearly spent for the key of a request.
-func (o *Responder) Near(r *http.Request, limits []Result) {
-	for i := range limits {
-		l := &limits[i]
+func (o *Responder) Near(r *http.Request, limits []NearLimit) {
+	for _, l := range limits {
+		id, text := l.Who.names()
 		o.Events.emitOf(nearEvent, r, map[string]any{
-			"zone": l.Policy.Zone, "limit": l.Limit, "remaining": l.Remaining, "window": l.Policy.Window,
+			"zone": l.Policy.Zone, "key_id": id, "key": text, "limit": l.Limit, "remaining": l.Remaining, "window": l.Policy.Window,
 			"remote_ip": "", "client_ip": "",
 		})
 	}
+}
+
+// A NearLimit is a limit that is nearly spent for a key.
+type NearLimit struct {
+	*Result
+	Who Who
 }

@@ -63,7 +63,9 @@ type stripe struct {
 	bans map[ID]entry
 	// unsent names those that are to be sent. It may name some that are not, or that are over.
 	unsent []ID
-	_      [24]byte
+	// texts are those of keys, for whoever lists bans. Nobody else needs them.
+	texts map[ID]string
+	_     [16]byte
 }
 
 // A Register holds the bans of a zone. The zero value has room for none. It is safe for concurrent
@@ -151,6 +153,7 @@ func (r *Register) reclaim(st *stripe, now int64) bool {
 // drop forgets a ban. The lock of its stripe is held.
 func (r *Register) drop(st *stripe, id ID) {
 	delete(st.bans, id)
+	delete(st.texts, id)
 	r.held.Add(-1)
 }
 
@@ -196,7 +199,7 @@ func (r *Register) Sweep(now int64) {
 // fit gives memory back: a map keeps what it once took.
 func (st *stripe) fit() {
 	if len(st.bans) == 0 {
-		st.bans, st.unsent = nil, st.unsent[:0:0]
+		st.bans, st.texts, st.unsent = nil, nil, st.unsent[:0:0]
 		return
 	}
 	smaller := make(map[ID]entry, len(st.bans))

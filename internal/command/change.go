@@ -33,28 +33,43 @@ func (c *change) setKey(text string) {
 
 func override() *cobra.Command {
 	var c change
+	var file string
 	cmd := &cobra.Command{
 		Use:   "override <zone> <key> <rate>|<n>|unlimited|deny",
 		Short: "Gives one key another limit, on all nodes",
 		Long: `
-Gives one key of a zone another limit for a while, on all nodes that share
-their counts. A rate such as 6000/1m replaces the limit with that window, a
-number the only limit of the zone. With unlimited all its requests are admitted
-and none is counted; with deny all are answered with 403.
+Gives one key of a zone another limit, on all nodes that share their counts. A rate
+such as 6000/1m replaces the limit with that window; a number alone replaces the
+only limit of the zone. With unlimited, all its requests are admitted and none is
+counted; with deny, all are answered with 403.
 
-The key is written as a log line shows it: an address, or the values of the
-zone's key with what stands between them.`,
+Write the key as the log shows it: an address, or the values of the zone's key with
+what stands between them. With --id, write its id or the first digits of it.
+
+With --file, many keys get their limits in one change: all of them, or none if a line
+is wrong. The columns are key, limit and note, or those that a first line names: key,
+id, limit, for, note.`,
 		Example: `  caddy rate-limit override api 203.0.113.9 6000/1m --for 24h --note "ticket 4711"
-  caddy rate-limit override api 203.0.113.9 --remove`,
-		Args: cobra.RangeArgs(2, 3),
+  caddy rate-limit override api 203.0.113.9 --remove
+  caddy rate-limit override api --file customers.csv --for forever`,
+		Annotations:       guide("operate.md#give-one-key-another-limit"),
+		Args:              cobra.RangeArgs(1, 3),
+		ValidArgsFunction: thenOneOf(2, control.Unlimited, control.Deny),
 	}
 	cmd.Flags().StringVar(&c.For, "for", "", "How long it holds, such as 24h or 7d, or forever (default 24h)")
-	cmd.Flags().StringVar(&c.Note, "note", "", "Why, for the log and the status")
-	cmd.Flags().BoolVar(&c.byID, "id", false, "The key is given by its id, as the status shows it")
-	cmd.Flags().BoolVar(&c.remove, "remove", false, "Take the override back")
+	cmd.Flags().StringVar(&c.Note, "note", "", "Why, for the log and the lists")
+	cmd.Flags().BoolVar(&c.byID, "id", false, "The key is given by its id, or the first digits of it")
+	cmd.Flags().BoolVar(&c.remove, "remove", false, "Remove the override")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "Set the overrides of this CSV file, - for standard input")
 	cmd.RunE = run(func(client client, p printer, args []string) error {
-		if c.remove != (len(args) == 2) {
-			return errors.New("give zone, key and limit, or zone, key and --remove")
+		if file != "" {
+			if len(args) != 1 || c.remove || c.byID {
+				return errors.New("--file takes a zone and nothing else but --for and --note")
+			}
+			return p.overrideAll(client, file, operate.BulkRequest{Zone: args[0], For: c.For, Note: c.Note})
+		}
+		if len(args) == 1 || c.remove != (len(args) == 2) {
+			return errors.New("give a zone, a key and a limit; or a zone, a key and --remove; or a zone and --file")
 		}
 		c.Zone = args[0]
 		c.setKey(args[1])
@@ -69,23 +84,29 @@ zone's key with what stands between them.`,
 func enforce() *cobra.Command {
 	var c change
 	cmd := &cobra.Command{
-		Use:   "enforce <zone>|--all <share>|off",
+		Use:   "enforce <zone>|--all <share>|on|off",
 		Short: "Enforces a zone, or all, for a share of the keys, on all nodes",
 		Long: `
-Enforces a zone for a share of its keys, on all nodes that share their counts:
-25% or 0.25 for a quarter of them, off for none. Who is left out is counted as
-ever and not denied; raising the share keeps those that were in.
+Enforces a zone for a share of its keys, on all nodes that share their counts: 25% or
+0.25 for a quarter of them, on for all, off for none. Other keys are still counted but
+never denied. A larger share keeps the keys that were in.
 
-'--all off' is the switch for when limits do harm: nobody is denied any more.`,
+'on' and 100% hold until they are changed. Anything else ends after an hour, unless
+--for says otherwise: then the configuration applies again.
+
+'--all off' is for an emergency: nobody is denied any more.`,
 		Example: `  caddy rate-limit enforce api 25% --for 6h
+  caddy rate-limit enforce api on
   caddy rate-limit enforce --all off --for 15m --note "incident 12"
   caddy rate-limit enforce --all --remove`,
-		Args: cobra.MaximumNArgs(2),
+		Annotations:       guide("operate.md#enforce-a-zone-for-some-keys-or-for-none"),
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: thenOneOf(1, "on", "off", "5%", "25%", "50%"),
 	}
-	cmd.Flags().StringVar(&c.For, "for", "", "How long it holds, such as 15m or 7d, or forever (default 1h)")
-	cmd.Flags().StringVar(&c.Note, "note", "", "Why, for the log and the status")
+	cmd.Flags().StringVar(&c.For, "for", "", "How long it holds, such as 15m or 7d, or forever (default 1h; of 100% forever)")
+	cmd.Flags().StringVar(&c.Note, "note", "", "Why, for the log and the lists")
 	cmd.Flags().BoolVar(&c.All, "all", false, "All zones")
-	cmd.Flags().BoolVar(&c.remove, "remove", false, "Go by the configuration again")
+	cmd.Flags().BoolVar(&c.remove, "remove", false, "Apply the configuration again")
 	cmd.RunE = run(func(client client, p printer, args []string) error {
 		if !c.All && len(args) > 0 {
 			c.Zone, args = args[0], args[1:]
@@ -94,7 +115,10 @@ ever and not denied; raising the share keeps those that were in.
 			return errors.New("give a zone or --all, and a share or --remove")
 		}
 		if !c.remove {
-			share, err := config.ParseEnforcement(args[0])
+			share, err := 1.0, error(nil)
+			if args[0] != "on" {
+				share, err = config.ParseEnforcement(args[0])
+			}
 			if err != nil {
 				return err
 			}
@@ -108,8 +132,8 @@ ever and not denied; raising the share keeps those that were in.
 // change asks for a change and prints what came of it.
 func (p printer) change(client client, path string, c change) error {
 	method := http.MethodPost
-	if c.remove {
-		method = http.MethodDelete
+	if c.By = operator(); c.remove {
+		method, c.By = http.MethodDelete, ""
 	}
 	return changed(p, client, method, path, c, func(done operate.Changed) (control.Outcome, bool, []string) {
 		return done.Outcome, done.Pending, []string{fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done))}
@@ -118,7 +142,7 @@ func (p printer) change(client client, path string, c change) error {
 
 // changed asks for a change and prints the answer: with --json as it came, and else as the lines of
 // describe. It returns an error where some node has not applied it.
-func changed[T any](p printer, client client, method, path string, c change, describe func(T) (o control.Outcome, pending bool, lines []string)) error {
+func changed[T any](p printer, client client, method, path string, c any, describe func(T) (o control.Outcome, pending bool, lines []string)) error {
 	text, err := client.ask(method, path, c)
 	if err != nil {
 		return err
@@ -148,11 +172,13 @@ func what(c change, done operate.Changed) string {
 	zone := cmp.Or(done.Zone, allZones)
 	switch {
 	case done.Removed && c.name != "":
-		return fmt.Sprintf("%s: no override for %s any more", zone, c.name)
+		return fmt.Sprintf("%s: removed the override for %s", zone, c.name)
 	case done.Removed:
 		return zone + ": enforced as configured"
 	case done.Share != nil && *done.Share == 0:
 		return zone + ": not enforced"
+	case done.Share != nil && *done.Share == 1:
+		return zone + ": enforced for all keys"
 	case done.Share != nil:
 		return fmt.Sprintf("%s: enforced for %s of the keys", zone, percent(*done.Share))
 	}
@@ -171,7 +197,11 @@ func (p printer) until(done operate.Changed) string {
 	if done.Removed {
 		return ""
 	}
-	return ", ends " + strings.TrimSuffix(p.ends(done.EntryState), " (redis does not know yet)")
+	ends := p.endsAt(done.Until)
+	if ends == "never" {
+		return ", until it is changed"
+	}
+	return ", ends " + ends
 }
 
 // missing says who has not applied a change.

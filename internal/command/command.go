@@ -23,7 +23,7 @@ import (
 )
 
 // commands are those below rate-limit.
-var commands = []func() *cobra.Command{status, topCommand, explainCommand, reset, override, enforce, simulateCommand}
+var commands = []func() *cobra.Command{status, nodes, topCommand, bans, overrides, explainCommand, reset, override, enforce, simulateCommand, version}
 
 // RateLimit is the command with all that are below it.
 func RateLimit() caddycmd.Command {
@@ -50,10 +50,18 @@ Exit codes: 0 done, 1 failed, 2 done in part, as some node has not answered yet.
 			for _, c := range commands {
 				cmd.AddCommand(c())
 			}
-			cmd.RunE = unknown
+			cmd.Annotations, cmd.RunE = guide("operate.md"), unknown
+			cmd.SetHelpTemplate(helpTemplate)
 		},
 	}
 }
+
+// helpTemplate is as cobra has it, with the page about the command below.
+const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
+
+{{end}}{{if or .Runnable .HasSubCommands}}{{.UsageString}}{{end}}{{with index .Annotations "guide"}}
+Guide: {{.}}
+{{end}}`
 
 // unknown is what happens without a command below rate-limit, or with one that is not there.
 func unknown(cmd *cobra.Command, args []string) error {
@@ -83,7 +91,8 @@ const (
 func run(f func(c client, p printer, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return caddycmd.WrapCommandFuncForCobra(func(flags caddycmd.Flags) (int, error) {
-			err := f(clientOf(flags), printer{out: cmd.OutOrStdout(), now: time.Now, json: flags.Bool("json")}, args)
+			out := cmd.OutOrStdout()
+			err := f(clientOf(flags), printer{out: out, now: time.Now, json: flags.Bool("json"), colors: takesColors(out)}, args)
 			switch {
 			case errors.Is(err, errInPart), errors.Is(err, errTooMany):
 				return exitInPart, clean(err)
@@ -140,7 +149,7 @@ func (c client) ask(method, path string, body any) ([]byte, error) {
 	case a := <-answers:
 		return a.text, a.err
 	case <-time.After(c.timeout):
-		return nil, fmt.Errorf("the admin endpoint at %s has not answered within %v; it may have made the change for all that", address, c.timeout)
+		return nil, fmt.Errorf("the admin endpoint at %s has not answered within %v; the change may still have been applied", address, c.timeout)
 	}
 }
 
@@ -155,8 +164,19 @@ func request(address, method, path string, body any) ([]byte, error) {
 	}
 	response, err := caddycmd.AdminAPIRequest(address, method, path, http.Header{}, reader)
 	if err != nil {
-		return nil, err
+		return nil, sentenceOf(err)
 	}
 	defer response.Body.Close()
 	return io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+}
+
+// sentenceOf is what the endpoint says is wrong, without the JSON and the status around it.
+func sentenceOf(err error) error {
+	var answer struct{ Error string }
+	if at := strings.Index(err.Error(), "{"); at >= 0 {
+		if json.NewDecoder(strings.NewReader(err.Error()[at:])).Decode(&answer) == nil && answer.Error != "" {
+			return errors.New(answer.Error)
+		}
+	}
+	return err
 }

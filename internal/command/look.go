@@ -2,6 +2,7 @@ package command
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -22,37 +23,50 @@ func explainCommand() *cobra.Command {
 	var headers []string
 	var id bool
 	var cost int64
+	var ip string
 	cmd := &cobra.Command{
-		Use:   "explain <url> | <zone> <key>",
-		Short: "Says what would become of a request, and consumes nothing",
+		Use:   "explain <url> | <zone> <key> | --ip <address>",
+		Short: "Shows how a request would be decided, without counting it",
 		Long: `
-Says what the node that is asked would do with a request, or with the next one
-of a key: which zones limit it and which matcher leaves it out, its keys, and
-how each limit stands. Nothing is counted, neither here nor in Redis.
+Shows how the node that is asked would decide a request, or the next one of a key or
+of an address: which zones limit it, which matcher leaves it out, its keys, and how
+each limit stands. Nothing is counted, neither here nor in Redis.
 
-Handlers before rate_limit that could change the request or answer it are not
-run, and named. Only what sets variables, headers or the path is run.`,
-		Example: `  caddy rate-limit explain https://example.com/login -X POST --remote-ip 203.0.113.9
-  caddy rate-limit explain api 203.0.113.9`,
-		Args: cobra.RangeArgs(1, 2),
+Handlers before rate_limit that could change the request or answer it are not run,
+and named. Only those that set variables, headers or the path are run.
+
+With --ip and no URL, all zones are asked that count by the client's address.`,
+		Example: `  caddy rate-limit explain https://example.com/login -X POST --ip 203.0.113.9
+  caddy rate-limit explain api 203.0.113.9
+  caddy rate-limit explain --ip 203.0.113.9`,
+		Annotations:       guide("operate.md#ask-what-would-happen-to-a-request"),
+		Args:              cobra.MaximumNArgs(2),
+		ValidArgsFunction: completeZone,
 	}
 	cmd.Flags().StringVarP(&q.Method, "request", "X", "", "The method (default GET)")
 	cmd.Flags().StringArrayVarP(&headers, "header", "H", nil, "A header such as 'X-Plan: gold', as often as needed")
-	cmd.Flags().StringVar(&q.RemoteIP, "remote-ip", "", "The address that the connection comes from (default 127.0.0.1)")
-	cmd.Flags().BoolVar(&id, "id", false, "The key is given by its id, as top shows it")
+	cmd.Flags().StringVar(&ip, "ip", "", "The address that the connection comes from (default 127.0.0.1)")
+	cmd.Flags().StringVar(&ip, "remote-ip", "", "")
+	_ = cmd.Flags().MarkHidden("remote-ip") // it is there: a second name
+	cmd.Flags().BoolVar(&id, "id", false, "The key is given by its id, or the first digits of it")
 	cmd.Flags().Int64Var(&cost, "cost", 0, "What the request of a key takes, where the zone has a cost (default what one without a number takes)")
 	cmd.RunE = run(func(c client, p printer, args []string) (err error) {
 		if cmd.Flags().Changed("cost") {
 			q.Cost = &cost
 		}
-		if len(args) == 2 {
+		switch {
+		case len(args) == 2 && ip == "":
 			if q.Zone = args[0]; id {
 				q.ID = args[1]
 			} else {
 				q.Key = &args[1]
 			}
-		} else if q.URL = args[0]; id || !strings.Contains(q.URL, "://") {
-			return errors.New("give a URL with its scheme, like https://example.com/login, or a zone and a key")
+		case len(args) == 1 && !id && strings.Contains(args[0], "://"):
+			q.URL, q.RemoteIP = args[0], ip
+		case len(args) == 0 && ip != "" && !id:
+			q.IP = ip
+		default:
+			return errors.New("give a URL with its scheme, like https://example.com/login; a zone and a key; or --ip and an address")
 		}
 		if q.Headers, err = headersOf(headers); err != nil {
 			return err
@@ -92,13 +106,22 @@ func (p printer) explain(c client, q operate.Question) error {
 
 // site adds what would become of a request.
 func (b *page) site(site operate.ExplainedSite) {
-	b.line("Server %s takes the client for %s.", site.Server, site.ClientIP)
-	if len(site.Handlers) == 0 {
-		b.line("The request comes to no rate_limit.")
+	switch {
+	case site.Server == "" && len(site.Handlers) == 0:
+		b.line("No zone counts by the client's address.")
+	case site.Server != "":
+		b.line("Server %s takes the client for %s.", site.Server, site.ClientIP)
+		if len(site.Handlers) == 0 {
+			b.line("The request comes to no rate_limit.")
+		}
 	}
-	for _, h := range site.Handlers {
+	for i, h := range site.Handlers {
+		if site.Server != "" && len(site.Handlers) > 1 {
+			b.line("")
+			b.line("Handler %d of %d:", i+1, len(site.Handlers))
+		}
 		if len(h.NotRun) > 0 {
-			b.line("Before rate_limit these were not run: %s.", strings.Join(h.NotRun, ", "))
+			b.line("Not run before rate_limit: %s.", strings.Join(h.NotRun, ", "))
 		}
 		b.handler(h.Explained)
 	}
@@ -117,11 +140,11 @@ func (b *page) handler(h operate.Explained) {
 		text += ", after " + length(h.Delay) + " in a queue"
 	}
 	b.line("The request is %s.", text)
-	rows := [][]string{{"ZONE", "DECISION", "KEY", "LIMIT", "COST", "USED", "REMOTE", "LEFT", "WAIT", ""}}
+	rows := [][]string{{"ZONE", "DECISION", "KEY", "LIMIT", "COST", "USED", "REMOTE", "LEFT", "WAIT", "REASON"}}
 	costs := false
 	for _, z := range h.Zones {
 		costs = costs || z.Cost != nil
-		key, notes := cmp.Or(z.Key, z.ID), notesOf(z)
+		key, notes := cmp.Or(z.Key, shortID(z.ID)), notesOf(z)
 		if len(z.Limits) == 0 {
 			rows = append(rows, []string{z.Zone, z.Decision.String(), key, "", "", "", "", "", "", notes})
 		}
@@ -148,7 +171,7 @@ func notesOf(z operate.ExplainedZone) string {
 	notes := slices.Clone(z.Mismatch)
 	for i, m := range notes {
 		if !strings.Contains(m, " ") { // a matcher
-			notes[i] = m + " does not match"
+			notes[i] = "matcher " + m + " does not match"
 		}
 		if m == operate.Except {
 			notes[i] = "excepted"
@@ -197,45 +220,58 @@ func topCommand() *cobra.Command {
 	q := url.Values{}
 	var by string
 	var n int
-	var watch bool
+	var watch, banned bool
 	cmd := &cobra.Command{
 		Use:   "top [<zone>]",
 		Short: "Shows the keys that have spent the most",
 		Long: `
-Shows the keys of a zone, or of all, that have spent the most lately, as far as
-the node that is asked knows. Keys are shown by their ids; with log_key their
-text follows once they have come again.
+Shows the keys of a zone, or of all, that have spent the most lately, as far as the
+node that is asked knows. Keys are shown by their ids; with log_key, the key itself
+is shown once another request has come with it.
 
-By asked or denied are the keys of zones that sync at an interval: elsewhere a
-node doesn't count by key what it denies.`,
+Asked and denied are known in zones that sync at an interval: elsewhere a node does
+not count by key what it denies.`,
 		Example: `  caddy rate-limit top api --by denied
+  caddy rate-limit top login --banned
   caddy rate-limit top --watch`,
-		Args: cobra.MaximumNArgs(1),
+		Annotations:       guide("operate.md#see-who-spends-the-most-and-which-nodes-there-are"),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeZone,
 	}
-	cmd.Flags().StringVar(&by, "by", "used", "What the most of is shown: used, asked or denied")
-	cmd.Flags().IntVarP(&n, "number", "n", operate.TopKeys, "How many keys of each limit are shown")
+	cmd.Flags().StringVar(&by, "by", "used", "Sort by used, asked or denied")
+	cmd.Flags().IntVarP(&n, "number", "n", operate.TopKeys, "How many keys of each limit to show")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Show them again every two seconds")
+	cmd.Flags().BoolVar(&banned, "banned", false, "Only keys that are banned")
+	completeFlag(cmd, "by", "used", "asked", "denied")
 	cmd.RunE = run(func(c client, p printer, args []string) error {
 		q.Set("by", by)
 		q.Set("n", strconv.Itoa(n))
 		if len(args) > 0 {
 			q.Set("zone", args[0])
 		}
-		for {
-			if err := p.top(c, q); err != nil || !watch {
-				return err
-			}
-			select {
-			case <-cmd.Context().Done():
-				return nil
-			case <-time.After(2 * time.Second):
-			}
-			if _, err := fmt.Fprintln(p.out); err != nil {
-				return err
-			}
+		if banned {
+			q.Set("banned", "true")
 		}
+		return p.watch(cmd.Context(), watch, func() error { return p.top(c, q) })
 	})
 	return cmd
+}
+
+// watch shows something, where it is watched every two seconds until the context ends.
+func (p printer) watch(ctx context.Context, again bool, show func() error) error {
+	for {
+		if err := show(); err != nil || !again {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(2 * time.Second):
+		}
+		if _, err := fmt.Fprintln(p.out); err != nil {
+			return err
+		}
+	}
 }
 
 // top asks and prints.
@@ -245,13 +281,13 @@ func (p printer) top(c client, q url.Values) error {
 
 // keys shows the keys that have spent the most.
 func (p printer) keys(all []operate.Top) error {
-	rows := [][]string{{"ZONE", "LIMIT", "ID OF THE KEY", "USED", "ASKED", "DENIED", "KEY"}}
-	bans := [][]string{{"BANNED IN", "ID OF THE KEY", "ENDS"}}
+	rows := [][]string{{"ZONE", "LIMIT", "ID", "USED", "ASKED", "DENIED", "KEY"}}
+	bans := [][]string{{"BANNED IN", "ID", "KEY", "ENDS"}}
 	for _, t := range all {
 		for _, k := range t.Keys {
-			rows = append(rows, []string{t.Zone, limitText(t.Limit, t.Window, t.Concurrent), k.ID, number(k.Used), known(k.Asked), known(k.Denied), k.Key})
+			rows = append(rows, []string{t.Zone, limitText(t.Limit, t.Window, t.Concurrent), shortID(k.ID), number(k.Used), known(k.Asked), known(k.Denied), k.Key})
 			if k.BannedUntil != nil {
-				bans = append(bans, []string{t.Zone, k.ID, p.in(*k.BannedUntil)})
+				bans = append(bans, []string{t.Zone, shortID(k.ID), k.Key, p.in(*k.BannedUntil)})
 			}
 		}
 	}

@@ -19,13 +19,13 @@ func TestExplanationsArePrinted(t *testing.T) {
 	}{
 		"site": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[{"not_run":["authentication","encode"],"decision":"denied","zone":"login","wait":12.5,"zones":[
 			{"zone":"api","decision":"skipped","mismatch":["path","method"]},
-			{"zone":"login","decision":"denied","key":"203.0.113.9","id":"AAECAwQFBgcICQoLDA0ODw","limits":[
+			{"zone":"login","decision":"denied","key":"203.0.113.9","id":"000102030405060708090a0b0c0d0e0f","limits":[
 				{"limit":5,"window":"1m","used":5,"remote":2,"remaining":0,"after":0,"decision":"denied","wait":12.5},
 				{"limit":50,"window":"1d","used":5,"remote":2,"remaining":45,"after":45,"decision":"admitted"}]},
 			{"zone":"try","decision":"would_deny","shadow":true,"key":"\u001b[31mred\u001b[0m","id":"x","override":"10/1m","limits":[
 				{"limit":10,"window":"1m","used":10,"remaining":0,"after":0,"decision":"would_deny","wait":3}]}]}]}`},
 		"site_none": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[]}`},
-		"key": {operate.Question{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","id":"AAECAwQFBgcICQoLDA0ODw","limits":[
+		"key": {operate.Question{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","id":"000102030405060708090a0b0c0d0e0f","limits":[
 			{"limit":1,"window":"1s","used":2,"remote":0,"remaining":3,"after":2,"decision":"admitted"}]}]}`},
 		"cost": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[{"decision":"too_large","zone":"tokens","zones":[
 			{"zone":"tokens","decision":"too_large","key":"alice","cost":12000,"limits":[{"limit":10000,"window":"1m","used":500,"remote":0,"remaining":9500,"after":9500,"decision":"too_large"}]},
@@ -44,9 +44,9 @@ func TestExplanationsArePrinted(t *testing.T) {
 func TestTopIsPrinted(t *testing.T) {
 	for name, answer := range map[string]string{
 		"keys": `[{"zone":"api","limit":100,"window":"1m","keys":[
-			{"id":"AAECAwQFBgcICQoLDA0ODw","key":"203.0.113.9","used":100,"asked":180,"denied":80},
-			{"id":"EBESExQVFhcYGRobHB0eHw","key":"a\nb\u202e","used":7,"asked":7,"denied":0}]},
-			{"zone":"local","limit":5,"window":"1h","keys":[{"id":"ICEiIyQlJicoKSorLC0uLw","used":5}]}]`,
+			{"id":"000102030405060708090a0b0c0d0e0f","key":"203.0.113.9","used":100,"asked":180,"denied":80},
+			{"id":"101112131415161718191a1b1c1d1e1f","key":"a\nb\u202e","used":7,"asked":7,"denied":0}]},
+			{"zone":"local","limit":5,"window":"1h","keys":[{"id":"202122232425262728292a2b2c2d2e2f","used":5}]}]`,
 		"none": `[{"zone":"api","limit":100,"window":"1m","keys":[]}]`,
 	} {
 		c, _ := endpoint(t, http.StatusOK, answer)
@@ -69,8 +69,10 @@ func TestWhatLookingAsks(t *testing.T) {
 			`POST /rate_limit/explain {"method":"POST","url":"https://example.com/a","remote_ip":"203.0.113.9","headers":{"X-A":["b","c"]}}`,
 		},
 		{[]string{"explain", "api", "203.0.113.9", "--cost", "0"}, `POST /rate_limit/explain {"zone":"api","key":"203.0.113.9","cost":0}`},
+		{[]string{"explain", "http://a/", "--ip", "203.0.113.9"}, `POST /rate_limit/explain {"url":"http://a/","remote_ip":"203.0.113.9"}`},
+		{[]string{"explain", "--ip", "203.0.113.9"}, `POST /rate_limit/explain {"ip":"203.0.113.9"}`},
 		{[]string{"explain", "api", "203.0.113.9"}, `POST /rate_limit/explain {"zone":"api","key":"203.0.113.9"}`},
-		{[]string{"explain", "api", "AAECAwQFBgcICQoLDA0ODw", "--id"}, `POST /rate_limit/explain {"zone":"api","id":"AAECAwQFBgcICQoLDA0ODw"}`},
+		{[]string{"explain", "api", "000102030405060708090a0b0c0d0e0f", "--id"}, `POST /rate_limit/explain {"zone":"api","id":"000102030405060708090a0b0c0d0e0f"}`},
 	} {
 		if _, err := execute(t, c, test.args...); err != nil || *asked != test.want {
 			t.Errorf("%v asks %s (%v), want %s", test.args, *asked, err, test.want)
@@ -81,7 +83,7 @@ func TestWhatLookingAsks(t *testing.T) {
 		t.Errorf("top asks %s, %v", *asked, err)
 	}
 	*asked = ""
-	for _, args := range [][]string{{"explain", "/login"}, {"explain", "http://a/", "-H", "nonsense"}, {"explain"}, {"top", "a", "b"}} {
+	for _, args := range [][]string{{"explain", "/login"}, {"explain", "http://a/", "-H", "nonsense"}, {"explain"}, {"explain", "api", "k", "--ip", "203.0.113.9"}, {"explain", "--id", "--ip", "203.0.113.9"}, {"top", "a", "b"}} {
 		if _, err := execute(t, c, args...); err == nil || *asked != "" {
 			t.Errorf("%v: %v, and it asks %q", args, err, *asked)
 		}

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -12,6 +15,7 @@ import (
 	"unicode"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
 )
 
 // printer writes what a command shows.
@@ -19,6 +23,36 @@ type printer struct {
 	out  io.Writer
 	now  func() time.Time
 	json bool
+	// colors is set for a terminal that shows them.
+	colors bool
+}
+
+// takesColors reports whether colors may be written: to a terminal, unless somebody wants none.
+func takesColors(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// decided are the cells of tables, and the ends of sentences, that have a color.
+var decided = regexp.MustCompile(`(?m)(^|  |is )(admitted|denied|banned|barred|too_large|unavailable|would_deny|shadow)(  |\.| by |,|$)`)
+
+// colored gives decisions a color: green, red, and yellow for what denies nobody.
+func colored(text string) string {
+	return decided.ReplaceAllStringFunc(text, func(s string) string {
+		m := decided.FindStringSubmatch(s)
+		color := "31"
+		switch m[2] {
+		case "admitted":
+			color = "32"
+		case "would_deny", "shadow":
+			color = "33"
+		}
+		return m[1] + "\x1b[" + color + "m" + m[2] + "\x1b[0m" + m[3]
+	})
 }
 
 // printable escapes what could drive a terminal, or pass for something else there.
@@ -71,7 +105,11 @@ func (p printer) raw(text []byte) error {
 
 // print writes a page.
 func (p printer) print(b *page) error {
-	_, err := b.WriteTo(p.out)
+	text := b.String()
+	if p.colors {
+		text = colored(text)
+	}
+	_, err := io.WriteString(p.out, text)
 	return err
 }
 
@@ -83,17 +121,21 @@ func (b *page) line(format string, args ...any) {
 	b.WriteString(printable(fmt.Sprintf(format, args...)) + "\n")
 }
 
-// table adds rows in columns, the first one being the heads. Without any other it adds nothing.
+// table adds rows in columns, the first one being the heads. Columns without a cell are left out.
+// Without any other row it adds nothing.
 func (b *page) table(rows [][]string) {
 	if len(rows) < 2 {
 		return
 	}
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
+		var cells []string
 		for i, cell := range row {
-			row[i] = printable(cell)
+			if slices.ContainsFunc(rows[1:], func(r []string) bool { return r[i] != "" }) {
+				cells = append(cells, printable(cell))
+			}
 		}
-		fmt.Fprintln(w, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+		fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 	}
 	w.Flush()
 }
@@ -115,6 +157,22 @@ func rounded(d time.Duration) time.Duration {
 		return d.Round(time.Minute)
 	}
 	return d.Round(time.Second)
+}
+
+// since says how long a time is past, "" for none.
+func (p printer) since(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return p.ago(t)
+}
+
+// endsAt says when something ends.
+func (p printer) endsAt(t time.Time) string {
+	if t.Sub(p.now()) > control.Forever-365*24*time.Hour {
+		return "never"
+	}
+	return p.in(t)
 }
 
 func percent(share float64) string { return strconv.FormatFloat(share*100, 'f', -1, 64) + "%" }

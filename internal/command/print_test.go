@@ -22,6 +22,8 @@ import (
 
 var update = flag.Bool("update", false, "write what is printed into the goldens")
 
+func init() { operator, between = func() string { return "" }, 0 }
+
 // noon is the time of the goldens.
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
@@ -63,7 +65,7 @@ func TestStatusIsPrinted(t *testing.T) {
 			t.Fatal(err)
 		}
 		var b bytes.Buffer
-		if err := (printer{out: &b, now: func() time.Time { return noon }}).status(s); err != nil {
+		if err := (printer{out: &b, now: func() time.Time { return noon }}).status(s, &decisions{map[string]operate.Decided{}, noon.Add(-2 * time.Second)}); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, strings.TrimSuffix(filepath.Base(path), ".json")+".golden", b.String())
@@ -122,13 +124,17 @@ func execute(t *testing.T, c client, args ...string) (out string, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return executeRaw(slices.Concat([]string{"rate-limit"}, args, []string{"--address", address}))
+}
+
+func executeRaw(args []string) (out string, err error) {
 	cmd, limit := &cobra.Command{Use: "caddy", SilenceUsage: true, SilenceErrors: true}, &cobra.Command{Use: "rate-limit"}
 	RateLimit().CobraFunc(limit)
 	cmd.AddCommand(limit)
 	var b bytes.Buffer
 	cmd.SetOut(&b)
 	cmd.SetErr(&b)
-	cmd.SetArgs(slices.Concat([]string{"rate-limit"}, args, []string{"--address", address}))
+	cmd.SetArgs(args)
 	err = cmd.Execute()
 	return b.String(), err
 }
@@ -157,6 +163,8 @@ func TestWhatCommandsAsk(t *testing.T) {
 		"override api 203.0.113.9 --remove":                     `DELETE /rate_limit/overrides {"zone":"api","key":"203.0.113.9"}`,
 		"reset login 203.0.113.9":                               `POST /rate_limit/reset {"zone":"login","key":"203.0.113.9"}`,
 		"reset login --all":                                     `POST /rate_limit/reset {"zone":"login","all":true}`,
+		"enforce api on":                                        `POST /rate_limit/enforcement {"zone":"api","share":1}`,
+		"reset login 2ca8bc42 --id":                             `POST /rate_limit/reset {"zone":"login","id":"2ca8bc42"}`,
 		"enforce api 25%":                                       `POST /rate_limit/enforcement {"zone":"api","share":0.25}`,
 		"enforce api off --for 1h":                              `POST /rate_limit/enforcement {"zone":"api","share":0,"for":"1h"}`,
 		"enforce --all off":                                     `POST /rate_limit/enforcement {"all":true,"share":0}`,
@@ -176,11 +184,11 @@ func TestWhatCommandsAsk(t *testing.T) {
 func TestCommandsThatFail(t *testing.T) {
 	for line, want := range map[string]string{
 		"statsu":                      "did you mean status?",
-		"reload":                      "there are enforce, explain, override, reset, simulate, status, top",
+		"reload":                      "there are bans, enforce, explain, nodes, override, overrides, reset, simulate, status, top, version",
 		"status api":                  "it takes",
 		"reset login":                 "--all",
 		"reset login k --all":         "--all",
-		"override api":                "between 2 and 3",
+		"override api":                "give a zone, a key and a limit",
 		"override api 203.0.113.9":    "--remove",
 		"override api k 5 --remove":   "--remove",
 		"enforce api":                 "--remove",

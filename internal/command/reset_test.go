@@ -17,7 +17,11 @@ func TestAResetIsPrinted(t *testing.T) {
 			t.Errorf("reset prints %q, %v, want %q", out, err, want)
 		}
 	}
-	c, _ := endpoint(t, http.StatusOK, `{"zone":"login","forgiven":8,"nodes":3,"applied":2,"shared":true,"missing":[{"name":"web3/88","heard":"2026-05-01T12:00:00Z"}]}`)
+	c, _ := endpoint(t, http.StatusOK, `{"zone":"login","unknown":true,"nodes":3,"applied":3,"shared":true}`)
+	if out, err := execute(t, c, "reset", "login", "203.0.113.9"); err == nil || out != "" || !strings.Contains(err.Error(), "no node counts the key 203.0.113.9") {
+		t.Errorf("a key that nobody counts comes out as %q, %v", out, err)
+	}
+	c, _ = endpoint(t, http.StatusOK, `{"zone":"login","forgiven":8,"nodes":3,"applied":2,"shared":true,"missing":[{"name":"web3/88","heard":"2026-05-01T12:00:00Z"}]}`)
 	if out, err := execute(t, c, "reset", "login", "--all"); err == nil || !strings.Contains(err.Error(), "web3/88") || !strings.Contains(out, "reset all keys on 2 of 3 nodes") {
 		t.Errorf("a missing node comes out as %q, %v", out, err)
 	}

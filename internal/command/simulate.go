@@ -12,6 +12,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/simulate"
@@ -37,10 +38,10 @@ func simulateCommand() *cobra.Command {
 	var s simulation
 	cmd := &cobra.Command{
 		Use:   "simulate --limit <rate> | --config <file>  <log>...|-",
-		Short: "Says whom limits would deny, by your own access log",
+		Short: "Shows which clients a limit would have denied, from an access log",
 		Long: `
-Replays access logs against limits, by the code that decides on real requests
-at the times of the log, and says whom they would have denied. No Caddy needs
+Replays access logs against limits, at the times of the log and with the code that
+decides real requests, and shows which clients they would have denied. No Caddy needs
 to run, and nothing is connected to.
 
 The limits are those of --limit, for each client's address, or those of a
@@ -55,7 +56,8 @@ Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 		Example: `  caddy rate-limit simulate --limit 100/1m /var/log/caddy/access*.log*
   caddy rate-limit simulate --config Caddyfile --zone login access.log.gz
   zcat *.gz | caddy rate-limit simulate --config Caddyfile --nodes 3 --sync-rate 1s --html report.html --max-denied 1% -`,
-		Args: cobra.MinimumNArgs(1),
+		Annotations: guide("simulate.md"),
+		Args:        cobra.MinimumNArgs(1),
 	}
 	f := cmd.Flags()
 	f.StringVarP(&s.config, "config", "c", "", "The configuration with the limits")
@@ -76,7 +78,7 @@ Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 	f.IntVar(&s.Nodes, "nodes", 1, "How many nodes share the requests, 1 to 64")
 	f.StringVar(&s.balance, "balance", "round_robin", "How nodes share the requests: round_robin or client")
 	f.StringVar(&s.syncRate, "sync-rate", "", "How often nodes sync, in place of what the configuration says (default 1s for --limit)")
-	f.DurationVar(&s.Reorder, "reorder", time.Minute, "By how much lines of the logs may be out of order")
+	f.DurationVar(&s.Reorder, "reorder", time.Minute, "How far out of order log lines may be")
 	f.StringVar(&s.html, "html", "", "Write the report with pictures to this file")
 	f.StringVar(&s.maxDenied, "max-denied", "", "Exit with 2 if a zone denies a larger share, such as 1%")
 	f.BoolVar(&s.ShowKeys, "show-keys", false, "Show addresses and keys in full")
@@ -86,6 +88,8 @@ Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 	for _, flag := range asking {
 		_ = f.MarkHidden(flag) // it is there
 	}
+	completeFlag(cmd, "balance", "round_robin", "client")
+	completeFlag(cmd, "algorithm", algorithms.KindNames()...)
 	s.changed = f.Changed
 	cmd.RunE = run(func(_ client, p printer, args []string) error { return p.simulate(s, args) })
 	return cmd

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,70 +24,133 @@ func bandwidthTable(all []operate.BandwidthState) [][]string {
 	return table
 }
 
+// between is the time between two questions, which rates are worked out from.
+var between = time.Second
+
 func status() *cobra.Command {
-	return &cobra.Command{
+	var watch bool
+	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Shows zones, nodes, and what was changed at run time",
 		Long: `
-Shows the zones of a node with what they have counted, the nodes that share
-their counts with it, and what was changed at run time and still holds.`,
+Shows the zones of a node: for which share of the keys each is enforced, what it
+admits and denies a second, and what it has denied since Caddy was started; then the
+nodes that share their counts, and what was changed at run time and still holds.
+
+'Would deny' counts requests that only shadow mode has admitted.`,
 		Example: `  caddy rate-limit status
+  caddy rate-limit status --watch
   caddy rate-limit status --json --address unix//run/caddy/admin.sock`,
-		Args: noArguments,
-		RunE: run(func(c client, p printer, _ []string) error {
-			return show(p, c, http.MethodGet, operate.Root, nil, p.status)
-		}),
+		Annotations: guide("operate.md#see-who-spends-the-most-and-which-nodes-there-are"),
+		Args:        noArguments,
 	}
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Show it again every two seconds")
+	cmd.RunE = run(func(c client, p printer, _ []string) error {
+		return p.watch(cmd.Context(), watch, func() error {
+			var before *decisions
+			return show(p, c, http.MethodGet, operate.Root, nil, func(s operate.State) error {
+				if len(s.Decisions) == 0 {
+					return p.status(s, nil)
+				}
+				before = &decisions{s.Decisions, p.now()}
+				select {
+				case <-cmd.Context().Done():
+					return nil
+				case <-time.After(between):
+				}
+				return show(p, c, http.MethodGet, operate.Root, nil, func(s operate.State) error { return p.status(s, before) })
+			})
+		})
+	})
+	return cmd
 }
 
-func (p printer) status(s operate.State) error {
+// decisions are what zones had decided at a time.
+type decisions struct {
+	all map[string]operate.Decided
+	at  time.Time
+}
+
+// maxListed is how many overrides the status shows. There is a command that lists all.
+const maxListed = 20
+
+// status prints a state, with rates since before, nil where they are not known.
+func (p printer) status(s operate.State, before *decisions) error {
 	var b page
 	b.line("%s", summary(s))
-	zones := [][]string{{"ZONE", "LIMIT", "ALGORITHM", "SYNC", "KEYS", "OWN", "REMOTE", "UNSENT"}}
-	for _, z := range s.Zones {
-		zones = append(zones, []string{
-			z.Zone, limitText(z.Limit, z.Window, z.Concurrent), z.Algorithm, z.SyncRate.String(),
-			number(int64(z.Keys)), number(z.Own), number(z.Remote), number(z.Unsent),
-		})
-	}
-	bans := [][]string{{"ZONE WITH BANS", "BANNED KEYS"}}
-	for i, z := range s.Zones {
-		if z.Banned != nil && (i == 0 || s.Zones[i-1].Zone != z.Zone) {
-			bans = append(bans, []string{z.Zone, number(*z.Banned)})
-		}
-	}
-	nodes := [][]string{{"NODE", "VERSION", "HEARD", "APPLIED", ""}}
-	for _, n := range s.Nodes {
-		self := ""
-		if n.Self {
-			self = "this node"
-		}
-		nodes = append(nodes, []string{n.Name, n.Version, p.ago(n.Heard), map[bool]string{true: "yes", false: "no"}[n.Applied], self})
-	}
-	overrides := [][]string{{"OVERRIDE", "ID OF THE KEY", "LIMIT", "ENDS", "NOTE"}}
-	for _, e := range s.Overrides {
-		overrides = append(overrides, []string{e.Zone, e.ID, e.Limit, p.ends(e), e.Note})
-	}
-	for _, t := range [][][]string{zones, bans, bandwidthTable(s.Bandwidth), nodes, p.enforcement(s), overrides} {
+	overrides := p.overrides(s.Overrides[:min(len(s.Overrides), maxListed)])
+	for _, t := range [][][]string{p.zones(s, before), bandwidthTable(s.Bandwidth), p.nodes(s.Nodes), p.enforcement(s), overrides} {
 		if len(t) > 1 {
 			b.line("")
 			b.table(t)
 		}
 	}
+	if more := len(s.Overrides) - maxListed; more > 0 {
+		b.line("%d more; list them with 'caddy rate-limit overrides'.", more)
+	}
 	return p.print(&b)
+}
+
+// zones shows the limits of zones. What is of a whole zone stands in the row of its first limit.
+func (p printer) zones(s operate.State, before *decisions) [][]string {
+	table := [][]string{{"ZONE", "LIMIT", "ENFORCED", "ADMITTED/S", "DENIED/S", "WOULD DENY/S", "DENIED", "WOULD DENY", "BANNED", "KEYS", "ALGORITHM", "SYNC"}}
+	seen := map[string]bool{}
+	for _, z := range s.Zones {
+		row := []string{z.Zone, limitText(z.Limit, z.Window, z.Concurrent), "", "", "", "", "", "", "", number(int64(z.Keys)), z.Algorithm, z.SyncRate.String()}
+		if !seen[z.Zone] {
+			row[2] = enforcedText(operate.EnforcedOf(s.Enforcement, z.Zone, z.Enforce))
+			copy(row[3:8], p.decided(s.Decisions, z.Zone, before))
+			row[8] = known(z.Banned)
+		}
+		seen[z.Zone] = true
+		table = append(table, row)
+	}
+	return table
+}
+
+// decided are the rates and sums of a zone.
+func (p printer) decided(all map[string]operate.Decided, zone string, before *decisions) []string {
+	d, ok := all[zone]
+	if !ok {
+		return nil
+	}
+	rate := func(of func(operate.Decided) float64) string {
+		if before == nil {
+			return ""
+		}
+		since := max(p.now().Sub(before.at).Seconds(), 0.001)
+		return strconv.FormatFloat(math.Round(max(0, of(d)-of(before.all[zone]))/since), 'f', 0, 64)
+	}
+	return []string{
+		rate(func(d operate.Decided) float64 { return d.Admitted }),
+		rate(func(d operate.Decided) float64 { return d.Denied }),
+		rate(func(d operate.Decided) float64 { return d.WouldDeny }),
+		number(int64(d.Denied)), number(int64(d.WouldDeny)),
+	}
+}
+
+// enforcedText is for which share of the keys a zone is enforced.
+func enforcedText(share float64) string {
+	switch share {
+	case 0:
+		return "shadow"
+	case 1:
+		return "yes"
+	}
+	return percent(share)
 }
 
 // enforcement shows for which share of keys zones are enforced: what operators have changed, and
 // below that what the configuration says of zones that it doesn't enforce for all.
 func (p printer) enforcement(s operate.State) [][]string {
-	table := [][]string{{"ENFORCED", "SHARE", "ENDS", "NOTE"}}
+	table := [][]string{{"ENFORCED", "SHARE", "SINCE", "ENDS", "BY", "NOTE"}}
 	changed := map[string]bool{}
 	for _, e := range s.Enforcement {
 		share := "unknown"
 		if e.Share != nil {
 			share = percent(*e.Share)
 		}
-		table = append(table, []string{cmp.Or(e.Zone, allZones), share, p.ends(e), e.Note})
+		table = append(table, []string{cmp.Or(e.Zone, allZones), share, p.since(e.Since), p.ends(e), e.By, e.Note})
 		changed[e.Zone] = true // "" for all
 	}
 	configured := func(zone string, share float64) {
@@ -97,7 +161,7 @@ func (p printer) enforcement(s operate.State) [][]string {
 		if changed[""] || changed[zone] {
 			note = "configured, and changed above"
 		}
-		if row := []string{zone, percent(share), "never", note}; !slices.ContainsFunc(table, func(r []string) bool { return slices.Equal(r, row) }) {
+		if row := []string{zone, percent(share), "", "never", "", note}; !slices.ContainsFunc(table, func(r []string) bool { return slices.Equal(r, row) }) {
 			table = append(table, row)
 		}
 	}
@@ -144,10 +208,7 @@ func why(failing map[string]string) string {
 const allZones = "all zones"
 
 func (p printer) ends(e control.EntryState) string {
-	text := p.in(e.Until)
-	if e.Until.Sub(p.now()) > control.Forever-365*24*time.Hour {
-		text = "never"
-	}
+	text := p.endsAt(e.Until)
 	if e.Pending {
 		text += " (redis does not know yet)"
 	}

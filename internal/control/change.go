@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"strconv"
 	"time"
 
@@ -60,18 +61,45 @@ func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
 		return Outcome{}, err
 	}
 	c.log(ch, length)
-	return c.conclude(ctx, id, began), nil
+	return c.conclude(ctx, began, id), nil
 }
 
-// conclude waits until every node has applied the entry of a name, and it is saved, WaitFor at most
-// for both.
-func (c *Control) conclude(ctx context.Context, id string, began int64) Outcome {
+// ChangeAll makes many changes as one: all of them here and at once, or none where there is no room
+// for them. They are for keys, and none takes anything back. Then it tells Redis, and waits as
+// Change does.
+func (c *Control) ChangeAll(ctx context.Context, all []Change) (Outcome, error) {
+	began := c.Now()
+	ids, bodies := make([]string, len(all)), make([]string, len(all))
+	for i, ch := range all {
+		text, err := json.Marshal(ch.Body)
+		if err != nil {
+			return Outcome{}, err
+		}
+		ids[i], bodies[i] = ch.name(), string(text)
+	}
+	c.mu.Lock()
+	if !c.record.HasRoom(ids, MaxEntries) {
+		c.mu.Unlock()
+		return Outcome{}, ErrFull
+	}
+	for i, ch := range all {
+		c.record.Propose(ids[i], ch.For, bodies[i], 0, c.Now())
+	}
+	c.compile()
+	c.mu.Unlock()
+	c.Logger.Info("an operator has changed a rate limit at run time", zap.String("what", "override"), zap.Int("changes", len(all)), zap.String("by", all[0].Who))
+	return c.conclude(ctx, began, ids...), nil
+}
+
+// conclude waits until every node has applied the entries of these names, and they are saved,
+// WaitFor at most for both.
+func (c *Control) conclude(ctx context.Context, began int64, ids ...string) Outcome {
 	ctx, cancel := context.WithTimeout(ctx, WaitFor)
 	defer cancel()
 	c.save()
 	o := Outcome{Nodes: 1, Applied: 1}
 	if c.IsShared() {
-		o = c.wait(ctx, id, began)
+		o = c.wait(ctx, ids, began)
 	}
 	c.AwaitSaved(ctx)
 	return o
@@ -133,13 +161,21 @@ func (c *Control) putThere(id string, length time.Duration, body string, most in
 	return holds[0], v, nil
 }
 
+// idField is the ID as lines of the log have it, "" for none.
+func (t Target) idField() zap.Field {
+	if t.Key == nil {
+		return zap.String("key_id", "")
+	}
+	return zap.String("key_id", t.Key.Short())
+}
+
 // log writes the one line about a change.
 func (c *Control) log(ch Change, length time.Duration) {
 	what, fields := "enforcement", []zap.Field{zap.String("zone", ch.Zone)}
 	switch {
 	case ch.Key != nil:
 		what = "override"
-		fields = append(fields, zap.String("id", ch.IDText()))
+		fields = append(fields, ch.idField())
 	case ch.Zone == "":
 		fields = []zap.Field{zap.Bool("all", true)}
 	}
@@ -155,8 +191,8 @@ func (c *Control) log(ch Change, length time.Duration) {
 		append(fields, zap.String("what", what), zap.String("by", ch.Who), zap.String("note", ch.Note))...)
 }
 
-// wait waits until every node has applied the entry of a name.
-func (c *Control) wait(ctx context.Context, id string, began int64) Outcome {
+// wait waits until every node has applied the entries of these names.
+func (c *Control) wait(ctx context.Context, ids []string, began int64) Outcome {
 	c.mu.Lock()
 	c.waiting++
 	c.mu.Unlock()
@@ -167,7 +203,7 @@ func (c *Control) wait(ctx context.Context, id string, began int64) Outcome {
 	}()
 	var o Outcome
 	c.awaitBeats(ctx, func() bool {
-		o = c.outcome(id)
+		o = c.outcome(ids)
 		return c.listed >= began && o.Applied == o.Nodes && !o.Unsent
 	})
 	return o
@@ -192,14 +228,19 @@ func (c *Control) awaitBeats(ctx context.Context, enough func() bool) {
 	}
 }
 
-// outcome says who has applied the entry of a name, by the leases as they were listed last. The
-// lock is held.
-func (c *Control) outcome(id string) Outcome {
-	o := Outcome{Shared: true, Unsent: c.record.IsPending(id)}
-	since := c.record.AppliedBy(id)
+// outcome says who has applied the entries of these names, by the leases as they were listed last.
+// The lock is held.
+func (c *Control) outcome(ids []string) Outcome {
+	o, since := Outcome{Shared: true}, int64(0)
+	for _, id := range ids {
+		o.Unsent = o.Unsent || c.record.IsPending(id)
+		if since = max(since, c.record.AppliedBy(id)); c.record.AppliedBy(id) == 0 {
+			since = math.MaxInt64
+		}
+	}
 	for _, l := range c.leases {
 		o.Nodes++
-		if l.Node == c.node || since > 0 && l.Applied >= since {
+		if l.Node == c.node || l.Applied >= since {
 			o.Applied++
 		} else {
 			o.Missing = append(o.Missing, Missing{l.Name, l.Heard})

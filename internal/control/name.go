@@ -19,7 +19,7 @@ var NodeName = sync.OnceValue(func() string {
 	if err != nil || host == "" {
 		host = "unknown"
 	}
-	name := []byte(version() + " " + host + "/" + strconv.Itoa(os.Getpid()))
+	name := []byte(ModuleVersion() + " " + host + "/" + strconv.Itoa(os.Getpid()))
 	for i, c := range name {
 		if c < ' ' || c > '~' {
 			name[i] = '?'
@@ -28,8 +28,8 @@ var NodeName = sync.OnceValue(func() string {
 	return string(name[:min(len(name), maxName)])
 })
 
-// version is this module's in the running program. A build from a checkout has none.
-func version() string {
+// ModuleVersion is this module's in the running program. A build from a checkout has none.
+func ModuleVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -309,6 +309,18 @@ func (r *Record) Propose(id string, length time.Duration, body string, most int,
 	return e, true
 }
 
+// HasRoom reports whether the copy takes entries of these names, which are no resets, beside those
+// that it has.
+func (r *Record) HasRoom(ids []string, most int) bool {
+	added := map[string]bool{}
+	for _, id := range ids {
+		if r.copies[id] == nil {
+			added[id] = true
+		}
+	}
+	return len(added) == 0 || r.count(false)+len(added) <= most
+}
+
 // isReset reports whether a name is that of a reset, which have a budget of their own.
 func isReset(id string) bool { return strings.HasPrefix(id, resetPrefix) }
 

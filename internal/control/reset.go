@@ -20,7 +20,7 @@ const (
 )
 
 // resetName is the name of the target's reset.
-func (t Target) resetName() string { return resetPrefix + t.IDText() + ":" + t.Zone }
+func (t Target) resetName() string { return resetPrefix + t.redisID() + ":" + t.Zone }
 
 // parseReset reads an entry that is a reset.
 func parseReset(e Entry) (t Target, r reset.Reset, ok bool) {
@@ -31,8 +31,8 @@ func parseReset(e Entry) (t Target, r reset.Reset, ok bool) {
 	}
 	t.Zone = zone
 	if text != "" {
-		id, err := ParseID(text)
-		if err != nil {
+		id, ok := parseRedisID(text)
+		if !ok {
 			return t, r, false
 		}
 		t.Key = &id
@@ -182,6 +182,6 @@ func (c *Control) Reset(ctx context.Context, ch ResetChange) (o Outcome, request
 	requests = c.forgiven[ch.Zone].requests
 	c.resetting.Unlock()
 	c.Logger.Info("an operator has reset a rate limit", zap.String("zone", ch.Zone), zap.Bool("all", ch.Key == nil),
-		zap.String("id", ch.IDText()), zap.String("by", ch.Who), zap.Int64("forgiven", requests))
-	return c.conclude(ctx, ch.resetName(), began), requests, nil
+		ch.idField(), zap.String("by", ch.Who), zap.Int64("forgiven", requests))
+	return c.conclude(ctx, began, ch.resetName()), requests, nil
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -46,8 +47,9 @@ type Body struct {
 	Share *float64 `json:"share,omitempty"`
 	// Limit is a rate such as 6000/1m, a number for the zone's only limit, unlimited or deny.
 	Limit string `json:"limit,omitempty"`
-	// Note says why.
+	// Note says why, and By who said so.
 	Note string `json:"note,omitempty"`
+	By   string `json:"by,omitempty"`
 }
 
 // A Target is what an entry is about: a zone, or all of them where Zone is empty, or one key in a
@@ -62,15 +64,23 @@ func (t Target) name() string {
 	if t.Key == nil {
 		return enforcement + t.Zone
 	}
-	return override + t.IDText() + ":" + t.Zone
+	return override + t.redisID() + ":" + t.Zone
 }
 
-// IDText is the ID as Redis has it in its keys, "" for none.
-func (t Target) IDText() string {
+// redisID is the ID as Redis has it in its keys, "" for none.
+func (t Target) redisID() string {
 	if t.Key == nil {
 		return ""
 	}
 	return base64.RawURLEncoding.EncodeToString(t.Key[:])
+}
+
+// IDText is the ID in hex, "" for none.
+func (t Target) IDText() string {
+	if t.Key == nil {
+		return ""
+	}
+	return t.Key.String()
 }
 
 // parseTarget reads the name of an entry.
@@ -80,17 +90,17 @@ func parseTarget(name string) (t Target, ok bool) {
 	}
 	rest, ok := strings.CutPrefix(name, override)
 	text, zone, found := strings.Cut(rest, ":")
-	id, err := ParseID(text)
-	return Target{zone, &id}, ok && found && err == nil && zone != ""
+	id, isID := parseRedisID(text)
+	return Target{zone, &id}, ok && found && isID && zone != ""
 }
 
-// ParseID reads the ID of a key.
-func ParseID(text string) (id keys.ID, err error) {
+// parseRedisID reads the ID of a key.
+func parseRedisID(text string) (id keys.ID, ok bool) {
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(b) != len(id) {
-		return id, errors.New("an id has 22 letters, as Redis has it in its keys; give the key in its place, or copy the id as it is")
+		return id, false
 	}
-	return keys.ID(b), nil
+	return keys.ID(b), true
 }
 
 // Check reports what is wrong with a body.
@@ -98,15 +108,9 @@ func (b Body) Check() error {
 	switch {
 	case (b.Share != nil) == (b.Limit != ""):
 		return errors.New("give a share for an enforcement, or a limit for an override")
-	case len(b.Note) > maxNote:
-		return fmt.Errorf("the note has %d bytes; write %d at most", len(b.Note), maxNote)
-	case !utf8.ValidString(b.Note):
-		return errors.New("the note is no UTF-8")
 	}
-	for _, c := range b.Note {
-		if !unicode.IsPrint(c) {
-			return fmt.Errorf("the note holds %+q; write it in one line, without control characters", c)
-		}
+	if err := cmp.Or(checkText("the note", b.Note), checkText("by", b.By)); err != nil {
+		return err
 	}
 	if b.Share != nil {
 		return config.CheckShare(*b.Share)
@@ -115,12 +119,36 @@ func (b Body) Check() error {
 	return err
 }
 
+func checkText(name, text string) error {
+	switch {
+	case len(text) > maxNote:
+		return fmt.Errorf("%s has %d bytes; write %d at most", name, len(text), maxNote)
+	case !utf8.ValidString(text):
+		return fmt.Errorf("%s is no UTF-8", name)
+	}
+	for _, c := range text {
+		if !unicode.IsPrint(c) {
+			return fmt.Errorf("%s holds %+q; write it in one line, without control characters", name, c)
+		}
+	}
+	return nil
+}
+
 // An Override is what replaces the limits of a zone for one key.
 type Override struct {
 	// Unlimited admits everything and counts nothing. Deny denies everything.
 	Unlimited, Deny bool
 	// Rate replaces the limit with its window, or the only one where Window is 0.
 	Rate config.Rate
+	// text is that of the key, nil where requests don't go by the override.
+	text *atomic.Pointer[string]
+}
+
+// Name notes the text of the key, which text is called for where it is not known yet.
+func (o *Override) Name(text func() string) {
+	if o.text != nil && o.text.Load() == nil {
+		o.text.Store(new(text()))
+	}
 }
 
 // ParseLimit reads the limit of an override.
@@ -205,6 +233,15 @@ func (r *Rules) Override(hash keys.Key, raw []byte) *Override {
 // OverrideOf returns the override of an ID, nil for none. It is for who looks once.
 func (r *Rules) OverrideOf(id keys.ID) *Override { return r.overrides[id] }
 
+// EachOverride calls f with each key that has one. It may be called on nil.
+func (r *Rules) EachOverride(f func(keys.ID)) {
+	if r != nil {
+		for id := range r.overrides {
+			f(id)
+		}
+	}
+}
+
 // A Zone is where requests find the rules of a zone: nil where there are none.
 type Zone = atomic.Pointer[Rules]
 
@@ -228,6 +265,7 @@ func parse(e Entry) (p parsed, ok bool) {
 		p.enforce = new(config.Enforce(*p.Share))
 	} else {
 		o, _ := ParseLimit(p.Limit)
+		o.text = new(atomic.Pointer[string])
 		p.override = &o
 	}
 	return p, true

@@ -46,15 +46,20 @@ type Node struct {
 
 // EntryState is an active entry.
 type EntryState struct {
-	Zone  string   `json:"zone,omitempty"`
-	All   bool     `json:"all,omitempty"`
-	ID    string   `json:"id,omitempty"`
+	Zone string `json:"zone,omitempty"`
+	All  bool   `json:"all,omitempty"`
+	ID   string `json:"id,omitempty"`
+	// Key is the text of the key, where a request has brought it.
+	Key   string   `json:"key,omitempty"`
 	Share *float64 `json:"share,omitempty"`
 	Limit string   `json:"limit,omitempty"`
-	// Until is when it ends, at the latest.
-	Until   time.Time `json:"until,omitzero"`
-	Note    string    `json:"note,omitempty"`
-	Pending bool      `json:"pending,omitempty"`
+	// Since is when it was said, and Until when it ends, at the latest.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+	Note  string    `json:"note,omitempty"`
+	// By is who said so.
+	By      string `json:"by,omitempty"`
+	Pending bool   `json:"pending,omitempty"`
 }
 
 // State returns what the record says. If Redis has answered just now it is asked which nodes there
@@ -82,7 +87,10 @@ func (c *Control) State(ctx context.Context) State {
 			continue
 		}
 		one := Describe(p.Target, p.Body)
-		one.Until = c.until(e)
+		one.Since, one.Until = time.UnixMicro(e.Stamp).UTC(), c.until(e)
+		if o := p.override; o != nil && o.text.Load() != nil {
+			one.Key = *o.text.Load()
+		}
 		if one.Pending = s.Shared && c.record.IsPending(e.ID); one.Pending {
 			s.Pending++
 		}
@@ -103,7 +111,7 @@ func (c *Control) State(ctx context.Context) State {
 
 // Describe returns the state of an entry as far as that follows from what it says of what.
 func Describe(t Target, b Body) EntryState {
-	return EntryState{Zone: t.Zone, All: t.Zone == "", ID: t.IDText(), Share: b.Share, Limit: b.Limit, Note: b.Note}
+	return EntryState{Zone: t.Zone, All: t.Zone == "", ID: t.IDText(), Share: b.Share, Limit: b.Limit, Note: b.Note, By: b.By}
 }
 
 // Until is when the entry of a target ends, the zero time where there is none.

@@ -2,8 +2,12 @@
 package keys
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"hash/maphash"
+	"strings"
 )
 
 // A Key finds a counter in this process: two hashes under seeds of its own, so that nobody outside
@@ -28,3 +32,39 @@ func IDOf(raw []byte) ID {
 	sum := sha256.Sum256(raw)
 	return ID(sum[:16])
 }
+
+// shortDigits is how many hex digits of an ID are shown to people.
+const shortDigits = 8
+
+// String is the ID in 32 hex digits.
+func (id ID) String() string { return hex.EncodeToString(id[:]) }
+
+// Short is the ID as people see it everywhere: its first 8 hex digits.
+func (id ID) Short() string { return id.String()[:shortDigits] }
+
+// A Prefix is what an ID begins with: it lies between the two, which it may be itself.
+type Prefix struct{ first, last ID }
+
+// ParsePrefix reads the first hex digits of an ID, or all of them.
+func ParsePrefix(text string) (p Prefix, err error) {
+	digits := 2 * len(p.first)
+	if text == "" || len(text) > digits {
+		return p, errNoID
+	}
+	for id, fill := range map[*ID]string{&p.first: "0", &p.last: "f"} {
+		if _, err := hex.Decode(id[:], []byte(text+strings.Repeat(fill, digits-len(text)))); err != nil {
+			return p, errNoID
+		}
+	}
+	return p, nil
+}
+
+var errNoID = errors.New("an id is hex digits, as a line of the log or a list shows it: 8 of them, or as many as no other key begins with")
+
+// Has reports whether an ID begins with the prefix.
+func (p Prefix) Has(id ID) bool {
+	return bytes.Compare(p.first[:], id[:]) <= 0 && bytes.Compare(id[:], p.last[:]) <= 0
+}
+
+// Whole returns the ID where the prefix is all of it.
+func (p Prefix) Whole() (id ID, ok bool) { return p.first, p.first == p.last }

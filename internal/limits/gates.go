@@ -99,11 +99,22 @@ func (z *Zone) restOf(raw []byte, shadow bool, now int64) (rest time.Duration) {
 		rest = max(rest, b.Noted.Rest(id, now))
 	}
 	if rest > 0 {
+		z.nameBanned(id, raw)
 		if o := z.Override(keys.KeyOf(raw), raw); o != nil && o.Deny {
 			return 0
 		}
 	}
 	return rest
+}
+
+// nameBanned has the text of a banned key be there for people, where the log may have it too.
+func (z *Zone) nameBanned(id keys.ID, raw []byte) {
+	if !z.LogKeys || reqkey.IsUnproven(raw) {
+		return
+	}
+	text := func() string { return z.Template.Text(raw) }
+	z.Banning.Set.Name(id, text)
+	z.Banning.Noted.Name(id, text)
 }
 
 // Bandwidth decides nothing: so it holds whatever happens to Redis, and with a zone that has no

@@ -55,7 +55,7 @@ func (e *Evaluation) Results() []answer.Result {
 // Near returns the limits that have admitted the request with a fifth or less left, if that was not
 // told in this window for the key: not of zones that are not enforced for it, nor of early data,
 // whose address may be another's.
-func (e *Evaluation) Near() (limits []answer.Result) {
+func (e *Evaluation) Near() (limits []answer.NearLimit) {
 	results := e.Results()
 	for i := range e.parts {
 		p := &e.parts[i]
@@ -65,7 +65,7 @@ func (e *Evaluation) Near() (limits []answer.Result) {
 		for j := range p.limits {
 			l, d := &p.limits[j], &results[p.first+j]
 			if answer.IsNear(d.Remaining, d.Size, 0) && l.Near.First(p.ask.Key, e.Now, int64(l.Rate.Window), p.MaxKeys) {
-				limits = append(limits, *d)
+				limits = append(limits, answer.NearLimit{Result: d, Who: p.who()})
 			}
 		}
 	}

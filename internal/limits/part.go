@@ -95,6 +95,9 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 	}
 	p.ask.Key = keys.KeyOf(p.ask.Raw)
 	p.by, p.limits = z.Override(p.ask.Key, p.ask.Raw), z.AllLimits
+	if p.by != nil && z.LogKeys && !reqkey.IsUnproven(p.ask.Raw) {
+		p.by.Name(func() string { return z.Template.Text(p.ask.Raw) })
+	}
 	switch {
 	case p.by != nil && p.by.Deny:
 		p.says = barred

@@ -22,7 +22,7 @@ func (e *Evaluation) record(r *http.Request) {
 				continue
 			}
 			if p.wait > rest {
-				rest, e.Denial.Zone = p.wait, p.Name
+				rest, e.Denial.Zone, e.Denial.Who = p.wait, p.Name, p.who()
 			}
 			if p.countDenial(answer.Banned, p.ask.Raw, false) {
 				e.Denial.Reason = answer.TooEarly
@@ -55,7 +55,7 @@ func (e *Evaluation) record(r *http.Request) {
 		}
 		wait, tells := p.recordClosed(p.says, p.wait, e.Now, answer.LoggedDenial{Request: r, Key: p.ask.Raw, Hash: p.ask.Key.A, Shadow: p.shadow})
 		if tells {
-			e.WouldDeny.Note(p.Name, wait)
+			e.WouldDeny.Note(p.Name, p.who(), wait)
 		}
 	}
 	if e.Denied {
@@ -63,6 +63,9 @@ func (e *Evaluation) record(r *http.Request) {
 		e.blame(r, began)
 	}
 }
+
+// who is the part's key, for events.
+func (p *part) who() answer.Who { return answer.Who{Key: p.ask.Raw, Shown: p.Denials.Keys} }
 
 // recordDenial counts and logs a request in a zone that denied it, or would have. Of early data,
 // which proves no address, there is no line and no event: they would blame the owner of an address
@@ -93,10 +96,11 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 		p.Denials.WriteLine(e.Now, logged)
 	}
 	if bans {
+		p.nameBanned(p.IDOf(p.ask.Raw), p.ask.Raw)
 		p.Denials.Banned(logged, p.Banning.Length)
 	}
 	if p.shadow {
-		e.WouldDeny.Note(p.Name, logged.Wait)
+		e.WouldDeny.Note(p.Name, p.who(), logged.Wait)
 	}
 	return bans
 }
@@ -125,24 +129,25 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 	}
 	switch {
 	case bars != nil:
-		d.Reason, d.Zone, d.Wait = answer.Barred, bars.Name, 0
+		d.Reason, d.Zone, d.Who, d.Wait = answer.Barred, bars.Name, bars.who(), 0
 		if reqkey.IsUnproven(bars.ask.Raw) {
 			d.Reason = answer.TooEarly
 		}
 		return
 	case began != nil:
-		d.Reason, d.Zone, d.Wait, d.Begins = answer.Banned, began.Name, max(d.Wait, began.Banning.Length), true
+		d.Reason, d.Zone, d.Who, d.Begins = answer.Banned, began.Name, began.who(), true
+		d.Wait = max(d.Wait, began.Banning.Length)
 		return
 	case never != nil:
-		d.Reason, d.Zone, d.Wait, d.Cost, d.Most = answer.TooLarge, never.Name, 0, never.ask.N, never.most()
+		d.Reason, d.Zone, d.Who, d.Wait, d.Cost, d.Most = answer.TooLarge, never.Name, never.who(), 0, never.ask.N, never.most()
 		return
 	case longest != nil:
-		if d.Zone = longest.Name; longest.cost != nil {
+		if d.Zone, d.Who = longest.Name, longest.who(); longest.cost != nil {
 			d.Cost = longest.ask.N
 		}
 		return
 	}
-	switch d.Zone = z.Name; {
+	switch d.Zone, d.Who = z.Name, z.who(); {
 	case lost:
 		d.Reason, d.Wait = answer.Unavailable, max(d.Wait, time.Second)
 	case reqkey.IsEarly(r): // an address may be why there is no key

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/heap"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -69,6 +71,24 @@ func (m *Most) Rows() []table.Spend {
 		return cmp.Or(cmp.Compare(m.by.of(b), m.by.of(a)), slices.Compare(a.ID[:], b.ID[:]))
 	})
 	return m.keys.All
+}
+
+// EachID calls f with the keys that this node knows, some of them more than once: those that have
+// spent something lately, are banned, or have an override. f must be quick.
+func (z *Zone) EachID(f func(keys.ID)) {
+	spent := func(s table.Spend) { f(s.ID) }
+	for l := range z.Each {
+		l.EachSpend(spent)
+	}
+	if z.Slots != nil {
+		z.Slots.EachSpend(spent)
+	}
+	if b := z.Bans(); b != nil {
+		for _, r := range []*ban.Register{&b.Set, &b.Noted} {
+			r.Each(clock.Now(), func(id ban.ID, _ ban.Ban, _ string) { f(id) })
+		}
+	}
+	z.AtRuntime.Load().EachOverride(f)
 }
 
 // wantedFor is how long the names of keys are looked out for after they were asked for.

@@ -17,8 +17,10 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/hostport"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -31,6 +33,8 @@ const (
 	// ExplainPath and TopPath are the paths of what is only looked at.
 	ExplainPath = Root + "explain"
 	TopPath     = Root + "top"
+	BansPath    = Root + "bans"
+	NodesPath   = Root + "nodes"
 
 	// maxBody is how many bytes the body of a request has at most.
 	maxBody = 64 << 10
@@ -53,6 +57,9 @@ var endpoints = map[string]endpoint{
 	ResetPath:       {http.MethodPost, serveReset},
 	ExplainPath:     {http.MethodPost, serveExplain},
 	TopPath:         {http.MethodGet, serveTop},
+	BansPath:        {http.MethodGet, serveBans},
+	BulkPath:        {http.MethodPost, serveBulk},
+	NodesPath:       {http.MethodGet, serveNodes},
 }
 
 // Serve answers the requests for all paths but Root. An error that says nothing else is one of the
@@ -108,9 +115,11 @@ type ChangeRequest struct {
 	Limit string   `json:"limit,omitempty"`
 	For   string   `json:"for,omitempty"`
 	Note  string   `json:"note,omitempty"`
+	// By is who asks, as far as a command knows. It is believed: who may ask may change all.
+	By string `json:"by,omitempty"`
 }
 
-var fields = []string{"zone", "all", "key", "id", "share", "limit", "for", "note"}
+var fields = []string{"zone", "all", "key", "id", "share", "limit", "for", "note", "by"}
 
 // Changed is the answer to a change: what holds now, and on how many nodes.
 type Changed struct {
@@ -127,7 +136,11 @@ func changes(
 	return func(w http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
 		switch r.Method {
 		case http.MethodGet:
-			return append([]control.EntryState{}, list(config.Control().State(r.Context()))...), nil
+			all := append([]control.EntryState{}, list(statesOf(r.Context(), config))...)
+			if zone := r.URL.Query().Get("zone"); zone != "" {
+				all = slices.DeleteFunc(all, func(e control.EntryState) bool { return e.Zone != zone && !e.All })
+			}
+			return all, nil
 		case http.MethodPost, http.MethodDelete:
 		default:
 			return nil, notAllowed(w, r, "GET, POST, DELETE", "GET, POST or DELETE")
@@ -141,7 +154,9 @@ func changes(
 		if err != nil {
 			return nil, err
 		}
-		change.Who = who(r)
+		if change.Who = who(r, body.By); !remove {
+			change.By = byOf(r, body.By)
+		}
 		outcome, err := config.Control().Change(r.Context(), change)
 		switch {
 		case errors.Is(err, control.ErrNone):
@@ -161,12 +176,16 @@ func changes(
 
 // decode reads a body with these fields.
 func decode[T any](body io.Reader, fields []string) (req T, err error) {
-	text, err := io.ReadAll(io.LimitReader(body, maxBody+1))
+	return decodeUpTo[T](body, fields, maxBody)
+}
+
+func decodeUpTo[T any](body io.Reader, fields []string, most int) (req T, err error) {
+	text, err := io.ReadAll(io.LimitReader(body, int64(most)+1))
 	if err != nil {
 		return req, fmt.Errorf("reading the body: %w", err)
 	}
-	if len(text) > maxBody {
-		return req, fail(http.StatusRequestEntityTooLarge, errors.New("the body has more than 64 kB"))
+	if len(text) > most {
+		return req, fail(http.StatusRequestEntityTooLarge, fmt.Errorf("the body has more than %d kB", most>>10))
 	}
 	d := json.NewDecoder(strings.NewReader(string(text)))
 	d.DisallowUnknownFields()
@@ -196,15 +215,30 @@ func wrongIn(err error, fields []string) string {
 	return err.Error()
 }
 
-// who names whoever asked, for the log.
-func who(r *http.Request) string {
+// nameIn is the name of whoever asked, "" for none: the subject of a certificate goes before what
+// the request says.
+func nameIn(r *http.Request, by string) string {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		return r.TLS.PeerCertificates[0].Subject.String() + " at " + r.RemoteAddr
+		return r.TLS.PeerCertificates[0].Subject.String()
 	}
-	if r.RemoteAddr == "" || r.RemoteAddr == "@" {
-		return "a unix socket"
+	return by
+}
+
+// byOf is who asked, for lists of what was changed.
+func byOf(r *http.Request, by string) string {
+	return reqkey.Printable(cmp.Or(nameIn(r, by), hostport.Host(who(r, ""))))
+}
+
+// who names whoever asked, and from where, for the log.
+func who(r *http.Request, by string) string {
+	at := r.RemoteAddr
+	if at == "" || at == "@" {
+		at = "a unix socket"
 	}
-	return r.RemoteAddr
+	if name := nameIn(r, by); name != "" {
+		return name + " at " + at
+	}
+	return at
 }
 
 // enforcementOf reads a change of the share of keys for which a zone is enforced.
@@ -222,7 +256,11 @@ func enforcementOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c 
 			return c, err
 		}
 	}
-	return finish(req, remove, control.Target{Zone: req.Zone}, control.Body{Share: req.Share, Note: req.Note}, control.EnforcementFor)
+	holds := control.EnforcementFor
+	if req.Share != nil && *req.Share == 1 { // a rollout that has come to its end
+		holds = control.Forever
+	}
+	return finish(req, remove, control.Target{Zone: req.Zone}, control.Body{Share: req.Share, Note: req.Note}, holds)
 }
 
 // overrideOf reads a change of the limits of one key.
@@ -317,7 +355,7 @@ func list(names []string) string {
 // keyOf returns the key that a request names: by its text, or by its ID where that is nil.
 func keyOf(zone *limits.Zone, text *string, id string) (limits.Key, error) {
 	if text == nil {
-		id, err := control.ParseID(id)
+		id, err := idOf(zone, id)
 		return limits.KeyOfID(id), err
 	}
 	raw, err := zone.Template.Parse(*text)

@@ -4,7 +4,6 @@
 package operate
 
 import (
-	"encoding/base64"
 	"math"
 	"net/http"
 	"strconv"
@@ -172,7 +171,7 @@ func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
 		return false
 	}
 	if len(k.Raw) > 0 {
-		report.ID = base64.RawURLEncoding.EncodeToString(k.ID[:])
+		report.ID = k.ID.String()
 		if !k.ByID {
 			report.Key = z.Template.Text(k.Raw)
 		}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
+	"net/netip"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -24,9 +25,11 @@ type Question struct {
 	// Cost is what the next request of the key takes. Default: what one takes whose cost is not
 	// known.
 	Cost *int64 `json:"cost,omitempty"`
+	// IP asks all zones that count by the client's address.
+	IP string `json:"ip,omitempty"`
 }
 
-var questionFields = []string{"method", "url", "remote_ip", "headers", "zone", "key", "id", "cost"}
+var questionFields = []string{"method", "url", "remote_ip", "headers", "zone", "key", "id", "cost", "ip"}
 
 // serveExplain answers what would become of a request.
 func serveExplain(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
@@ -34,8 +37,10 @@ func serveExplain(_ http.ResponseWriter, r *http.Request, config *lifecycle.Conf
 	switch {
 	case err != nil:
 		return nil, err
-	case (q.URL == "") == (q.Zone == ""):
-		return nil, errors.New(`give "url" for a request, or "zone" with "key" or "id"`)
+	case q.IP != "" && q.URL == "" && q.Zone == "":
+		return explainAddress(config, q.IP)
+	case q.IP != "" || (q.URL == "") == (q.Zone == ""):
+		return nil, errors.New(`give "url" for a request, "zone" with "key" or "id", or "ip"`)
 	case q.Zone != "":
 		return explainKey(config, q)
 	case q.Key != nil || q.ID != "" || q.Cost != nil:
@@ -46,6 +51,31 @@ func serveExplain(_ http.ResponseWriter, r *http.Request, config *lifecycle.Conf
 		return nil, fail(http.StatusServiceUnavailable, errors.New("no HTTP server is running"))
 	}
 	return Explain(app.(*caddyhttp.App), q.ExplainRequest)
+}
+
+// explainAddress answers what would become of the next request of an address, in each zone that
+// counts by addresses.
+func explainAddress(config *lifecycle.Config, ip string) (any, error) {
+	site, seen := ExplainedSite{ClientIP: ip, Handlers: []Reached{}}, map[string]bool{}
+	if _, err := netip.ParseAddr(ip); err != nil {
+		return nil, fmt.Errorf("ip: %q is no address; write one like 203.0.113.9", spelling.Clip(ip))
+	}
+	for z := range config.Zones {
+		if z.Key != reqkey.Default || seen[z.Name] {
+			continue
+		}
+		seen[z.Name] = true
+		k, err := keyOf(z, &ip, "")
+		if err != nil {
+			return nil, err
+		}
+		h, _, err := ExplainKey(z, k, nil)
+		if err != nil {
+			return nil, fail(http.StatusInternalServerError, err)
+		}
+		site.Handlers = append(site.Handlers, Reached{Explained: h})
+	}
+	return site, nil
 }
 
 // explainKey answers what would become of the next request of a key.
@@ -59,8 +89,6 @@ func explainKey(running *lifecycle.Config, q Question) (any, error) {
 	}
 	k, err := keyOf(zone, q.Key, q.ID)
 	switch {
-	case err != nil && q.Key == nil:
-		return nil, fmt.Errorf("id: %w", err)
 	case err != nil:
 		return nil, err
 	case q.Cost != nil && !zone.CountsUnits():
@@ -80,21 +108,13 @@ func explainKey(running *lifecycle.Config, q Question) (any, error) {
 
 // serveTop answers which keys have spent the most.
 func serveTop(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
-	q, by, n := r.URL.Query(), limits.ByUsed, TopKeys
+	q, by := r.URL.Query(), limits.ByUsed
 	if q.Has("by") {
 		by = limits.TopBy(q.Get("by"))
 	}
-	if q.Has("n") {
-		var err error
-		if n, err = strconv.Atoi(q.Get("n")); err != nil {
-			return nil, fmt.Errorf("n: %q is no number", spelling.Clip(q.Get("n")))
-		}
+	zone, n, err := whichKeys(q.Get("zone"), q.Get("n"), config)
+	if err != nil {
+		return nil, err
 	}
-	zone := q.Get("zone")
-	if zone != "" {
-		if _, err := findZone(config, zone); err != nil {
-			return nil, err
-		}
-	}
-	return TopOf(r.Context(), config, zone, by, n)
+	return TopOf(r.Context(), config, zone, by, q.Has("banned"), n)
 }

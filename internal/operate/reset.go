@@ -21,9 +21,10 @@ type resetRequest struct {
 	Key  *string `json:"key"`
 	ID   string  `json:"id"`
 	All  bool    `json:"all"`
+	By   string  `json:"by"`
 }
 
-var resetFields = []string{"zone", "key", "id", "all"}
+var resetFields = []string{"zone", "key", "id", "all", "by"}
 
 // ResetDone is the answer to a reset.
 type ResetDone struct {
@@ -32,6 +33,8 @@ type ResetDone struct {
 	ID   string `json:"id,omitempty"`
 	// Forgiven is how many requests are forgiven, as far as the node that answers knows.
 	Forgiven int64 `json:"forgiven"`
+	// Unknown is set where neither this node nor Redis has counted anything for the key.
+	Unknown bool `json:"unknown,omitempty"`
 	// Pending is set where Redis has yet to be told.
 	Pending bool `json:"pending,omitempty"`
 	// Stays is what the reset has no effect on.
@@ -54,13 +57,14 @@ func serveReset(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config
 	if err != nil {
 		return nil, err
 	}
-	change := control.ResetChange{Target: control.Target{Zone: req.Zone}, For: lasts(zone), Who: who(r)}
+	change := control.ResetChange{Target: control.Target{Zone: req.Zone}, For: lasts(zone), Who: who(r, req.By)}
+	unknown := false
 	if !req.All {
 		k, err := keyOf(zone, req.Key, req.ID)
 		if err != nil {
 			return nil, err
 		}
-		change.Key = &k.ID
+		change.Key, unknown = &k.ID, isUncounted(zone, k)
 	}
 	o, forgiven, err := config.Control().Reset(r.Context(), change)
 	switch {
@@ -70,8 +74,28 @@ func serveReset(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config
 		return nil, fail(http.StatusInternalServerError, err)
 	}
 	return ResetDone{
-		Zone: change.Zone, All: req.All, ID: change.IDText(), Forgiven: forgiven, Pending: o.Unsent, Stays: stays(zone, req.All), Outcome: o,
+		Zone: change.Zone, All: req.All, ID: change.IDText(), Forgiven: forgiven, Unknown: unknown && forgiven == 0, Pending: o.Unsent, Stays: stays(zone, req.All), Outcome: o,
 	}, nil
+}
+
+// isUncounted reports whether a zone has for certain counted nothing for a key, here and on other
+// nodes.
+func isUncounted(zone *limits.Zone, k limits.Key) bool {
+	h, ok, err := ExplainKey(zone, k, nil)
+	if !ok || err != nil || isOverflowing(zone) {
+		return false
+	}
+	for _, z := range h.Zones {
+		if z.Unknown != "" || z.BannedUntil != nil || z.Override != "" || len(z.Limits) == 0 {
+			return false
+		}
+		for _, l := range z.Limits {
+			if l.Used > 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // stays says what a reset has no effect on.

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
@@ -20,6 +21,8 @@ import (
 // A State is what a node shows of itself.
 type State struct {
 	Zones []LimitState `json:"zones"`
+	// Decisions are what each zone has decided since Caddy started, where its metrics are on.
+	Decisions map[string]Decided `json:"decisions,omitempty"`
 	// Bandwidth has the zones that slow responses.
 	Bandwidth []BandwidthState `json:"bandwidth,omitempty"`
 	Redis     *ratesync.Status `json:"redis,omitempty"`
@@ -31,6 +34,29 @@ type State struct {
 	Nodes       []control.Node       `json:"nodes,omitempty"`
 	Enforcement []control.EntryState `json:"enforcement,omitempty"`
 	Overrides   []control.EntryState `json:"overrides,omitempty"`
+}
+
+// Decided are the decisions of a zone on this node: requests that it admitted and denied, and that
+// it would have denied where it is not enforced.
+type Decided struct {
+	Admitted  float64 `json:"admitted"`
+	Denied    float64 `json:"denied"`
+	WouldDeny float64 `json:"would_deny"`
+}
+
+// EnforcedOf returns the share of keys for which a zone is enforced now: what is said of all zones
+// goes before what is said of one, and that before the configuration.
+func EnforcedOf(entries []control.EntryState, zone string, configured float64) float64 {
+	for _, e := range entries {
+		switch {
+		case e.Share == nil:
+		case e.All:
+			return *e.Share
+		case e.Zone == zone:
+			configured = *e.Share
+		}
+	}
+	return configured
 }
 
 // A LimitState is one limit of a zone. Own, Remote and Unsent are sums over all keys of what a
@@ -110,8 +136,15 @@ func (b *BandwidthState) UnmarshalJSON(text []byte) error {
 func StateWithChanges(ctx context.Context) State {
 	s := CurrentState()
 	if current := lifecycle.Current(); current != nil {
-		c := current.Control().State(ctx)
+		c := statesOf(ctx, current)
 		s.Control, s.Nodes, s.Enforcement, s.Overrides = &c.Summary, c.Nodes, c.Enforcement, c.Overrides
+		s.Decisions = map[string]Decided{}
+		counts, _ := metrics.ByZone() // what can't be gathered isn't there
+		for z := range current.Zones {
+			if c, ok := counts[z.Name]; ok {
+				s.Decisions[z.Name] = Decided{c.Admitted, c.Denied, c.WouldDeny}
+			}
+		}
 	}
 	return s
 }

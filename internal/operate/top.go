@@ -2,7 +2,6 @@ package operate
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"slices"
@@ -58,11 +57,11 @@ type TopKey struct {
 }
 
 // TopOf walks over the counters of a zone, or of all zones where it is "", and returns the n keys
-// of each limit that have the most. It waits for its turn: walks follow each other at a second's
-// distance.
-func TopOf(ctx context.Context, current *lifecycle.Config, zone string, by limits.TopBy, n int) (all []Top, err error) {
+// of each limit that have the most, of all or of those that are banned. It waits for its turn:
+// walks follow each other at a second's distance.
+func TopOf(ctx context.Context, current *lifecycle.Config, zone string, by limits.TopBy, banned bool, n int) (all []Top, err error) {
 	if !slices.Contains(limits.AllTopBy, by) {
-		return nil, fmt.Errorf("by: %q is none; write used, asked or denied", spelling.Clip(string(by)))
+		return nil, fmt.Errorf("by: unknown value %q; use used, asked or denied", spelling.Clip(string(by)))
 	}
 	if n < 1 || n > MaxTopKeys {
 		return nil, fmt.Errorf("n: %d is not between 1 and %d", n, MaxTopKeys)
@@ -86,7 +85,11 @@ func TopOf(ctx context.Context, current *lifecycle.Config, zone string, by limit
 	wanted := map[*limits.KeyNames][]table.Spend{}
 	for i, l := range chosen {
 		most := limits.NewMost(by, n)
-		l.each(most.Add)
+		add := most.Add
+		if banned {
+			add = ofBanned(bannedIDs(current.BansOf(l.Zone)), add)
+		}
+		l.each(add)
 		rows[i] = most.Rows()
 		wanted[l.names] = append(wanted[l.names], rows[i]...)
 	}
@@ -155,7 +158,7 @@ func (c countedLimit) top(bans *limits.Bans, by limits.TopBy, rows []table.Spend
 	t := c.Top
 	t.Keys = []TopKey{}
 	for _, s := range rows {
-		k := TopKey{ID: base64.RawURLEncoding.EncodeToString(s.ID[:]), Key: c.names.Of(s.Key), Used: s.Used}
+		k := TopKey{ID: s.ID.String(), Key: c.names.Of(s.Key), Used: s.Used}
 		if c.asked && (s.Asked > 0 || by != limits.ByUsed) {
 			k.Asked, k.Denied = &s.Asked, &s.Denied
 		}

@@ -48,13 +48,13 @@ func send(t *testing.T, z *limits.Zone, key string, n int) {
 // shown is the keys of the only limit, and what they used.
 func shown(t *testing.T, c *lifecycle.Config, by limits.TopBy, n int) string {
 	t.Helper()
-	all, err := TopOf(t.Context(), c, "", by, n)
+	all, err := TopOf(t.Context(), c, "", by, false, n)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var text []string
 	for _, k := range all[0].Keys {
-		if len(k.ID) != 22 {
+		if len(k.ID) != 32 {
 			t.Errorf("an ID is %q", k.ID)
 		}
 		text = append(text, fmt.Sprint(k.Key, " ", k.Used))
@@ -106,7 +106,7 @@ func TestWalksFollowEachOtherSlowly(t *testing.T) {
 		}
 		gone, cancel := context.WithTimeout(t.Context(), walkPause/2)
 		defer cancel()
-		if _, err := TopOf(gone, c, "", limits.ByUsed, 1); err == nil {
+		if _, err := TopOf(gone, c, "", limits.ByUsed, false, 1); err == nil {
 			t.Error("a walk is made for who has gone")
 		}
 		shown(t, c, limits.ByUsed, 1) // and the next one has its turn
@@ -125,19 +125,19 @@ func TestTopByDenied(t *testing.T) {
 	send(t, z, "a", 7)
 	send(t, z, "b", 30)
 	send(t, z, "c", 4)
-	all, err := TopOf(t.Context(), c, "login", limits.ByDenied, 10)
+	all, err := TopOf(t.Context(), c, "login", limits.ByDenied, false, 10)
 	if err != nil || len(all) != 1 || len(all[0].Keys) != 2 || *all[0].Keys[0].Denied != 25 || *all[0].Keys[0].Asked != 30 || *all[0].Keys[1].Denied != 2 {
 		t.Errorf("%+v, %v; want 25 denied of 30, and 2 of 7", all, err)
 	}
 	for query, want := range map[[2]string]string{
 		{"logins", "used"}: `there is no zone "logins"`,
-		{"login", "most"}:  `by: "most" is none; write used, asked or denied`,
+		{"login", "most"}:  `by: unknown value "most"; use used, asked or denied`,
 	} {
-		if _, err := TopOf(t.Context(), c, query[0], limits.TopBy(query[1]), 10); err == nil || err.Error() != want {
+		if _, err := TopOf(t.Context(), c, query[0], limits.TopBy(query[1]), false, 10); err == nil || err.Error() != want {
 			t.Errorf("%v: %v, want %s", query, err, want)
 		}
 	}
-	if _, err := TopOf(t.Context(), c, "login", limits.ByUsed, MaxTopKeys+1); err == nil {
+	if _, err := TopOf(t.Context(), c, "login", limits.ByUsed, false, MaxTopKeys+1); err == nil {
 		t.Error("there is no bound on n")
 	}
 	c.Stop()
@@ -146,7 +146,7 @@ func TestTopByDenied(t *testing.T) {
 	z, c = logged(t, nil, zone, true)
 	defer z.Release()
 	defer c.Stop()
-	if _, err := TopOf(t.Context(), c, "login", limits.ByDenied, 10); err == nil || !strings.Contains(err.Error(), "write used") {
+	if _, err := TopOf(t.Context(), c, "login", limits.ByDenied, false, 10); err == nil || !strings.Contains(err.Error(), "write used") {
 		t.Errorf("by denied without a sync: %v", err)
 	}
 }

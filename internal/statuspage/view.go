@@ -97,7 +97,7 @@ func viewOf(s operate.State, h *history, now time.Time) *View {
 		if !ok {
 			i = len(v.Zones)
 			byName[name] = i
-			z := Zone{Name: name, Enforced: enforced(s.Enforcement, name, share), MaxKeys: maxKeys}
+			z := Zone{Name: name, Enforced: operate.EnforcedOf(s.Enforcement, name, share), MaxKeys: maxKeys}
 			z.Now, z.Steps = h.of(name)
 			v.Zones = append(v.Zones, z)
 		}
@@ -136,21 +136,6 @@ func (z *Zone) add(l *operate.LimitState, now time.Time) {
 			z.SyncedAgo = &ago
 		}
 	}
-}
-
-// enforced returns the share for which a zone is enforced: what is said of all zones goes before
-// what is said of one, and that before the configuration.
-func enforced(entries []control.EntryState, zone string, share float64) float64 {
-	for _, e := range entries {
-		switch {
-		case e.Share == nil:
-		case e.All:
-			return *e.Share
-		case e.Zone == zone:
-			share = *e.Share
-		}
-	}
-	return share
 }
 
 // late is the least time without a whole sync that is a problem.

@@ -1,0 +1,103 @@
+package command
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/user"
+	"slices"
+	"strings"
+
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/operate"
+)
+
+// operator names whoever runs the command, for the list of changes; "" where that is not known.
+var operator = func() string {
+	name := os.Getenv("SUDO_USER")
+	if u, err := user.Current(); name == "" && err == nil {
+		name = u.Username
+	}
+	if host, err := os.Hostname(); name != "" && err == nil {
+		name += "@" + host
+	}
+	return name
+}
+
+// overrideAll sets the overrides of a file.
+func (p printer) overrideAll(client client, path string, req operate.BulkRequest) error {
+	in := io.ReadCloser(os.Stdin)
+	if path != "-" {
+		var err error
+		if in, err = os.Open(path); err != nil {
+			return err
+		}
+	}
+	defer in.Close()
+	var err error
+	if req.Overrides, err = readOverrides(in); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	req.By = operator()
+	return changed(p, client, http.MethodPost, operate.BulkPath, req, func(done operate.BulkDone) (control.Outcome, bool, []string) {
+		return done.Outcome, done.Pending, []string{fmt.Sprintf("%s: %d overrides set %s", done.Zone, done.Set, on(done.Outcome))}
+	})
+}
+
+// columns are those that a file of overrides can have; without a first line that names them it has
+// key, limit and note.
+var columns = []string{"key", "id", "limit", "for", "note"}
+
+// readOverrides reads comma-separated values. Empty lines and those that begin with # are left out.
+func readOverrides(in io.Reader) (all []operate.ChangeRequest, err error) {
+	r := csv.NewReader(in)
+	r.Comment, r.FieldsPerRecord, r.TrimLeadingSpace = '#', -1, true
+	names, first := []string{"key", "limit", "note"}, true
+	for {
+		row, err := r.Read()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		line, _ := r.FieldPos(0)
+		if first {
+			first = false
+			row[0] = strings.TrimPrefix(row[0], "\ufeff")
+			if !slices.ContainsFunc(row, func(name string) bool { return !slices.Contains(columns, name) }) {
+				names = slices.Clone(row)
+				continue
+			}
+		}
+		if len(row) > len(names) {
+			return nil, fmt.Errorf("line %d has %d values, want %s", line, len(row), strings.Join(names, ", "))
+		}
+		var one operate.ChangeRequest
+		for i, value := range row {
+			switch names[i] {
+			case "key":
+				one.Key = &row[i]
+			case "id":
+				one.ID = value
+			case "limit":
+				one.Limit = value
+			case "for":
+				one.For = value
+			case "note":
+				one.Note = value
+			}
+		}
+		if one.Limit == "" {
+			return nil, fmt.Errorf("line %d has no limit; write a rate such as 6000/1m, %s or %s", line, control.Unlimited, control.Deny)
+		}
+		all = append(all, one)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("it has no overrides; write lines like 203.0.113.9,6000/1m,Example Ltd")
+	}
+	return all, nil
+}

@@ -1,0 +1,176 @@
+package command
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/operate"
+)
+
+// shortDigits is how much of an id people see, as in the log.
+const shortDigits = 8
+
+// shortID is an id as people see it.
+func shortID(id string) string { return id[:min(len(id), shortDigits)] }
+
+func bans() *cobra.Command {
+	var n int
+	cmd := &cobra.Command{
+		Use:   "bans [<zone>]",
+		Short: "Lists who is banned: why, since when, until when",
+		Long: `
+Lists the latest bans of a zone, or of all, that the node knows, and keys that an
+operator has denied. Nodes learn of a ban when they next sync the key, so each node
+is to be asked for its own. With log_key the key itself is shown.
+
+End a ban with 'caddy rate-limit reset <zone> <id> --id'.`,
+		Example: `  caddy rate-limit bans
+  caddy rate-limit bans login --json`,
+		Annotations:       guide("ban.md#end-a-ban"),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeZone,
+	}
+	cmd.Flags().IntVarP(&n, "number", "n", operate.TopKeys, "How many bans to list")
+	cmd.RunE = run(func(c client, p printer, args []string) error {
+		return show(p, c, http.MethodGet, listPath(operate.BansPath, args, n), nil, p.bans)
+	})
+	return cmd
+}
+
+// listPath is the path of a list of n keys, of the zone that is named or all.
+func listPath(path string, args []string, n int) string {
+	q := url.Values{"n": {strconv.Itoa(n)}}
+	if len(args) > 0 {
+		q.Set("zone", args[0])
+	}
+	return path + "?" + q.Encode()
+}
+
+func (p printer) bans(all operate.Banned) error {
+	rows := [][]string{{"ZONE", "ID", "KEY", "SINCE", "ENDS", "BY", "WHY", "NOTE"}}
+	for _, b := range all.Bans {
+		why := b.Why
+		if b.Shadow {
+			why += ", not enforced"
+		}
+		rows = append(rows, []string{b.Zone, shortID(b.ID), b.Key, p.ago(b.Since), p.endsAt(b.Until), cmp.Or(b.By, "limit"), why, b.Note})
+	}
+	var b page
+	if len(rows) == 1 {
+		b.line("Nobody is banned, as far as this node knows.")
+	}
+	b.table(rows)
+	if all.More > 0 {
+		b.line("%d more; list them with -n.", all.More)
+	}
+	return p.print(&b)
+}
+
+func overrides() *cobra.Command {
+	return &cobra.Command{
+		Use:   "overrides [<zone>]",
+		Short: "Lists the keys that have another limit: who set it, why, until when",
+		Long: `
+Lists the overrides that hold on all nodes, of a zone or of all. With log_key the key
+itself is shown, once a request has come with it.`,
+		Example: `  caddy rate-limit overrides
+  caddy rate-limit overrides api --json`,
+		Annotations:       guide("operate.md#give-one-key-another-limit"),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeZone,
+		RunE: run(func(c client, p printer, args []string) error {
+			path := operate.OverridesPath
+			if len(args) > 0 {
+				path += "?" + url.Values{"zone": args}.Encode()
+			}
+			return show(p, c, http.MethodGet, path, nil, p.listOverrides)
+		}),
+	}
+}
+
+func (p printer) listOverrides(all []control.EntryState) error {
+	var b page
+	if len(all) == 0 {
+		b.line("No key has an override.")
+	}
+	b.table(p.overrides(all))
+	return p.print(&b)
+}
+
+func (p printer) overrides(all []control.EntryState) [][]string {
+	rows := [][]string{{"OVERRIDE", "ID", "KEY", "LIMIT", "SINCE", "ENDS", "BY", "NOTE"}}
+	for _, e := range all {
+		rows = append(rows, []string{e.Zone, shortID(e.ID), e.Key, e.Limit, p.since(e.Since), p.ends(e), e.By, e.Note})
+	}
+	return rows
+}
+
+func nodes() *cobra.Command {
+	return &cobra.Command{
+		Use:   "nodes",
+		Short: "Lists the nodes that share their counts",
+		Long: `
+Lists the nodes that share their counts with the one that is asked: their versions,
+when each was last heard, and whether it has applied what was changed at run time.`,
+		Example:     "  caddy rate-limit nodes",
+		Annotations: guide("operate.md#see-who-spends-the-most-and-which-nodes-there-are"),
+		Args:        noArguments,
+		RunE: run(func(c client, p printer, _ []string) error {
+			return show(p, c, http.MethodGet, operate.NodesPath, nil, p.listNodes)
+		}),
+	}
+}
+
+func (p printer) listNodes(all []control.Node) error {
+	var b page
+	if len(all) == 0 {
+		b.line("No other node is known: without Redis each counts for itself.")
+	}
+	b.table(p.nodes(all))
+	return p.print(&b)
+}
+
+func (p printer) nodes(all []control.Node) [][]string {
+	rows := [][]string{{"NODE", "VERSION", "HEARD", "APPLIED", ""}}
+	for _, n := range all {
+		self := ""
+		if n.Self {
+			self = "this node"
+		}
+		rows = append(rows, []string{n.Name, n.Version, p.ago(n.Heard), map[bool]string{true: "yes", false: "no"}[n.Applied], self})
+	}
+	return rows
+}
+
+// guide names the page about a command, which its help links to.
+func guide(page string) map[string]string {
+	return map[string]string{"guide": docsURL + page}
+}
+
+// docsURL is where the pages are.
+const docsURL = "https://github.com/caddy-tide/ratelimit/blob/main/docs/"
+
+// facts prints names with their values, with --json as an object.
+func (p printer) facts(rows [][2]string) error {
+	if p.json {
+		text := []byte("{")
+		for i, row := range rows {
+			if i > 0 {
+				text = append(text, ',')
+			}
+			text = fmt.Appendf(text, "%q:%q", row[0], row[1])
+		}
+		return p.raw(append(text, '}'))
+	}
+	var b page
+	for _, row := range rows {
+		b.line("%s %s", row[0], row[1])
+	}
+	return p.print(&b)
+}

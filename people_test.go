@@ -1,0 +1,240 @@
+package ratelimit
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// answerOf asks the admin endpoint, which must answer.
+func answerOf[T any](t *testing.T, method, path, body string) (answer T) {
+	t.Helper()
+	status, text := ask(method, path, body)
+	if err := json.Unmarshal([]byte(text), &answer); status != http.StatusOK || err != nil {
+		t.Fatalf("%s %s %s = %d %s", method, path, body, status, text)
+	}
+	return answer
+}
+
+// Who is banned, and who has an override, is there with its text where log_key is on, and never
+// where it is off; and the id is that of the log.
+func TestPeopleAreNamedWhereTheLogMayNameThem(t *testing.T) {
+	for _, logKey := range []string{"on", "off"} {
+		t.Run(logKey, func(t *testing.T) {
+			s := newSite(t, &App{Namespace: t.Name()}, "log_key "+logKey+"\n"+zoneBlock("login", "limit 2/1h\nban 1h after 2/1h")+zoneBlock("try", "limit 1/1h\nban 1h\nenforce off"))
+			shown := func(text string) string {
+				if logKey == "off" {
+					return ""
+				}
+				return text
+			}
+			changed(t, http.MethodPost, overrides, `{"zone":"login","key":"192.0.2.7","limit":"deny","note":"scraper","by":"root@web1"}`)
+			changed(t, http.MethodPost, overrides, `{"zone":"login","key":"192.0.2.8","limit":"50"}`)
+			s.admits("192.0.2.1", 4, 2)
+			s.admits("192.0.2.7", 1, 0)
+
+			all := answerOf[operate.Banned](t, http.MethodGet, "/rate_limit/bans", "")
+			got := map[string]string{}
+			for _, b := range all.Bans {
+				got[b.Zone+" "+b.Key+" "+b.Why+" "+b.By+" "+b.Note+" "+fmt.Sprint(b.Shadow)] = b.ID
+				if !b.Since.Before(b.Until) {
+					t.Errorf("a ban is from %s until %s", b.Since, b.Until)
+				}
+			}
+			for line, ip := range map[string]string{
+				"login " + shown("192.0.2.1") + " denied 2 times in 1h by 2/1h   false": "192.0.2.1",
+				"login " + shown("192.0.2.7") + " deny root@web1 scraper false":         "192.0.2.7",
+				"try " + shown("192.0.2.1") + " denied by 1/1h   true":                  "192.0.2.1",
+			} {
+				if want := keys.IDOf(rawKey(s, ip)).String(); got[line] != want {
+					t.Errorf("bans are %v, want %q with %s", got, line, want)
+				}
+			}
+			if len(all.Bans) != 3 || all.More != 0 {
+				t.Errorf("%d bans and %d more", len(all.Bans), all.More)
+			}
+			if cut := answerOf[operate.Banned](t, http.MethodGet, "/rate_limit/bans?zone=login&n=1", ""); len(cut.Bans) != 1 || cut.More != 1 {
+				t.Errorf("of two bans of a zone, one and the rest are %+v", cut)
+			}
+			_, text := ask(http.MethodGet, overrides, "")
+			if strings.Contains(text, "192.0.2.7") != (logKey == "on") || strings.Contains(text, "192.0.2.8") {
+				t.Errorf("log_key %s: overrides are %s, want the text of the key that came, and no other", logKey, text)
+			}
+
+			// Only those that are banned, of all that have spent something.
+			s.admits("192.0.2.2", 1, 1)
+			top := answerOf[[]operate.Top](t, http.MethodGet, "/rate_limit/top?zone=login&banned", "")
+			if len(top[0].Keys) != 1 || top[0].Keys[0].ID != keys.IDOf(rawKey(s, "192.0.2.1")).String() {
+				t.Errorf("of the banned there are %+v", top)
+			}
+		})
+	}
+}
+
+// A reload that ends log_key ends that lists have texts, also those that are known.
+func TestTextsOfKeysGoWithLogKey(t *testing.T) {
+	app := &App{Namespace: t.Name()}
+	zone := zoneBlock("login", "limit 1/1h\nban 1h")
+	s := newSite(t, app, "log_key\n"+zone)
+	changed(t, http.MethodPost, overrides, `{"zone":"login","key":"192.0.2.7","limit":"50"}`)
+	s.admits("192.0.2.1", 2, 1)
+	s.admits("192.0.2.7", 1, 1)
+	lists := func() string {
+		_, bans := ask(http.MethodGet, "/rate_limit/bans", "")
+		_, all := ask(http.MethodGet, overrides, "")
+		return bans + all
+	}
+	if text := lists(); strings.Count(text, `"key":"192.0.2.`) != 2 {
+		t.Errorf("with log_key the lists are %s", text)
+	}
+	newSite(t, &App{Namespace: t.Name()}, zone)
+	s.end()
+	if text := lists(); strings.Contains(text, `"key":`) || strings.Count(text, `"id"`) != 2 {
+		t.Errorf("without log_key the lists are %s", text)
+	}
+}
+
+// A key is found by any digits that its id alone begins with.
+func TestKeysAreFoundByTheirFirstDigits(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("login", "limit 5/1h"))
+	byDigit := map[byte][]string{}
+	for i := range 40 {
+		ip := fmt.Sprintf("192.0.2.%d", i)
+		s.admits(ip, 1, 1)
+		id := keys.IDOf(rawKey(s, ip)).String()
+		byDigit[id[0]] = append(byDigit[id[0]], id)
+	}
+	explain := func(prefix string) (int, string) {
+		return ask(http.MethodPost, "/rate_limit/explain", fmt.Sprintf(`{"zone":"login","id":%q}`, prefix))
+	}
+	for digit, all := range byDigit {
+		status, text := explain(string(digit))
+		if one := len(all) == 1; one != (status == http.StatusOK) || !one && !strings.Contains(text, all[0]) {
+			t.Errorf("%d keys begin with %c: %d %s", len(all), digit, status, text)
+		}
+		for _, prefix := range []string{all[0][:8], strings.ToUpper(all[0][:9]), all[0]} {
+			if status, text := explain(prefix); status != http.StatusOK || !strings.Contains(text, all[0]) {
+				t.Errorf("%s is %d %s, want %s", prefix, status, text, all[0])
+			}
+		}
+	}
+	for prefix, says := range map[string]string{"00000000": "give the key", "xyz": "hex digits", strings.Repeat("0", 33): "hex digits"} {
+		if status, text := explain(prefix); status == http.StatusOK || !strings.Contains(text, says) {
+			t.Errorf("%s is %d %s, want %s", prefix, status, text, says)
+		}
+	}
+	id := keys.IDOf(rawKey(s, "192.0.2.3"))
+	if done := answerOf[operate.ResetDone](t, http.MethodPost, "/rate_limit/reset", fmt.Sprintf(`{"zone":"login","id":%q}`, id.Short())); done.Forgiven != 1 || done.ID != id.String() {
+		t.Errorf("a reset by 8 digits says %+v", done)
+	}
+}
+
+// A reset says where nobody has counted the key: not where this node has, nor where another one
+// has, nor where Redis can't say.
+func TestAResetOfAnUnknownKeyIsNoSuccess(t *testing.T) {
+	r := redistest.Start(t)
+	s := newSite(t, appWith(r), zoneBlock("login", "limit 5/1h\nsync_rate 100ms"))
+	s.admits("192.0.2.9", 2, 2)
+	s.end() // sends what it has counted, and forgets it: only Redis knows the key
+	s = newSite(t, appWith(r), zoneBlock("login", "limit 5/1h\nsync_rate 100ms"))
+	s.admits("192.0.2.1", 1, 1)
+	reset := func(ip string) operate.ResetDone {
+		return answerOf[operate.ResetDone](t, http.MethodPost, "/rate_limit/reset", fmt.Sprintf(`{"zone":"login","key":%q}`, ip))
+	}
+	if done := reset("192.0.2.2"); !done.Unknown {
+		t.Errorf("a key that nobody counts: %+v", done)
+	}
+	if done := reset("192.0.2.9"); done.Unknown || done.Forgiven != 0 {
+		t.Errorf("a key that another node counts: %+v", done)
+	}
+	if done := reset("192.0.2.1"); done.Unknown || done.Forgiven != 1 {
+		t.Errorf("a key that is counted: %+v", done)
+	}
+	r.Kill()
+	if done := reset("192.0.2.3"); done.Unknown {
+		t.Errorf("a key while Redis is away, which may know it: %+v", done)
+	}
+}
+
+// Many overrides are one change: all of them, or none. They are shared as any others.
+func TestOverridesInBulk(t *testing.T) {
+	r := redistest.Start(t)
+	s := newSite(t, appWith(r), zoneBlock("api", "limit 1/1h"))
+	const bulk = overrides + "/bulk"
+	for body, says := range map[string]string{
+		`{"zone":"api","overrides":[{"key":"192.0.2.1","limit":"5"},{"limit":"5"}]}`: "overrides[1]: give ",
+		`{"zone":"api","overrides":[{"key":"192.0.2.1","limit":"many"}]}`:            "overrides[0]: limit: ",
+		`{"zone":"api","overrides":[]}`:                                              `give "overrides"`,
+		`{"zone":"apu","overrides":[{"key":"192.0.2.1","limit":"5"}]}`:               "did you mean",
+	} {
+		if status, text := ask(http.MethodPost, bulk, body); status < 400 || !strings.Contains(text, says) {
+			t.Errorf("%s is %d %s, want %s", body, status, text, says)
+		}
+	}
+	list := func(n int) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf(`{"key":"10.0.%d.%d","limit":"3"}`, i/250, i%250))
+		}
+		return `{"zone":"api","for":"forever","note":"customers","by":"root@web1","overrides":[` + strings.Join(all, ",") + `]}`
+	}
+	if status, text := ask(http.MethodPost, bulk, list(control.MaxEntries+1)); status != http.StatusInsufficientStorage {
+		t.Errorf("too many are %d %s", status, text)
+	}
+	if ids := overrideIDs(t); len(ids) != 0 {
+		t.Fatalf("%d overrides are there though each change was wrong", len(ids))
+	}
+	const n = 5000
+	done := answerOf[operate.BulkDone](t, http.MethodPost, bulk, list(n))
+	if done.Set != n || done.Pending || done.Applied != done.Nodes || !done.Shared {
+		t.Errorf("%d overrides say %+v", n, done)
+	}
+	stored := r.Client().HLen(t.Context(), ratesync.NewKeyspace("test").Control()).Val()
+	if stored != n+1 { // and the version
+		t.Errorf("Redis has %d fields of %d overrides", stored, n)
+	}
+	s.admits("10.0.19.249", 5, 3)
+	s.admits("10.0.20.1", 5, 1)
+	if all := answerOf[[]control.EntryState](t, http.MethodGet, overrides+"?zone=api", ""); len(all) != n || all[0].By != "root@web1" || all[0].Note != "customers" || all[0].Since.IsZero() {
+		t.Errorf("%d overrides, the first of which is %+v", len(all), all[0])
+	}
+}
+
+// A rollout stays, an emergency ends.
+func TestHowLongEnforcementHolds(t *testing.T) {
+	newSite(t, &App{Namespace: t.Name()}, zoneBlock("api", "limit 1/1h"))
+	for share, long := range map[string]bool{"1": true, "0": false, "0.25": false} {
+		c := changed(t, http.MethodPost, enforcement, `{"zone":"api","share":`+share+`}`)
+		until := c.Until.Sub(answerOf[operate.State](t, http.MethodGet, "/rate_limit/", "").Enforcement[0].Since)
+		if until > 2*control.EnforcementFor != long {
+			t.Errorf("share %s holds %s", share, until)
+		}
+	}
+}
+
+// All zones that count by address are asked for one.
+func TestExplainAnAddress(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("a", "limit 1/1h")+zoneBlock("b", "limit 9/1h")+zoneBlock("c", "key {http.request.header.X}\nlimit 10/1m"))
+	s.admits("192.0.2.1", 1, 1)
+	site := answerOf[operate.ExplainedSite](t, http.MethodPost, "/rate_limit/explain", `{"ip":"192.0.2.1"}`)
+	var got []string
+	for _, h := range site.Handlers {
+		got = append(got, h.Zones[0].Zone+" "+h.Decision.String())
+	}
+	if want := "a denied, b admitted"; strings.Join(got, ", ") != want {
+		t.Errorf("an address is explained as %v, want %s", got, want)
+	}
+	for _, body := range []string{`{"ip":"login"}`, `{"ip":"192.0.2.1","zone":"a"}`} {
+		if status, text := ask(http.MethodPost, "/rate_limit/explain", body); status != 400 {
+			t.Errorf("%s is %d %s", body, status, text)
+		}
+	}
+}
