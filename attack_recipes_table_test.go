@@ -121,6 +121,8 @@ var attacks = map[string][]attack{
 	"docs/configuration.md uploads":                      {{send: "POST /upload/*", most: 10}, {send: "PUT /upload/*", most: 10}},
 	"docs/configuration.md all":                          anything(1000),
 	"docs/keys.md api":                                   {{send: "GET /", most: 100, vary: preflighted}},
+	"docs/regions.md api":                                anything(1000),
+	"docs/regions.md here_only":                          {{send: "GET /reports", most: 100}},
 	"docs/responses.md example.com 100/1m":               anything(100),
 	"docs/keys.md tenant":                                {oneKey(600, onURI(func(n int) string { return fmt.Sprint("/", n) }))},
 	// /Page is another page.
