@@ -57,7 +57,7 @@ func TestOperate(t *testing.T) {
 	r := redistest.Start(t)
 	c := start(t, 3, config(slowRedis(r)+"\nsync_rate 100ms", zones(zone("none", "limit 0/"+far))))
 	eventually(t, "all nodes are there", func() error {
-		if out, _ := command(t, c.Nodes[0], "status"); strings.Count(out, "yes") != 3 {
+		if out, _ := command(t, c.Nodes[0], "status"); strings.Count(out, "ago  yes") != 3 {
 			return errors.New(out)
 		}
 		return nil

@@ -109,7 +109,7 @@ func awaitNodes(t *testing.T, nodes []*cluster.Node) {
 	t.Helper()
 	eventually(t, "all nodes are there", func() error {
 		for _, n := range nodes {
-			if out, _ := command(t, n, "status"); strings.Count(out, "yes") != len(nodes) {
+			if out, _ := command(t, n, "status"); strings.Count(out, "ago  yes") != len(nodes) {
 				return fmt.Errorf("node %d: %s", n.Number, out)
 			}
 		}
