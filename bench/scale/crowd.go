@@ -188,7 +188,7 @@ func askStrictly(url string, d time.Duration) error {
 	for began := time.Now(); time.Since(began) < d; <-tick.C {
 		calls.Go(func() {
 			from := time.Now()
-			_, _, _ = s.Take(context.Background(), "zone", rules, [16]byte{byte(from.UnixNano())}, nil)
+			_, _, _ = s.Take(context.Background(), "zone", rules, [16]byte{byte(from.UnixNano())}, 1, nil)
 			mu.Lock()
 			defer mu.Unlock()
 			took = append(took, time.Since(from))

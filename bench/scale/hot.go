@@ -102,7 +102,7 @@ func strictly(url string, nodes, keys int, d time.Duration) (float64, error) {
 					var id [16]byte
 					binary.LittleEndian.PutUint64(id[:], uint64(next.Add(1))%uint64(keys))
 					var err error
-					if dst, _, err = s.Take(context.Background(), "zone", rules, id, dst[:0]); err != nil {
+					if dst, _, err = s.Take(context.Background(), "zone", rules, id, 1, dst[:0]); err != nil {
 						failed.Store(&err)
 						return
 					}

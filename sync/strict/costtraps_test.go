@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -189,6 +190,7 @@ func TestAMemoryGoesByCost(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				synctest.Wait() // who asked is answered first, and then it is remembered
 				return g.Admitted()
 			}
 			recalls := func(cost int64) bool {
