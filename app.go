@@ -29,30 +29,28 @@ type App struct {
 	// Redis is where nodes sync counts. Default: none; every node counts for itself.
 	Redis *redisconn.Options `json:"redis,omitempty"`
 
-	// Regions are data centers with a Redis each, over which the limits go; in the place of redis.
-	// Default: none; there is one Redis.
+	// Regions are data centers with a Redis each, in the place of redis. Default: none.
 	Regions *Regions `json:"regions,omitempty"`
 
 	// SyncRate is the sync_rate of all zones. Range: as in a zone. Default: 1s where Redis is
 	// configured, else local.
 	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
-	// Namespace separates users of one Redis: nodes with the same Redis and namespace share
-	// counters. It may hold {env.*}. Range: printable ASCII without braces. Default: caddy.
+	// Namespace separates users of one Redis: nodes with the same one share counters. It may hold
+	// {env.*}. Range: printable ASCII without braces. Default: caddy.
 	Namespace string `json:"namespace,omitempty"`
 
-	// StrictTimeout is how long Redis has to answer a call for a zone with sync_rate strict, from
-	// when the call has a connection. A silent Redis delays requests by up to twice that, once.
-	// Range: 1ms to 1m. Default: 100ms.
+	// StrictTimeout is how long a call of a strict zone waits for an answer, once it has a
+	// connection. A silent Redis delays requests by up to twice that, once. Range: 1ms to 1m.
+	// Default: 100ms.
 	StrictTimeout caddy.Duration `json:"strict_timeout,omitempty"`
 
-	// Persist keeps the counters of zones that don't sync over a restart of the process: in Caddy's
-	// storage, or in a file. It may hold {env.*}. Range: "storage", or the path of a file. Default:
-	// none.
+	// Persist keeps the counters of zones that don't sync over a restart, in Caddy's storage or in
+	// a file. It may hold {env.*}. Range: "storage", or the path of a file. Default: none.
 	Persist string `json:"persist,omitempty"`
 
-	// Quiet are the codes of warnings that are not logged. Range: any code, except those that tell
-	// of something that is broken. Default: none.
+	// Quiet are the codes of warnings that are not logged. Range: any code, except those of
+	// something broken. Default: none.
 	Quiet []string `json:"quiet,omitempty"`
 
 	ctx        caddy.Context

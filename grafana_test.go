@@ -183,7 +183,7 @@ handle {
 	}
 	board, listed := readPage(t, boardFile), readPage(t, metricsPage)
 	for name := range running {
-		if !strings.Contains(listed, "### "+name+"\n") {
+		if !strings.Contains(listed, "## "+name+"\n") {
 			t.Errorf("%s doesn't have %s", metricsPage, name)
 		}
 		if !strings.Contains(board, name+"{") {

@@ -33,10 +33,9 @@ func init() {
 // Handler limits the rate of requests. A request is checked against every zone that matches it. If
 // one of them denies it, it consumes nothing in any of them.
 type Handler struct {
-	// RateLimits are the zones by name. Zones of one name share their counters, also across
-	// handlers, nodes and reloads, so they must have the same settings. Range: printable ASCII
-	// without quotes or backslashes, at most 128 characters. Default: none; then nothing is
-	// limited.
+	// RateLimits are the zones by name. Zones of one name share their counters, across handlers,
+	// nodes and reloads, so they must have the same settings. Range: printable ASCII without quotes
+	// or backslashes, at most 128 characters. Default: none.
 	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
 
 	// SyncRate is the sync_rate of this handler's zones. Range: as in a zone. Default: the global
@@ -46,40 +45,38 @@ type Handler struct {
 	// StatusCode is the status of a denied request. Range: 400 to 599. Default: 429.
 	StatusCode int `json:"status_code,omitempty"`
 
-	// Message is the body of a denied request: plain text, or JSON where it is an object or an
-	// array. Placeholders in it are replaced, except unknown ones. Default: none; the body is then
-	// problem details (RFC 9457).
+	// Message is the body of a denied request: plain text, or JSON if it is an object or an array.
+	// Known placeholders in it are replaced. Default: problem details (RFC 9457).
 	Message string `json:"message,omitempty"`
 
 	// Headers are the sets of informational headers to send. Range: "draft", "kong", "github",
 	// several of them, or "off". Default: draft.
 	Headers []string `json:"headers,omitempty"`
 
-	// Jitter lengthens Retry-After at random by up to this share of it, so that denied clients
-	// don't return together. Range: 0 to 1. Default: 0.
+	// Jitter lengthens Retry-After at random by up to this share, so that denied clients don't
+	// return together. Range: 0 to 1. Default: 0.
 	Jitter float64 `json:"jitter,omitempty"`
 
-	// LogKey adds the key to log lines about denied requests, and to lists, which have its id in
-	// any case. A key may be personal data or a secret, such as an API key. Default: false.
+	// LogKey shows keys in log lines about denials and in lists, beside their ids. A key may be
+	// personal data or a secret. Default: false.
 	LogKey bool `json:"log_key,omitempty"`
 
-	// SweepInterval is how often counters that no longer matter are dropped from memory. Range: 1ms
-	// to ten years. Default: 1m.
+	// SweepInterval is how often counters that no longer matter are dropped. Range: 1ms to ten
+	// years. Default: 1m.
 	SweepInterval caddy.Duration `json:"sweep_interval,omitempty"`
 
 	// DisableMetrics leaves this handler's decisions out of the metrics. Default: false.
 	DisableMetrics bool `json:"disable_metrics,omitempty"`
 
-	// DisablePlaceholders leaves {http.rate_limit.*} unset for admitted requests, which then cost
-	// no allocation where headers are off. Default: false.
+	// DisablePlaceholders leaves {http.rate_limit.*} unset for admitted requests, which saves an
+	// allocation where headers are off. Default: false.
 	DisablePlaceholders bool `json:"disable_placeholders,omitempty"`
 
-	// Distributed is for configurations of the older plugin: the smaller interval in it becomes the
-	// sync_rate of this handler's zones. It needs Redis. Default: none.
+	// Distributed is the older plugin's block: the smaller interval becomes the sync_rate of this
+	// handler's zones. It needs Redis. Default: none.
 	Distributed *Distributed `json:"distributed,omitempty"`
 
-	// StorageRaw is for configurations of the older plugin, too: it is an error that says what to
-	// write, as counts are synced through Redis, not through Caddy's storage. Default: none.
+	// StorageRaw is the older plugin's, too: an error that says what to write. Default: none.
 	StorageRaw json.RawMessage `json:"storage,omitempty"`
 
 	path string // of its route, see pathInJSON
@@ -95,15 +92,14 @@ type Handler struct {
 
 // Distributed is the block of that name in the older plugin's configuration.
 type Distributed struct {
-	// ReadInterval becomes the sync_rate where it is the smaller one. Range: 20ms to ten years.
+	// ReadInterval becomes the sync_rate if it is the smaller one. Range: 20ms to ten years.
 	// Default: 5s.
 	ReadInterval caddy.Duration `json:"read_interval,omitempty"`
 
-	// WriteInterval becomes the sync_rate where it is the smaller one. Range: 20ms to ten years.
-	// Default: 5s.
+	// WriteInterval is the same. Range: 20ms to ten years. Default: 5s.
 	WriteInterval caddy.Duration `json:"write_interval,omitempty"`
 
-	// PurgeAge has no effect: counts in Redis expire by themselves. Default: none.
+	// PurgeAge has no effect. Default: none.
 	PurgeAge caddy.Duration `json:"purge_age,omitempty"`
 }
 
@@ -113,29 +109,28 @@ type Zone struct {
 	// all.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
-	// ExceptRaw selects requests that the zone leaves alone: those that one of the sets matches.
-	// They are not counted, and get none of the zone's headers. Default: none.
+	// ExceptRaw selects requests that the zone leaves alone: they are not counted and get none of
+	// its headers. Default: none.
 	ExceptRaw caddyhttp.RawMatcherSets `json:"except,omitempty" caddy:"namespace=http.matchers"`
 
 	// Key groups requests: those with the same key share one count. It may hold placeholders.
-	// Default: {client_ip}; in a zone with events, one count for all requests.
+	// Default: {client_ip}; in a zone with events, one count for all.
 	Key string `json:"key,omitempty"`
 
-	// Limits are one or more rates, which are all enforced. Of two with the same window the lower
-	// one is; if one comes with the request they must differ. Default: none; a zone needs them, or
-	// events, concurrent or bandwidth.
+	// Limits are one or more rates, all enforced. Of two with the same window the lower one is;
+	// with a placeholder they must differ. Default: none; a zone needs one, or events, concurrent
+	// or bandwidth.
 	Limits []Limit `json:"limits,omitempty"`
 
-	// Concurrent is how many requests of a key may run at once: from when they are admitted until
-	// their handler has returned, and an upgraded connection until it ends. Range: 1 to 1000000000.
-	// Default: any number.
+	// Concurrent is how many requests of a key may run at once, until their handler has returned or
+	// their upgraded connection ends. Range: 1 to 1000000000. Default: any number.
 	Concurrent *int64 `json:"concurrent,omitempty"`
 
 	// Window is the window of one rate, in the older plugin's words. It needs events. Range: 1ms to
 	// ten years. Default: none.
 	Window caddy.Duration `json:"window,omitempty"`
 
-	// MaxEvents is the number of requests in window; 0 denies all. A zone with it is a sliding_log
+	// MaxEvents is the number of requests in window; 0 denies all. The zone is then a sliding_log,
 	// unless algorithm is given. Range: 0 or more. Default: none.
 	MaxEvents *int64 `json:"max_events,omitempty"`
 
@@ -144,17 +139,17 @@ type Zone struct {
 	// sliding_log.
 	Algorithm string `json:"algorithm,omitempty"`
 
-	// Burst is how many requests may come at once in a token_bucket or gcra. At the rate of each
-	// limit it must drain within ten years. Range: 1 or more. Default: the limit.
+	// Burst is how many requests may come at once in a token_bucket or gcra. It must drain within
+	// ten years. Range: 1 or more. Default: the limit.
 	Burst *int64 `json:"burst,omitempty"`
 
-	// Buckets is how many sub-windows a sliding_window is cut into. More than one makes it more
-	// exact and costs memory and, with Redis, calls: a new key reads 4 values with 1 and 36 with
-	// 31. Range: 1 to 31, of 1ms at least. Default: 1.
+	// Buckets are the sub-windows of a sliding_window. More are more exact, and cost memory and
+	// calls to Redis: a new key reads 4 values with 1 and 36 with 31. Range: 1 to 31, of 1ms at
+	// least. Default: 1.
 	Buckets *int `json:"buckets,omitempty"`
 
-	// Queue is how many requests of one key may wait in a leaky_bucket. At the rate of each limit
-	// it must drain within ten years. Range: 0 or more. Default: none; a leaky_bucket needs it.
+	// Queue is how many requests of one key may wait in a leaky_bucket. It must drain within ten
+	// years. Range: 0 or more. Default: none; a leaky_bucket needs it.
 	Queue *int64 `json:"queue,omitempty"`
 
 	// SyncRate is how often counts are synced: "local" or -1 is never, "strict" or 0 has Redis
@@ -163,36 +158,35 @@ type Zone struct {
 	// global one.
 	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
-	// IPv4Prefix is by how many of their first bits IPv4 addresses in the key are grouped. 0 is
-	// off, as 32 is. Range: 0 to 32. Default: 32.
+	// IPv4Prefix is how many bits of IPv4 addresses in the key count; 0 is all. Range: 0 to 32.
+	// Default: 32.
 	IPv4Prefix *int `json:"ipv4_prefix,omitempty"`
 
-	// IPv6Prefix is by how many of their first bits IPv6 addresses in the key are grouped. 0 is
-	// off, as 128 is. Range: 0 to 128. Default: 64.
+	// IPv6Prefix is how many bits of IPv6 addresses in the key count; 0 is all. Range: 0 to 128.
+	// Default: 64.
 	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
 
 	// Bandwidth is how many bytes a second the bodies of all responses to one key share on each
-	// node, a number or a string such as "1MiB/s". Keys beyond max_keys share it with each other. A
-	// zone with it needs no limit. Range: 1 to a tebibyte. Default: none.
+	// node: a number, or a string like "1MiB/s". Keys beyond max_keys share it. The zone needs no
+	// limit. Range: 1 to a tebibyte. Default: none.
 	Bandwidth config.Bandwidth `json:"bandwidth,omitempty"`
 
-	// MaxKeys is how many keys have a counter of their own in memory, for each rate and node. Keys
-	// beyond it share a sketch. Range: 1 to 1000000000. Default: 1000000.
+	// MaxKeys is how many keys have counters of their own in memory, for each rate and node.
+	// Further keys share a sketch. Range: 1 to 1000000000. Default: 1000000.
 	MaxKeys *int `json:"max_keys,omitempty"`
 
 	// EmptyKey is what happens to a request without a key: its address is the key, it is not
-	// limited, all of them share one count, or it is denied. Range: client_ip, skip, share or deny.
+	// limited, all share one count, or it is denied. Range: client_ip, skip, share or deny.
 	// Default: client_ip; in a zone with events, share.
 	EmptyKey string `json:"empty_key,omitempty"`
 
-	// CountDenied counts denied requests as well, so that a client that keeps trying stays denied.
-	// Default: false.
+	// CountDenied counts denied requests as well: a client that keeps trying stays denied. Default:
+	// false.
 	CountDenied bool `json:"count_denied,omitempty"`
 
-	// CountResponses says which responses make a request count, by status and headers. A unit is
-	// reserved when the request is admitted, and refunded when a response begins that doesn't
-	// match. In JSON a status below 10 stands for a class, like 4 for 4xx. Not with leaky_bucket or
-	// count_denied. Default: none; every admitted request counts.
+	// CountResponses says which responses make a request count. A unit is reserved when the request
+	// is admitted, and refunded when a response begins that doesn't match. In JSON, 4 stands for
+	// 4xx. Not with leaky_bucket or count_denied. Default: every admitted request counts.
 	CountResponses *caddyhttp.ResponseMatcher `json:"count_responses,omitempty"`
 
 	// Cost is what a request takes of each limit, in units: the sum of its entries, rounded up.
@@ -219,7 +213,7 @@ type Zone struct {
 	// or deny. Default: local.
 	OnRedisLoss string `json:"on_redis_loss,omitempty"`
 
-	// EarlySync syncs a key before the interval is over when it is new or near its limit. Default:
+	// EarlySync syncs a key that is new or near its limit before the interval is over. Default:
 	// true.
 	EarlySync *bool `json:"early_sync,omitempty"`
 
@@ -227,17 +221,16 @@ type Zone struct {
 	// true.
 	Regions *bool `json:"regions,omitempty"`
 
-	// Enforce is the share of keys that the zone is enforced for, in steps of 0.0001. For the
-	// others it is in shadow mode: it counts, reports what it would deny, and denies nobody. Which
-	// keys are in is the same on all nodes, and a key that is in stays in when the share rises.
+	// Enforce is the share of keys that the zone is enforced for, in steps of 0.0001, the same keys
+	// on all nodes. For the others it is in shadow mode: it counts and reports, and denies nobody.
 	// Range: 0 to 1; 0 or off is shadow mode for all. Default: 1.
 	Enforce *float64 `json:"enforce,omitempty"`
 
 	// Ban denies all requests of a key for a while once it was denied too often. Default: none.
 	Ban *Ban `json:"ban,omitempty"`
 
-	// Reserve keeps shares of each limit for classes of requests, such as those of paying clients.
-	// Not with leaky_bucket or count_denied. Range: 0.9 in all. Default: none.
+	// Reserve keeps shares of each limit for classes of requests, as paying clients. Not with
+	// leaky_bucket or count_denied. Range: 0.9 in all. Default: none.
 	Reserve []Reserve `json:"reserve,omitempty"`
 
 	// Headers are the sets of informational headers that tell of this zone; off hides it. In the
@@ -245,8 +238,7 @@ type Zone struct {
 	// or "off". Default: the handler's.
 	Headers []string `json:"headers,omitempty"`
 
-	// Source is the file and line that a warning about this zone names, such as Caddyfile:12. A
-	// Caddyfile sets it where there is something to warn of. It changes nothing else. Default:
+	// Source is the file and line that a warning about this zone names, like Caddyfile:12. Default:
 	// none.
 	Source string `json:"source,omitempty"`
 
@@ -260,8 +252,8 @@ type Zone struct {
 // Reserve is a share of each limit of a zone that only some requests can take. Others are denied
 // once the key's use by all reaches the limit less its reserves that are not for them.
 type Reserve struct {
-	// Share is the part of each limit, in steps of 0.0001, of which what it comes to is rounded up.
-	// Range: more than 0, 0.9 at most. Default: none; it must be given.
+	// Share is the part of each limit, in steps of 0.0001; what it comes to is rounded up. Range:
+	// more than 0, 0.9 at most. Default: none; it must be given.
 	Share float64 `json:"share"`
 
 	// MatcherSetsRaw selects the requests that it is for: those that one of the sets matches.
@@ -271,18 +263,17 @@ type Reserve struct {
 
 // Limit is a number of requests in a window of time.
 type Limit struct {
-	// MaxEvents is the number of requests; 0 denies all. As a placeholder in quotes, like "{plan}",
-	// it comes with each request: a whole number, or unlimited, which neither counts nor is
-	// counted. Range: 0 to 2^53. Default: none; it must be given.
+	// MaxEvents is the number of requests; 0 denies all. A placeholder in quotes, like "{plan}",
+	// gives a whole number with each request, or unlimited. Range: 0 to 2^53. Default: none; it
+	// must be given.
 	MaxEvents config.Events `json:"max_events"`
 
 	// Window is how long the limit looks back. Range: 1ms to ten years. Default: none; it must be
 	// given.
 	Window caddy.Duration `json:"window"`
 
-	// Default is the number of requests where the placeholder in max_events is empty, negative or
-	// no number. Range: 0 or more. Default: none; it must be given with a placeholder, and only
-	// there.
+	// Default is the number of requests if the placeholder in max_events has no number from 0 up.
+	// Range: 0 or more. Default: none; it must be given with a placeholder, and only there.
 	Default *int64 `json:"default,omitempty"`
 }
 
@@ -292,8 +283,7 @@ type Ban struct {
 	// For is how long a ban lasts. Range: 1ms to ten years. Default: none; it must be given.
 	For caddy.Duration `json:"for"`
 
-	// After is how many denied requests in a window begin a ban: those that were denied because a
-	// limit of the zone was spent. Default: the first one.
+	// After is how many denials by a spent limit begin a ban. Default: the first one.
 	After *BanAfter `json:"after,omitempty"`
 }
 

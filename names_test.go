@@ -117,7 +117,7 @@ func TestNamesOfMetrics(t *testing.T) {
 		code = append(code, strings.Join([]string{f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, " ")}, ", "))
 	}
 	text := readPage(t, "docs/metrics.md")
-	for _, m := range regexp.MustCompile(`(?s)### (caddy_\w+)\n\n(.*?)\*(\w+)\sby\s(.*?),\ssince\s`).FindAllStringSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(`(?s)## (caddy_\w+)\n\n(.*?)\*(\w+)\sby\s([^*]*)\*`).FindAllStringSubmatch(text, -1) {
 		page = append(page, strings.Join([]string{m[1], m[3], strings.Join(quoted(m[4]), " ")}, ", "))
 		if strings.Contains(m[4], "result") {
 			for _, result := range results {

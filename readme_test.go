@@ -295,7 +295,7 @@ func TestEveryOptionIsDocumented(t *testing.T) {
 	}
 	for _, names := range [][]string{algorithms.KindNames(), config.EmptyKeyNames, config.OnRedisLossNames, answer.HeaderSetNames} {
 		for _, name := range names {
-			if !strings.Contains(page, "`"+name+"`") {
+			if !regexp.MustCompile("[`| ]" + name + "[`|.]").MatchString(page) {
 				t.Errorf("docs/options.md doesn't name the choice %s", name)
 			}
 		}
@@ -360,7 +360,7 @@ func TestEveryPageIsFoundAndHasOneQuestion(t *testing.T) {
 // The reference stays short as well: what is generated, what explains it, and the pages for those
 // who come from another limiter.
 func TestReferenceIsShort(t *testing.T) {
-	const generated, all = 7_250, 18_900
+	const generated, all = 6_000, 17_600
 	sum := map[string]int{}
 	for _, name := range strings.Fields("options warnings metrics grammar") {
 		sum["generated"] += len(strings.Fields(readPage(t, "docs/"+name+".md")))

@@ -31,11 +31,10 @@ type Cost struct {
 // A CostTerm is an amount: some units, or as many as the body of the request has bytes, times a
 // factor.
 type CostTerm struct {
-	// Units are a number, or a placeholder that it comes from with each request. Default: none;
-	// they or bytes must be given.
+	// Units are a number, or a placeholder for one. Default: none; they or bytes must be given.
 	Units *Amount `json:"units,omitempty"`
 
-	// Bytes takes the length of the request's body for the number of units. Default: false.
+	// Bytes takes the length of the request's body for the units. Default: false.
 	Bytes bool `json:"bytes,omitempty"`
 
 	// Factor is what the units are multiplied with. Range: more than 0, 10^9 at most. Default: 1.

@@ -36,35 +36,33 @@ func Namespace(namespace, keyPrefix string) (string, error) {
 
 // Options say how to reach Redis. Every string may hold {env.*} and {file.*} placeholders.
 type Options struct {
-	// URL is that of a server, or several of them separated by commas. It stands alone: what it can
-	// say is not said twice. "off" is no Redis. Range: redis://, rediss:// or unix://. Default:
-	// none.
+	// URL is that of a server, or several separated by commas. No other option may stand beside it.
+	// "off" is no Redis. Range: redis://, rediss:// or unix://. Default: none.
 	URL string `json:"url,omitempty"`
-	// Storage borrows the client of Caddy's global storage, where that is a Redis and lends it. No
-	// other option but key_prefix has an effect then. Default: false.
+	// Storage borrows the client of Caddy's global storage, if that is a Redis and lends it. Of the
+	// others only key_prefix has an effect then. Default: false.
 	Storage bool `json:"storage,omitempty"`
 	// Mode is one server, sentinels and the master they know, or a cluster. Range: simple, failover
 	// or cluster. Default: simple; failover where master_name is set.
 	Mode string `json:"mode,omitempty"`
 	// Address holds a host and port, or the path of a unix socket; several for failover (the
-	// sentinels) and cluster. Default: localhost with port 6379, in failover 26379.
+	// sentinels) and cluster. Default: localhost:6379, in failover port 26379.
 	Address []string `json:"address,omitempty"`
 	// Username is the ACL user. Default: the default user.
 	Username string `json:"username,omitempty"`
-	// Password is that of the user, or of a server with requirepass. Default: none.
+	// Password is that of the user, or of requirepass. Default: none.
 	Password string `json:"password,omitempty"`
-	// DB is the number of the database. A cluster has only 0. Range: 0 or more. Default: 0.
+	// DB is the number of the database; a cluster has only 0. Range: 0 or more. Default: 0.
 	DB int `json:"db,omitempty"`
 	// Timeout bounds connecting, reading and writing, each. Default: 1s.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
-	// KeyPrefix is another name for the app's namespace. Only one of the two may be given.
-	// Default: none.
+	// KeyPrefix is another name for namespace; only one may be given. Default: none.
 	KeyPrefix string `json:"key_prefix,omitempty"`
 	// MasterName is what the sentinels call the master, for failover. Default: none.
 	MasterName string `json:"master_name,omitempty"`
-	// SentinelUsername is the ACL user of the sentinels themselves. Default: the default user.
+	// SentinelUsername is the ACL user of the sentinels. Default: the default user.
 	SentinelUsername string `json:"sentinel_username,omitempty"`
-	// SentinelPassword is the password of the sentinels themselves. Default: none.
+	// SentinelPassword is the password of the sentinels. Default: none.
 	SentinelPassword string `json:"sentinel_password,omitempty"`
 	// TLSEnabled turns TLS on, 1.2 or later. Default: false; true for a rediss:// URL.
 	TLSEnabled bool `json:"tls_enabled,omitempty"`
@@ -72,18 +70,18 @@ type Options struct {
 	TLSInsecure bool `json:"tls_insecure,omitempty"`
 	// TLSServerCertsPEM are the certificates to trust, in PEM. Default: the system's.
 	TLSServerCertsPEM string `json:"tls_server_certs_pem,omitempty"`
-	// TLSServerCertsPath is a file with the certificates to trust in PEM, or a directory whose
-	// .pem, .crt and .cer files have them. Default: the system's.
+	// TLSServerCertsPath is a PEM file with the certificates to trust, or a directory of .pem, .crt
+	// and .cer files. Default: the system's.
 	TLSServerCertsPath string `json:"tls_server_certs_path,omitempty"`
-	// TLSClientCert is the certificate that this node shows: a file, or PEM. It needs
-	// tls_client_key. Default: none.
+	// TLSClientCert is this node's certificate: a file, or PEM. It needs tls_client_key. Default:
+	// none.
 	TLSClientCert string `json:"tls_client_cert,omitempty"`
-	// TLSClientKey is the private key of that certificate: a file, or PEM. Default: none.
+	// TLSClientKey is its private key: a file, or PEM. Default: none.
 	TLSClientKey string `json:"tls_client_key,omitempty"`
 	// TLSServerName is the name in the server's certificate. Default: the host of the address.
 	TLSServerName string `json:"tls_server_name,omitempty"`
 	// PoolSize is how many connections are kept to each server. Range: 1 or more. Default: ten per
-	// CPU, and 40 at least; half of that in a cluster.
+	// CPU, at least 40; half of that in a cluster.
 	PoolSize int `json:"pool_size,omitempty"`
 }
 

@@ -33,10 +33,9 @@ func (s *source) addReasons(of *ast.GenDecl) {
 
 const metricsIntro = `# What does each metric count?
 
-Caddy exposes them at ` + "`localhost:2019/metrics`" + ` by default. Names, types and labels are stable. No
-label contains a key or an address. Each node counts for itself. Counters survive reloads, except
-those of a zone that a reload removes. [Observability](observability.md) has queries, the board and
-alerts.
+Each node counts for itself. Counters survive reloads, except those of a zone that a reload removes.
+Names, types and labels are stable, and no label has a key or an address. All are there since
+` + since + `. [Observability](observability.md) says where they are, and has queries and alerts.
 `
 
 // metricsPage has each metric with the help that Prometheus shows.
@@ -52,14 +51,14 @@ func (s *source) metricsPage() (string, error) {
 		return "", err
 	}
 	var page strings.Builder
-	page.WriteString(metricsIntro + "\n- [Decisions](#decisions)\n\n## The metrics\n")
+	page.WriteString(metricsIntro + "\n- [Decisions](#decisions)\n")
 	for _, f := range families {
 		var labels []string
 		for _, l := range f.GetMetric()[0].GetLabel() {
 			labels = append(labels, "`"+l.GetName()+"`")
 		}
 		kind := strings.ToLower(f.GetType().String())
-		fmt.Fprintf(&page, "\n### %s\n\n%s", f.GetName(), wrap(fmt.Sprintf("%s *%s by %s, since %s*", marked(f.GetHelp()), kind, strings.Join(labels, ", "), since), ""))
+		fmt.Fprintf(&page, "\n## %s\n\n%s", f.GetName(), wrap(fmt.Sprintf("%s *%s by %s*", marked(f.GetHelp()), kind, strings.Join(labels, ", ")), ""))
 	}
 	page.WriteString("\n## Decisions\n\n| `decision` | what it is |\n|---|---|\n")
 	for _, d := range s.decisions {

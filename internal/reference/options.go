@@ -55,15 +55,15 @@ var nested = map[string][]string{"limit": {"Limit"}, "ban": {"Ban", "BanAfter"},
 // further is where more is said of an option.
 var further = map[string]string{
 	"match": "[Match widely](security.md#requests-that-a-zone-matches)", "except": "[Exceptions](keys.md#exceptions)", "key": "[Keys](keys.md)",
-	"limit": "[Rates](configuration.md#rates)", "limit_default": "[Limits that come with the request](configuration.md#limits-that-come-with-the-request)",
-	"concurrent": "[Limit what runs at the same time](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Buckets](algorithms.md#token_bucket)",
-	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Choose a rate](sync-rate.md)", "ipv6_prefix": "[Networks](security.md#networks)",
-	"empty_key": "[Empty keys](keys.md#empty-keys)", "count_responses": "[Protect a login](login.md)", "cost": "[Costs](cost.md)",
-	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[What it costs](sync-rate.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Throttle downloads](bandwidth.md)",
-	"max_keys": "[Floods of keys](security.md#floods-of-keys)", "enforce": "[Shadow mode](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Paying customers first](reserve.md)",
-	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[What is stored of a key](security.md#what-is-stored-of-a-key)",
+	"limit": "[Rates](configuration.md#rates)", "limit_default": "[Placeholders](configuration.md#limits-that-come-with-the-request)",
+	"concurrent": "[What runs at once](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Buckets](algorithms.md#token_bucket)",
+	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Rates](sync-rate.md)", "ipv6_prefix": "[Networks](security.md#networks)",
+	"empty_key": "[Empty keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "cost": "[Costs](cost.md)",
+	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[Intervals](sync-rate.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Downloads](bandwidth.md)",
+	"max_keys": "[Floods of keys](security.md#floods-of-keys)", "enforce": "[Shadow mode](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Reserves](reserve.md)",
+	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[What is stored](security.md#what-is-stored-of-a-key)",
 	"window": "[Migration](migration/mholt.md)", "events": "[Migration](migration/mholt.md)", "distributed": "[Migration](migration/mholt.md)",
-	"persist": "[Restarts](restarts.md#keep-counts-without-redis)", "redis": "[Connect a Redis](redis.md)", "strict_timeout": "[Outages](outages.md)",
+	"persist": "[Restarts](restarts.md#keep-counts-without-redis)", "redis": "[Redis](redis.md)", "strict_timeout": "[Outages](outages.md)",
 	"username": "[Permissions](redis.md#acl)",
 }
 
@@ -72,11 +72,10 @@ var examples = map[string]string{"match": "match path /login*", "zone": "zone lo
 
 const optionsIntro = `# What does each option do?
 
-Each option has its default, its range, an example, and the version that brought it. A mistake is an
-error at load that says what to write instead: [load errors](load-errors.md). The
-[grammar](grammar.md) shows them all together, [configuration](configuration.md) where they go.
-Durations are those of Caddy, ` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also
-nanoseconds. A flag without a value is on.
+[Configuration](configuration.md) says where options go; the [grammar](grammar.md) has them
+together. Where no default is named, there is none; a flag without a value is on. Durations are
+those of Caddy, ` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also nanoseconds. All are there
+since ` + since + `, unless it says otherwise.
 `
 
 func (s *source) optionsPage() string {
@@ -145,15 +144,11 @@ func (s *source) entry(of section, o option) string {
 	if name == "limits[].default" {
 		f = s.structs["Limit"]["default"]
 	}
-	text := marked(f.text)
 	syntax := "`" + strings.Join(o.syntax, "`, `") + "`"
 	if name != o.name {
 		syntax += ", in JSON `" + name + "`"
 	}
-	if more := further[o.name]; more != "" {
-		text += " See " + more + "."
-	}
-	entry := wrap(syntax, "") + "\n" + wrap(text, "") + "\n" + wrap(f.facts(o), "")
+	entry := wrap(syntax+": "+lower(marked(f.text))+" "+f.facts(o), "")
 	if o.name == "redis" {
 		entry += "\n" + redisURLs
 	}
@@ -161,7 +156,7 @@ func (s *source) entry(of section, o option) string {
 	for _, inner := range nested[o.name] {
 		for _, key := range s.names[inner] {
 			if g := s.structs[inner][key]; o.name != "limit" || key != "default" {
-				list += wrap("- JSON `"+key+"`: "+marked(g.text+" "+g.bounds()), "  ")
+				list += wrap("- JSON `"+key+"`: "+lower(marked(g.text+" "+g.bounds())), "  ")
 			}
 		}
 	}
@@ -171,11 +166,19 @@ func (s *source) entry(of section, o option) string {
 	return entry
 }
 
+// lower begins a text in lower case, unless it begins with a name.
+func lower(text string) string {
+	if len(text) > 1 && strings.ToUpper(text[1:2]) == text[1:2] && text[1] != ' ' {
+		return text
+	}
+	return strings.ToLower(text[:1]) + text[1:]
+}
+
 // bounds are the default and the range.
 func (f *field) bounds() string {
 	text := "Default: " + f.initial + "."
-	if f.initial == "none; it must be given" {
-		text = "It must be given."
+	if more, none := strings.CutPrefix(f.initial, "none"); none {
+		text = sentence(more)
 	}
 	if f.span != "" {
 		text += " Range: " + f.span + "."
@@ -183,9 +186,18 @@ func (f *field) bounds() string {
 	return text
 }
 
+// sentence is what a comment adds to a default that is none.
+func sentence(more string) string {
+	if more = strings.TrimPrefix(more, "; "); more != "" {
+		more = upper(more) + "."
+	}
+	return more
+}
+
 var plainWord = regexp.MustCompile(`"?[a-z0-9_:/]+"?`)
 
-// facts are the default, the range and an example. What the grammar lists is marked as code.
+// facts are the default, the range, an example, and the version that brought the option, if that is
+// not the first one. What the grammar lists is marked as code, and no range if it lists all.
 func (f *field) facts(o option) string {
 	example := cmp.Or(examples[o.name], examples[o.syntax[0]])
 	if example == "" {
@@ -195,17 +207,31 @@ func (f *field) facts(o option) string {
 	if f.initial == "true" {
 		text = "**Default**: on."
 	}
-	if f.span != "" {
-		choices := strings.FieldsFunc(o.syntax[0], func(r rune) bool { return strings.ContainsRune("|. ", r) })[1:]
-		text += " **Range**: " + plainWord.ReplaceAllStringFunc(f.span, func(word string) string {
-			if slices.Contains(choices, strings.Trim(word, `"`)) {
-				return "`" + strings.Trim(word, `"`) + "`"
-			}
-			return marked(word)
-		}) + "."
+	if more, none := strings.CutPrefix(f.initial, "none"); none {
+		text = sentence(more)
 	}
-	return text + " **Example**: `" + example + "`. **Since**: " + f.since + "."
+	choices := strings.FieldsFunc(o.syntax[0], func(r rune) bool { return strings.ContainsRune("|. ", r) })[1:]
+	rest := plainWord.ReplaceAllStringFunc(f.span, func(word string) string {
+		if slices.Contains(choices, strings.Trim(word, `"`)) {
+			return "`" + strings.Trim(word, `"`) + "`"
+		}
+		return marked(word)
+	})
+	if listed.ReplaceAllString(rest, "") != "" {
+		text += " **Range**: " + rest + "."
+	}
+	text += " **Example**: `" + example + "`."
+	if f.since != since {
+		text += " **Since**: " + f.since + "."
+	}
+	if more := further[o.name]; more != "" {
+		text += " " + more + "."
+	}
+	return strings.TrimSpace(text)
 }
+
+// listed is a range that has nothing but choices of the grammar.
+var listed = regexp.MustCompile("^(`\\w+`|,| |or|several of them)+$")
 
 // onlyInJSON lists the fields that a Caddyfile has no option for.
 func (s *source) onlyInJSON(of section, lines []option) (text string) {

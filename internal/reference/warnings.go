@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"go/ast"
 	"regexp"
 	"slices"
@@ -45,32 +44,27 @@ func linked(text string) string {
 
 const warningsIntro = `# What does this warning mean?
 
-Every warning has a code, which stays the same when its text changes, so alerts can use it. The log
-line says where: the file and line of the Caddyfile, or the place in JSON. A warning is logged once
-for a configuration, or once when trouble begins and once when it ends. ` + "`caddy validate`" + ` shows those
-that need no requests.
+A code stays the same when its text changes, so alerts can use it. The log line says where: the file
+and line of the Caddyfile, or the place in JSON. A warning is logged once for a configuration, or
+once when trouble begins and once when it ends. ` + "`caddy validate`" + ` shows those that need no requests.
 
-If you have read a warning and the configuration is as you want it, the global option
-[` + "`quiet`" + `](options.md#quiet) leaves it out of the log: ` + "`quiet TIDE024`" + `. What tells of something
-broken can't be left out.
-
-| code | what was found |
-|---|---|
+If all is as you want it, the global option [` + "`quiet`" + `](options.md#quiet) leaves a warning out:
+` + "`quiet TIDE024`" + `. Those of something broken are *always logged*. All are there since ` + since + `,
+unless it says otherwise. [Why Redis is unavailable](#why-redis-is-unavailable) is at the end.
 `
 
 func (s *source) warningsPage() string {
 	var page strings.Builder
 	page.WriteString(warningsIntro)
 	for _, c := range s.codes {
-		fmt.Fprintf(&page, "| [%s](#%s) | %s |\n", c.name, strings.ToLower(c.name), marked(c.what))
-	}
-	page.WriteString("| | [Why Redis is unavailable](#why-redis-is-unavailable) |\n\n## The warnings\n")
-	for _, c := range s.codes {
-		quiet := "always logged"
-		if warning.CanBeQuiet(c.name) == nil {
-			quiet = "`quiet " + c.name + "`"
+		text := "**" + upper(c.what) + ".** " + linked(marked(c.rest))
+		if warning.CanBeQuiet(c.name) != nil {
+			text += " *Always logged.*"
 		}
-		page.WriteString("\n### " + c.name + "\n\n" + wrap("**"+upper(c.what)+".** "+linked(marked(c.rest)), "") + "\n*" + quiet + ", since " + c.since + "*\n")
+		if c.since != since {
+			text += " **Since**: " + c.since + "."
+		}
+		page.WriteString("\n## " + c.name + "\n\n" + wrap(text, ""))
 	}
 	page.WriteString("\n## Why Redis is unavailable\n\nThe `reason` of [TIDE012](#tide012), and what to do:\n\n| reason | do |\n|---|---|\n")
 	for _, reason := range s.reasons {

@@ -14,28 +14,26 @@ import (
 // The codes of all warnings and errors that are logged: what each is, then what to do.
 // docs/warnings.md has these comments.
 const (
-	// UntrustedProxy is a proxy's header from an address that is not trusted. If that address is
-	// your proxy, all clients behind it share one count: set trusted_proxies and
-	// trusted_proxies_strict. If it is a client that made the header up, nothing need be done: its
-	// own address was used. See docs/security.md#client-addresses-and-trusted-proxies.
+	// UntrustedProxy is a proxy's header from an address that is not trusted. If that is your
+	// proxy, all clients behind it share one count: set trusted_proxies and trusted_proxies_strict.
+	// If it is a client that made the header up, its own address was used. See
+	// docs/security.md#client-addresses-and-trusted-proxies.
 	UntrustedProxy = "TIDE001"
 	// TrustNotStrict is trusted_proxies without trusted_proxies_strict. Caddy takes the left-most
-	// address of the header, which a client can write, so a client can choose the address it is
-	// counted by. Add trusted_proxies_strict to the servers block, unless your proxy replaces the
-	// header. See docs/security.md#client-addresses-and-trusted-proxies.
+	// address of the header, which a client can write. Add trusted_proxies_strict to the servers
+	// block, unless your proxy replaces the header. See
+	// docs/security.md#client-addresses-and-trusted-proxies.
 	TrustNotStrict = "TIDE002"
 	// ForgeableKey is a key from a header that claims an address. Clients can send any
-	// X-Forwarded-For or X-Real-IP. Write {client_ip}, for which Caddy reads the header as well,
-	// but from trusted proxies only.
+	// X-Forwarded-For or X-Real-IP. Write {client_ip}, which reads it from trusted proxies only.
 	ForgeableKey = "TIDE003"
-	// PoorKey is a key that clients can change at will. It has an id, a time or a port, so each
-	// request has a count of its own and nothing is limited. The message names what was probably
-	// meant.
+	// PoorKey is a key that clients can change at will. With an id, a time or a port in it, each
+	// request has its own count and nothing is limited. The message names what was probably meant.
 	PoorKey = "TIDE004"
-	// BodyKey is a key that reads the body. {http.request.body} reads all of it into memory, of
-	// denied requests too. Use a header, a path or a query parameter.
+	// BodyKey is a key that reads the body. All of it goes into memory, also of denied requests.
+	// Use a header, a path or a query parameter.
 	BodyKey = "TIDE005"
-	// UnknownKey is a key without a value. A placeholder has no value when requests are limited, or
+	// UnknownKey is a key without a value. A placeholder has none when requests are limited, or
 	// nothing sets it. The message names what was probably meant. See docs/keys.md#empty-keys.
 	UnknownKey = "TIDE006"
 	// OneKey is one count for all requests. A zone with window and events has no key. Write `key
@@ -43,22 +41,21 @@ const (
 	OneKey = "TIDE007"
 	// NoZone is a handler without zones. In JSON, rate_limits is empty, so nothing is limited.
 	NoZone = "TIDE008"
-	// EmptyKey is a key that came out empty. A request had none of the values of the key, for
-	// instance no such header. See docs/keys.md#empty-keys.
+	// EmptyKey is a key that came out empty. A request had none of its values, such as the header.
+	// See docs/keys.md#empty-keys.
 	EmptyKey = "TIDE009"
-	// MaxKeys is more keys than max_keys. Further keys share a sketch: nobody gets more than the
-	// limit, newcomers may be denied early. If you have that many clients, raise max_keys; if
-	// clients can choose their key, add a zone by address. See docs/security.md#floods-of-keys.
+	// MaxKeys is more keys than max_keys. Further keys share a sketch: newcomers may be denied
+	// early. If you have that many clients, raise max_keys; if clients choose their key, add a zone
+	// by address. See docs/security.md#floods-of-keys.
 	MaxKeys = "TIDE010"
 	// NoRedis is an empty address of Redis. A variable in the redis line is not set, so each node
-	// counts for itself. For a node without Redis write `redis off`, or `redis {$REDIS_URL:off}`.
+	// counts for itself. If that is meant, write `redis off`, or `redis {$REDIS_URL:off}`.
 	NoRedis = "TIDE011"
 	// SyncFails is Redis being unavailable. Requests are served and limited meanwhile. It is logged
-	// once when an outage begins, at most once a minute; `sync with redis works again` ends it,
-	// without a reload. `reason` is one of the table of this page. See docs/outages.md.
+	// when an outage begins, at most once a minute; `sync with redis works again` ends it. `reason`
+	// is one of those below. See docs/outages.md.
 	SyncFails = "TIDE012"
-	// ForeignKey is another program's keys in Redis. A key in this namespace holds something else.
-	// Give Tide a namespace of its own.
+	// ForeignKey is another program's keys in Redis. Give Tide a namespace of its own.
 	ForeignKey = "TIDE013"
 	// CountsLost is counts that Redis had confirmed and forgot. It was emptied, failed over to a
 	// replica that lagged, or evicts keys. The nodes send what they know again. See
@@ -67,75 +64,75 @@ const (
 	// NotSent is last counts that could not be sent. The process ended, or a zone was removed,
 	// while Redis did not answer. Other nodes may admit `requests` more until the windows end.
 	NotSent = "TIDE015"
-	// NotSaved is counters or changes that were not saved. The file or storage of persist can't be
-	// written, or has not answered for 6 seconds; `error` says why. Until that is mended the next
-	// process starts with empty counters.
+	// NotSaved is counters or changes that were not saved. What persist names can't be written, or
+	// has not answered for 6 seconds; `error` says why. Until that is mended, the next process
+	// starts with empty counters.
 	NotSaved = "TIDE016"
 	// NotRestored is saved counters that could not be read. What persist names is damaged, of
-	// another version, or from a time in the future, so counting starts at zero. If it holds
-	// something else, persist is off: give it a file of its own.
+	// another version, or from the future, so counting starts at zero. If it holds something else,
+	// persist is off: name another file.
 	NotRestored = "TIDE017"
 	// SameLimit is the same unnamed limit twice in a site. They count apart, as the first and the
-	// second; moving one may swap them. Put each into a zone with a name.
+	// second; moving one may swap them. Give each a zone with a name.
 	SameLimit = "TIDE018"
-	// NoBraces is a key without its braces. `key ip` is one text for all requests, so one client
-	// can use up the limit for all. Write the placeholder, as in `key {client_ip}`, or `key all`.
+	// NoBraces is a key without its braces. `key ip` is one text for all requests, so all share one
+	// count. Write `key {client_ip}`, or `key all`.
 	NoBraces = "TIDE019"
 	// AddressIntended is a key of the older plugin that was meant for the client's address. Caddy
 	// doesn't know the placeholder, so the older plugin counted all clients together. Tide counts
 	// each address. Write `key {client_ip}`, or `key all` for one count.
 	AddressIntended = "TIDE020"
-	// ShareOfOneKey is a share of the keys where there is one key. With `enforce 25%` and no
-	// placeholder in the key, the zone is enforced for all requests or for none. Write `enforce
-	// off`, or a key that tells clients apart. See docs/shadow.md#which-keys-are-in.
+	// ShareOfOneKey is a share of the keys where there is one key. The zone is enforced for all
+	// requests or for none. Write `enforce off`, or a key that tells clients apart. See
+	// docs/shadow.md#which-keys-are-in.
 	ShareOfOneKey = "TIDE021"
-	// LimitValue is a request's limit that is no number. limit_default was used, and is for all
-	// others like it. Look at what sets the placeholder; with log_key the line has its value.
+	// LimitValue is a request's limit that is no number. limit_default was used, as for all others
+	// like it. Look at what sets the placeholder; with log_key the line has its value.
 	LimitValue = "TIDE022"
 	// BeforeAuth is a key or limit of who the client is, before authentication. rate_limit runs
-	// before basic_auth, so the user is not known yet. Put both into a route, or write `order
-	// rate_limit after basic_auth`. See docs/configuration.md#order-of-directives.
+	// before basic_auth. Put both into a route, or write `order rate_limit after basic_auth`. See
+	// docs/configuration.md#order-of-directives.
 	BeforeAuth = "TIDE023"
 	// ClientsLimit is a limit that the client chooses. It comes from a header, a cookie or the URL.
-	// Derive it from who the client is, or from a header that a proxy always replaces, such as one
-	// of copy_headers in forward_auth. See docs/tiers.md.
+	// Derive it from who the client is, or from a header that a proxy replaces, as copy_headers of
+	// forward_auth does. See docs/tiers.md.
 	ClientsLimit = "TIDE024"
-	// BanOfOthers is a ban that a client can bring upon others. A part of the key is what a client
-	// writes, so whoever sends another client's value has it banned. Ban by {client_ip}, or by what
-	// authentication has proven. See docs/ban.md.
+	// BanOfOthers is a ban that a client can bring upon others. Whoever sends another client's
+	// value in the key has it banned. Ban by {client_ip}, or by what authentication has proven. See
+	// docs/ban.md.
 	BanOfOthers = "TIDE025"
-	// LongBan is a long ban of an address. After an hour an address may be somebody else's, or many
-	// share it. See docs/ban.md#a-shared-address.
+	// LongBan is a long ban of an address. After an hour it may be somebody else's, or many share
+	// it. See docs/ban.md#a-shared-address.
 	LongBan = "TIDE026"
-	// BanOfAll is a ban of everybody. All requests have one key, so one client has everybody
-	// banned. Write `key {client_ip}`, or remove ban.
+	// BanOfAll is a ban of everybody. All requests have one key, so one client has all banned.
+	// Write `key {client_ip}`, or remove ban.
 	BanOfAll = "TIDE027"
-	// LimitOnErrors is a limit in an error route. It sees only requests that have failed, so the
-	// next guess starts again. Put the zone before the handler, with `count_responses 401 403`. See
+	// LimitOnErrors is a limit in an error route. It sees only requests that have failed, so
+	// guesses go on. Put the zone before the handler, with `count_responses 401 403`. See
 	// docs/login.md.
 	LimitOnErrors = "TIDE028"
 	// AllReserve is count_responses without a matcher. Each request of a page holds a unit until
 	// its response begins, so pictures may be denied. Write `match path /login*`. See
 	// docs/login.md.
 	AllReserve = "TIDE029"
-	// ReserveOfOne is a reserve where each client has a count of its own. Nobody else can take what
-	// is reserved. Use a key that clients share, as `key all`. For higher limits see docs/tiers.md.
+	// ReserveOfOne is a reserve where each client has a count of its own. Use a key that clients
+	// share, as `key all`. For higher limits see docs/tiers.md.
 	ReserveOfOne = "TIDE030"
 	// ExactPath is an exact path in a zone against guesses. Many backends take /login/ for /login,
 	// and it passes uncounted. Write `path /login*`. See
 	// docs/security.md#requests-that-a-zone-matches.
 	ExactPath = "TIDE031"
-	// AmbiguousKey is a key with several values. Two different headers or parameters of one name
-	// came, which backends read differently. Such requests share one count. If a proxy of yours
-	// adds the second, have it replace the client's.
+	// AmbiguousKey is a key with several values. Headers or parameters of one name differ, and
+	// backends read them differently. Such requests share one count. If your proxy adds the second,
+	// have it replace the client's.
 	AmbiguousKey = "TIDE032"
-	// ClientsKey is a key that is only what a client sends. A client that sends another value each
-	// time has a new count each time. Add a zone by address, or put rate_limit behind what checks
-	// the value. See docs/security.md#keys-from-headers.
+	// ClientsKey is a key that is only what a client sends. With another value each time it has a
+	// new count each time. Add a zone by address, or put rate_limit behind what checks the value.
+	// See docs/security.md#keys-from-headers.
 	ClientsKey = "TIDE033"
 	// FarRedis is a Redis that is too far away for a setting. `round_trip` is more than half of
 	// strict_timeout, or a quarter of a sync_rate. Write what `write_strict_timeout` and
-	// `write_sync_rate` name, or use a Redis that is nearer.
+	// `write_sync_rate` name, or use a nearer Redis.
 	FarRedis = "TIDE034"
 	// Backlog is strict zones that ask Redis for more than it can answer. Requests waited for a
 	// connection longer than strict_timeout and went by on_redis_loss. Raise pool_size or
@@ -146,8 +143,7 @@ const (
 	// strict`. See docs/accuracy.md#small-limits.
 	SmallLimit = "TIDE036"
 	// ClientsCost is a cost that clients choose. It comes from a header, a cookie, the URL or the
-	// body. Such a request costs 1 at least. Take the cost from what is asked for. See
-	// docs/cost.md.
+	// body; such a request costs at least 1. Take it from what is asked for. See docs/cost.md.
 	ClientsCost = "TIDE037"
 	// WrongRegion is a Redis of another region than `here`. Other regions are told of nothing.
 	// Correct here, or the URL; if a node with a wrong `here` started first, delete the key that
