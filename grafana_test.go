@@ -154,6 +154,11 @@ rate_limit {
 		limit 100/1m
 		sync_rate strict
 	}
+	zone tokens {
+		limit 1000/1m
+		cost 2
+		response_cost header X-Cost
+	}
 }
 handle /metrics {
 	metrics

@@ -85,6 +85,7 @@ func sameNames(t *testing.T, what string, page, code []string) {
 
 func TestNamesOfMetrics(t *testing.T) {
 	zone := metrics.NewZoneCounters("names")
+	zone.WithUnits(true)
 	defer zone.Release()
 	registry := prometheus.NewPedanticRegistry()
 	if err := metrics.Register(registry, func() metrics.State {

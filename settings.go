@@ -597,7 +597,7 @@ func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) (err error) {
 	}
 	s.Cost = config.Cost{Terms: z.Cost, Default: or(z.CostDefault, 0)}
 	for i := range z.Cost {
-		if err := z.costTerm(&z.Cost[i], found); err != nil {
+		if err := z.costTerm(&z.Cost[i], "each costs 1 at least; take the cost from what is asked for, as `map {path} {units}` does", found); err != nil {
 			return wrong("cost", err)
 		}
 	}
@@ -654,7 +654,7 @@ func (z *Zone) responseCosts(s *config.Settings, found *[]warning.Warning) error
 		if t.Units == "" {
 			continue
 		}
-		if err := z.costTerm(&config.CostTerm{Units: &config.Amount{From: t.Units}}, found); err != nil {
+		if err := z.costTerm(&config.CostTerm{Units: &config.Amount{From: t.Units}}, "take it from the response, as `response_cost header X-Cost` does", found); err != nil {
 			return wrong(option, err)
 		}
 	}
@@ -686,8 +686,8 @@ func admits(s *config.Settings) error {
 	return nil
 }
 
-// costTerm checks one amount.
-func (z *Zone) costTerm(t *config.CostTerm, found *[]warning.Warning) error {
+// costTerm checks one amount, in place of which there may be a better one.
+func (z *Zone) costTerm(t *config.CostTerm, better string, found *[]warning.Warning) error {
 	if err := t.Check(); err != nil || t.Units == nil || t.Units.From == "" {
 		return err
 	}
@@ -696,7 +696,7 @@ func (z *Zone) costTerm(t *config.CostTerm, found *[]warning.Warning) error {
 	}
 	if reqkey.NewNumber(t.Units.From).IsClients() {
 		*found = append(*found, warning.Warning{Code: warning.ClientsCost, Text: fmt.Sprintf(
-			"a client can send any %s, and so choose what its requests cost, 1 at least, unless a proxy replaces it; take the cost from what is asked for, as `map {path} {units}` does", t.Units.From)})
+			"a client can send any %s, and so choose what its requests cost, unless a proxy replaces it; %s", t.Units.From, better)})
 	}
 	return nil
 }

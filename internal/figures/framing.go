@@ -1,6 +1,10 @@
 package figures
 
-import "bytes"
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
 
 // A framing is where a Scanner stands in the lines of its body.
 type framing struct {
@@ -12,9 +16,20 @@ type framing struct {
 	// ends is how much of [DONE] the data of a line have been so far, -1 where they are other data.
 	ends int
 	done bool
+	// name is as much of the line of an event's name as tells it from all others, and isLast is set
+	// for an event that is the last one of its stream.
+	name    [maxName]byte
+	nameLen int
+	isLast  bool
 	// wasBad is whether there were errors before this event.
 	wasBad bool
 }
+
+// lastEvents are the events that end a stream: of Anthropic's messages, and of OpenAI's responses.
+var lastEvents = []string{"message_stop", "response.completed", "response.incomplete", "response.failed"}
+
+// maxName is longer than the line of each of them.
+const maxName = 32
 
 // A field is how much of the name of a field has passed in a line of events: below 5 it is as much
 // of "data:".
@@ -23,12 +38,14 @@ type field int
 const (
 	blank   field = 5 + iota // the colon has passed, and one blank may follow
 	content                  // the rest are data
+	named                    // the line may have the event's name
 	ignored                  // the rest are none
 )
 
 const (
-	dataField = "data:"
-	doneData  = "[DONE]"
+	dataField  = "data:"
+	eventField = "event:"
+	doneData   = "[DONE]"
 )
 
 // lines reads a piece of a body whose values end with their line.
@@ -76,6 +93,13 @@ func (s *Scanner) events(b []byte) {
 
 // part reads a part of a line of events.
 func (s *Scanner) part(b []byte) {
+	if s.field == 0 && len(b) > 0 && b[0] == eventField[0] {
+		s.field, s.nameLen = named, 0
+	}
+	if s.field == named {
+		s.nameLen += copy(s.name[s.nameLen:], b)
+		return
+	}
 	for s.field < blank && len(b) > 0 {
 		if b[0] != dataField[s.field] {
 			s.field = ignored
@@ -121,7 +145,11 @@ func (s *Scanner) endLine() {
 	switch {
 	case s.field == 0:
 		s.end()
-		s.hasData, s.ends = false, 0
+		s.done = s.done || s.isLast && s.hasData
+		s.hasData, s.ends, s.isLast = false, 0, false
+	case s.field == named:
+		name, ok := strings.CutPrefix(string(s.name[:s.nameLen]), eventField)
+		s.isLast = ok && slices.Contains(lastEvents, strings.TrimPrefix(name, " "))
 	case s.field == blank, s.field == blank-1:
 		s.beginData() // an empty line of data
 	case s.field == content && s.ends == len(doneData):

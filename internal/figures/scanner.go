@@ -62,7 +62,7 @@ func (s *Scanner) Number(line int) (n float64, ok bool) {
 	return s.found[line].greatest, s.found[line].ok
 }
 
-// IsDone reports whether the end of a stream of events has passed, as [DONE].
+// IsDone reports whether the end of a stream of events has passed: [DONE], or one of lastEvents.
 func (s *Scanner) IsDone() bool { return s.done }
 
 // IsTooDeep reports whether the body has a value that was not read to its end, as more than 512

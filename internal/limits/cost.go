@@ -169,6 +169,16 @@ func (p *part) tell(d *answer.Result) {
 	d.TooLarge = p.says == tooLarge && !d.Allowed
 }
 
+// countRefund counts what a request gets back whose response doesn't count.
+func (p *part) countRefund(h *Held) {
+	z, n := p.Zone, p.ask.N
+	h.OnBegin(func(r Response) {
+		if r.Status != 0 && !z.CountResponses.Match(r.Status, r.Header) {
+			z.Decisions.CountSettled(n, 0)
+		}
+	})
+}
+
 // lowerEstimate lowers what a request reserves to what all of its limits admit at once.
 func (p *part) lowerEstimate() {
 	if p.responseCost != nil {

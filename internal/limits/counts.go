@@ -99,10 +99,6 @@ func (z *Zone) failOver(limits []Limit, slowed bool) ([]Limit, verdict) {
 	return z.Shares.Of(z.AllLimits, z.Redis.Replicator.Nodes()), admits
 }
 
-// reservedWait is what a client is told that is denied as others have reserved what is left. Their
-// responses may begin at any time.
-const reservedWait = time.Second
-
 // judge says whether the limits of a zone deny, and notes how long they make the client wait, or an
 // admitted request in its queue. In shadow mode nobody waits. byRedis is what Redis says, where it
 // decided.
@@ -125,7 +121,7 @@ func (e *Evaluation) judge(p *part, byRedis []strict.Verdict) (says verdict) {
 		}
 		if !room {
 			says = denies
-		} else if t.Retry = reservedWait; says == admits {
+		} else if t.Retry = p.reservedWait(t.Retry); says == admits {
 			says = reserved
 		}
 		p.wait = max(p.wait, t.Retry)
@@ -186,6 +182,9 @@ func holdCounts(e *Evaluation, p *part, h *Held) {
 					units[i].Settle(r)
 				}
 			})
+			if p.cost != nil {
+				p.countRefund(h)
+			}
 		}
 	}
 	if p.slot > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -256,6 +257,9 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		p.Decisions.Count(answer.Admitted)
 		if !p.says.isDecision() {
 			continue
+		}
+		if p.cost != nil {
+			p.Decisions.CountUnits(metrics.UnitsAdmitted, p.ask.N)
 		}
 		near := p.slot > 0 && answer.IsNear(e.slots[p.slot-1].Remaining(), e.slots[p.slot-1].Bound, 1)
 		for j := range p.limits {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -73,6 +74,9 @@ func (p *part) who() answer.Who { return answer.Who{Key: p.ask.Raw, Shown: p.Den
 func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 	if p.countDenial(p.says.reason(), p.ask.Raw, p.shadow) {
 		return false
+	}
+	if p.cost != nil && p.says != tooLarge && !p.shadow {
+		p.Decisions.CountUnits(metrics.UnitsDenied, p.ask.N)
 	}
 	line := p.Denials.Count(e.Now, p.ask.Key.A, p.shadow)
 	isSpent := false

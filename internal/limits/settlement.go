@@ -3,6 +3,7 @@ package limits
 import (
 	"net/http"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/figures"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -20,6 +21,8 @@ type responseCost struct {
 	numbers []*reqkey.Number
 	// paths are those of JSON, each term of which is a line of them; nil for none.
 	paths *figures.Paths
+	// took is how long the last answers took.
+	took answerTimes
 	// atEnd is set where a figure is known only when the handler has returned, and guess where one
 	// that is seen before may still grow.
 	atEnd, guess bool
@@ -48,18 +51,20 @@ type settlement struct {
 	zone  *Zone
 	units []reservedUnit
 	n     int64 // what the request took
+	since int64 // when it was admitted
 
 	begun Response
-	// headers are the figures in headers, as they were when the response began; -1 for none.
-	headers []float64
-	done    bool
+	// headers are the figures in headers, as they were when the response began; noFigure or
+	// badFigure for none. encoded is set where the body is compressed.
+	headers       []float64
+	encoded, done bool
 	// body reads JSON, nil where there is none to be read.
 	body *figures.Scanner
 }
 
 // holdCost has an admitted request settle by what its response says.
 func (z *Zone) holdCost(units []reservedUnit, n int64, h *Held) {
-	s := &settlement{zone: z, units: units, n: n}
+	s := &settlement{zone: z, units: units, n: n, since: clock.Now()}
 	h.OnBegin(func(r Response) {
 		if s.begin(r); s.body != nil {
 			h.Read(s.body)
@@ -84,19 +89,15 @@ func (s *settlement) begin(r Response) {
 	c := s.zone.responseCost
 	s.headers = make([]float64, len(c.Terms))
 	for i, t := range c.Terms {
-		s.headers[i] = -1
-		if values := r.Header.Values(t.Header); t.Header != "" && len(values) == 1 {
-			if n, ok := config.ParseUnits(values[0]); ok {
-				s.headers[i] = n
-			}
-		}
+		s.headers[i] = headerFigure(r.Header, t.Header)
 	}
 	if !c.atEnd {
 		s.finish(0, true)
 		return
 	}
 	format, ok := figures.FormatOf(r.Header.Get("Content-Type"))
-	if encoding := r.Header.Get("Content-Encoding"); c.paths != nil && ok && (encoding == "" || encoding == "identity") {
+	encoding := r.Header.Get("Content-Encoding")
+	if s.encoded = encoding != "" && encoding != "identity"; c.paths != nil && ok && !s.encoded {
 		s.body = c.paths.Scanner(format)
 	}
 }
@@ -119,7 +120,7 @@ func (s *settlement) finish(written int64, inOrder bool) {
 	m := min(config.WholeUnits(sum), config.MaxCost)
 	inOrder = inOrder || s.body != nil && s.body.IsDone()
 	if !ok {
-		if s.zone.Decisions.CountCostMissing(); s.leastCost() > 0 {
+		if s.noteMissing(inOrder); s.leastCost() > 0 {
 			m = max(m, least)
 		} else {
 			m = s.n
@@ -161,14 +162,24 @@ func (s *settlement) figure(written int64) (sum float64, ok bool) {
 
 // leastCost is response_cost_default, 0 for responses that have no body to tell of.
 func (s *settlement) leastCost() int64 {
-	if r := s.begun.Request; !s.begun.hasBody() || r != nil && r.Method == http.MethodOptions {
+	if !s.tells() {
 		return 0
 	}
 	return s.zone.responseCost.Default
 }
 
+// tells reports whether the response is one that has a body to tell of its cost.
+func (s *settlement) tells() bool {
+	r := s.begun.Request
+	return s.begun.hasBody() && (r == nil || r.Method != http.MethodOptions)
+}
+
 func (s *settlement) settle(m int64) {
 	s.done = true
+	s.zone.Decisions.CountSettled(s.n, m)
+	if s.begun.Status != 0 {
+		s.zone.responseCost.took.add(clock.Now() - s.since)
+	}
 	for i := range s.units {
 		s.units[i].settle(m, s.begun.At)
 	}

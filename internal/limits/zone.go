@@ -148,7 +148,9 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.AllLimits = append(z.AllLimits, NewLimit(o.Namespace, &z.Settings, r, o.Headers))
 		z.Varies = z.Varies || r.From != ""
 	}
-	z.cost = newCost(&z.Settings)
+	if z.cost = newCost(&z.Settings); z.cost != nil {
+		z.Decisions.WithUnits(z.responseCost != nil)
+	}
 	if z.Rules = Rules(z.AllLimits); z.IsStrict() {
 		z.memory = z.Redis.Strict.Memory(z.Name, z.MaxKeys)
 	}

@@ -43,12 +43,6 @@ var costDefaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
 	Help: "Requests whose cost should have come with them and did not, so cost_default applied.",
 }, []string{"zone"})
 
-// costMissingCount counts responses that did not say what they cost.
-var costMissingCount = prometheus.NewCounterVec(prometheus.CounterOpts{
-	Namespace: namespace, Subsystem: subsystem, Name: "response_cost_missing_total",
-	Help: "Responses that should have said what they cost and did not, so nothing was refunded.",
-}, []string{"zone"})
-
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {
 	name      string
@@ -57,7 +51,10 @@ type ZoneCounters struct {
 	near      prometheus.Counter
 	defaults  prometheus.Counter
 
-	costDefaults, costMissing prometheus.Counter
+	costDefaults prometheus.Counter
+	// units and missing are nil but in zones that count them.
+	units   [whats]prometheus.Counter
+	missing [missings]prometheus.Counter
 }
 
 // users are how many handlers have each zone's counters.
@@ -79,7 +76,6 @@ func NewZoneCounters(name string) *ZoneCounters {
 	}
 	z.overflow, z.near = overflowCount.WithLabelValues(z.name), nearCount.WithLabelValues(z.name)
 	z.defaults, z.costDefaults = defaultCount.WithLabelValues(z.name), costDefaultCount.WithLabelValues(z.name)
-	z.costMissing = costMissingCount.WithLabelValues(z.name)
 	return z
 }
 
@@ -100,7 +96,8 @@ func (z *ZoneCounters) Release() {
 	nearCount.DeleteLabelValues(z.name)
 	defaultCount.DeleteLabelValues(z.name)
 	costDefaultCount.DeleteLabelValues(z.name)
-	costMissingCount.DeleteLabelValues(z.name)
+	unitCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
+	costMissingCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
 }
 
 // Count counts a decision.
@@ -128,13 +125,6 @@ func (z *ZoneCounters) CountDefault() {
 func (z *ZoneCounters) CountCostDefault() {
 	if z != nil {
 		z.costDefaults.Inc()
-	}
-}
-
-// CountCostMissing counts a cost that a response did not tell.
-func (z *ZoneCounters) CountCostMissing() {
-	if z != nil {
-		z.costMissing.Inc()
 	}
 }
 

@@ -56,7 +56,13 @@ func TestMetricsSurviveAReload(t *testing.T) {
 	c.CountNear()
 	c.CountDefault()
 	c.CountCostDefault()
-	c.CountCostMissing()
+	c.WithUnits(true)
+	c.CountUnits(UnitsAdmitted, 5)
+	c.CountUnits(UnitsDenied, 7)
+	c.CountSettled(5, 3)
+	c.CountSettled(5, 5)
+	c.CountSettled(3, 6)
+	c.CountMissing(Encoded)
 	before := scrapeDecisions(t)
 	for config := range 3 {
 		registry := prometheus.NewPedanticRegistry()
@@ -72,11 +78,13 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"near_limit_total m":  before["near_limit_total m"],
 			"limit_requests 1m m": 600, "limit_requests 1h m": 0, "burst_requests m": 80, "concurrent_requests m": 2, "keys m": 7, "keys other?": 0, "sketch_in_use m": 1, "sketch_in_use other?": 0, "keys new": 0, "sketch_in_use new": 0,
 			"bandwidth_responses m": 3, "bandwidth_bytes_total m": 1024, "bandwidth_wait_seconds_total m": 3.5,
-			"limit_defaults_total m":        before["limit_defaults_total m"],
-			"cost_defaults_total m":         before["cost_defaults_total m"],
-			"response_cost_missing_total m": before["response_cost_missing_total m"],
-			"decisions_total too_large m":   0,
-			"last_sync_timestamp_seconds m": 1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
+			"limit_defaults_total m": before["limit_defaults_total m"],
+			"cost_defaults_total m":  before["cost_defaults_total m"],
+			"units_total admitted m": before["units_total admitted m"], "units_total denied m": before["units_total denied m"], "units_total refunded m": before["units_total refunded m"], "units_total charged m": before["units_total charged m"],
+			"response_cost_missing_total absent m": 0, "response_cost_missing_total bad m": 0, "response_cost_missing_total gone m": 0,
+			"response_cost_missing_total encoded m": before["response_cost_missing_total encoded m"],
+			"decisions_total too_large m":           0,
+			"last_sync_timestamp_seconds m":         1_795_249_660, "last_sync_timestamp_seconds new": 0, "redis_up caddy": 0, "redis_up shop": 1,
 			"syncs_total caddy failed": 6, "syncs_total caddy ok": 11, "syncs_total shop failed": 0, "syncs_total shop ok": 2,
 			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
 			"circuits_open caddy": 5, "circuit_trips_total caddy": 7, "strict_timeouts_total caddy": 9,
@@ -87,8 +95,16 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			t.Errorf("configuration %d: got %v, want %v", config, got, want)
 		}
 	}
-	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 || before["limit_defaults_total m"] < 1 || before["cost_defaults_total m"] < 1 || before["response_cost_missing_total m"] < 1 {
+	if before["decisions_total admitted m"] < 1 || before["overflow_decisions_total m"] < 1 || before["near_limit_total m"] < 1 || before["limit_defaults_total m"] < 1 || before["cost_defaults_total m"] < 1 {
 		t.Errorf("what was counted before the first configuration is lost: %v", before)
+	}
+	for name, least := range map[string]float64{"admitted": 5, "denied": 7, "refunded": 2, "charged": 3} {
+		if n := before["units_total "+name+" m"]; n < least {
+			t.Errorf("%v units are %s, want %v", n, name, least)
+		}
+	}
+	if n := before["response_cost_missing_total encoded m"]; n < 1 {
+		t.Errorf("%v compressed figures, want 1", n)
 	}
 }
 

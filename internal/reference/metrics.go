@@ -41,6 +41,7 @@ Names, types and labels are stable, and no label has a key or an address. All ar
 // metricsPage has each metric with the help that Prometheus shows.
 func (s *source) metricsPage() (string, error) {
 	zone := metrics.NewZoneCounters("reference")
+	zone.WithUnits(true)
 	defer zone.Release()
 	registry := prometheus.NewPedanticRegistry()
 	if err := metrics.Register(registry, everything); err != nil {

@@ -153,10 +153,15 @@ const (
 	// a third. Its last counts stay, and each side may admit the whole limit. A second line tells
 	// that it is back. See docs/regions.md.
 	RegionLost = "TIDE039"
+	// CostEncoded is a compressed response that should say what it costs. Have the upstream send
+	// none, see docs/cost.md.
+	CostEncoded = "TIDE040"
+	// NoCost is a response without the number that it costs. See docs/cost.md.
+	NoCost = "TIDE041"
 )
 
 // newest is the last code.
-const newest = RegionLost
+const newest = NoCost
 
 // trouble are the codes that tell of something that is broken while the server runs.
 var trouble = []string{SyncFails, ForeignKey, CountsLost, NotSent, NotSaved, NotRestored, Backlog, WrongRegion, RegionLost}

@@ -1,0 +1,75 @@
+package limits
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
+)
+
+// What stands for the figure of a header that has none: there is no such header, or what it has is
+// no number.
+const noFigure, badFigure = -1, -2
+
+// headerFigure returns the figure of a field, "" for none.
+func headerFigure(h http.Header, field string) float64 {
+	values := h.Values(field)
+	if field == "" || len(values) == 0 {
+		return noFigure
+	}
+	if n, ok := config.ParseUnits(values[0]); ok && len(values) == 1 {
+		return n
+	}
+	return badFigure
+}
+
+// noteMissing counts that a response has no figure that should have one, and warns of it unless it
+// is the client that has gone.
+func (s *settlement) noteMissing(inOrder bool) {
+	if !s.tells() {
+		return
+	}
+	why, z := s.whyMissing(inOrder), s.zone
+	if z.Decisions.CountMissing(why); s.begun.Errored {
+		return // who answers the error knows of no cost
+	}
+	switch t := &z.responseCost.Terms[0]; {
+	case why == metrics.Encoded:
+		z.Notices.Encoded(&z.Settings, z.Once, z.Logger)
+	case why != metrics.Gone && !t.Bytes:
+		z.Notices.NoFigure(&z.Settings, sourceOf(t), z.Once, z.Logger)
+	}
+}
+
+// whyMissing returns why the first line has no figure, or the body is not to be believed.
+func (s *settlement) whyMissing(inOrder bool) metrics.Missing {
+	c, bad := s.zone.responseCost, false
+	switch t := &c.Terms[0]; {
+	case len(t.JSON) > 0 && s.encoded:
+		return metrics.Encoded
+	case t.Header != "":
+		bad = s.headers[0] == badFigure
+	case c.numbers[0] != nil && s.begun.Request != nil:
+		bad = c.numbers[0].Text(s.begun.Request, reqkey.Vars(s.begun.Request)) != ""
+	}
+	switch {
+	case bad || s.body != nil && s.body.IsBad():
+		return metrics.Bad
+	case !inOrder:
+		return metrics.Gone
+	}
+	return metrics.Absent
+}
+
+// sourceOf says where a figure was looked for, and what may bring it.
+func sourceOf(t *config.ResponseTerm) string {
+	switch {
+	case t.Header != "":
+		return "in its header " + t.Header + "; have the upstream send it"
+	case t.Units != "":
+		return "in " + t.Units + " once it had ended; write what has one then"
+	}
+	return "at " + strings.Join(t.JSON, " or ") + "; correct the path, and for streams of OpenAI have clients ask for stream_options.include_usage"
+}
