@@ -53,7 +53,7 @@ func init() {
 //			here      <name>
 //			region    <name> <url>...|{ … }
 //			sync_rate <duration>
-//			on_loss   local
+//			on_loss   local|divide
 //		}
 //	}
 //

@@ -35,8 +35,9 @@ type Regions struct {
 	// their limit are told at once. Default: 1s.
 	SyncRate caddy.Duration `json:"sync_rate,omitempty"`
 
-	// OnLoss is what holds while another region is not heard of: "local", that nodes go by what it
-	// told last. Each side can then admit the whole limit. Default: local.
+	// OnLoss is the rule while another region is not heard of for ten seconds: each side enforces
+	// the whole limit, or its part, as one of 2 of 6 regions a third. Range: local or divide.
+	// Default: local.
 	OnLoss string `json:"on_loss,omitempty"`
 }
 
@@ -46,6 +47,7 @@ const (
 	maxRegionRate  = time.Minute
 	regionTimeout  = 3 * time.Second
 	defaultRegions = caddy.Duration(time.Second)
+	divide         = "divide"
 )
 
 var regionName = regexp.MustCompile(`^[a-z0-9-]{1,16}$`)
@@ -69,8 +71,8 @@ func (r *Regions) check(one *redisconn.Options, repl *caddy.Replacer) error {
 	if d := time.Duration(r.SyncRate); d != 0 && (d < minRegionRate || d > maxRegionRate) {
 		return fmt.Errorf("sync_rate %s is not between 100ms and 1m; write 1s", config.WindowText(d))
 	}
-	if r.OnLoss != "" && r.OnLoss != "local" {
-		return fmt.Errorf("on_loss: there is no %q; write local, or remove it", spelling.Clip(r.OnLoss))
+	if r.OnLoss != "" && r.OnLoss != "local" && r.OnLoss != divide {
+		return fmt.Errorf("on_loss: there is no %q; write local or divide", spelling.Clip(r.OnLoss))
 	}
 	here := r.Here
 	if repl == nil && strings.Contains(here, "{") {
@@ -113,7 +115,7 @@ func (r *Regions) open(o limits.RedisOptions, repl *caddy.Replacer) (*limits.Red
 	here := repl.ReplaceAll(r.Here, "")
 	all := make(map[string]*redisconn.Settings, len(r.Redis))
 	var key strings.Builder
-	fmt.Fprintf(&key, " %s %s", here, time.Duration(r.SyncRate))
+	fmt.Fprintf(&key, " %s %s %s", here, time.Duration(r.SyncRate), r.OnLoss)
 	for _, name := range slices.Sorted(maps.Keys(r.Redis)) {
 		set, err := r.Redis[name].Resolve(repl)
 		if err != nil || set == nil {
@@ -127,7 +129,7 @@ func (r *Regions) open(o limits.RedisOptions, repl *caddy.Replacer) (*limits.Red
 	}
 	o.Timeout, o.RegionsKey = all[here].Timeout, key.String()
 	o.Regions = func() (ratesync.Regions, error) {
-		regions := ratesync.Regions{Here: here, Rate: time.Duration(cmp.Or(r.SyncRate, defaultRegions)), Others: map[string]redis.UniversalClient{}}
+		regions := ratesync.Regions{Here: here, Rate: time.Duration(cmp.Or(r.SyncRate, defaultRegions)), Divides: r.OnLoss == divide, Others: map[string]redis.UniversalClient{}}
 		for name, set := range all {
 			if name == here {
 				continue

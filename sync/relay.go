@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -54,6 +55,8 @@ type Regions struct {
 	Others map[string]redis.UniversalClient
 	// Rate is how often they are told of all that has changed.
 	Rate time.Duration
+	// Divides is set where this side enforces its part of the limits while another is not heard of.
+	Divides bool
 }
 
 // A relay tells the other regions what the nodes of this one have counted, where this node is the
@@ -68,7 +71,12 @@ type relay struct {
 	Regions
 	r     *Replicator
 	node  string // that asks for the lease
+	names string // of the other regions
 	pairs []*pair
+	// heard is how many regions there are that are heard of, with this one; answered is when this
+	// region's Redis last said so.
+	heard    atomic.Int64
+	answered time.Time
 
 	rejected string // the region that the server names, as it was logged
 
@@ -94,7 +102,9 @@ func (r *Replicator) Relay(o Regions) {
 	x := &relay{Regions: o, r: r, node: r.node}
 	for name, client := range o.Others {
 		x.pairs = append(x.pairs, newPair(x, name, client))
+		x.names += name + " "
 	}
+	x.heard.Store(int64(len(o.Others) + 1))
 	r.relay = x
 }
 
@@ -106,12 +116,23 @@ func (r *Replicator) Regions() int {
 	return len(r.relay.Others) + 1
 }
 
+// Side is the side that this region is on: of how many regions it hears, with itself, and how many
+// there are. Where that divides no limits it hears of all.
+func (r *Replicator) Side() (heard, of int64) {
+	of = int64(r.Regions())
+	if r.relay == nil || !r.relay.Divides {
+		return of, of
+	}
+	return r.relay.heard.Load(), of
+}
+
 // errLost says that this region's Redis does not know what it knew.
 var errLost = errors.New("redis has forgotten what it knew")
 
 // run is the relay of a node, until the end of ctx.
 func (x *relay) run(ctx context.Context) {
 	defer x.end()
+	x.answered = time.Now()
 	var beat, hurried, swept time.Time
 	for ctx.Err() == nil {
 		now := time.Now()
@@ -145,10 +166,12 @@ func (x *relay) end() {
 	x.rest()
 	ctx, cancel := context.WithTimeout(context.Background(), min(x.r.timeout, closeLeast))
 	defer cancel()
-	_ = relayScript.Run(ctx, x.r.client, x.keys(), x.node, 0, x.Here, "").Err()
+	_ = relayScript.Run(ctx, x.r.client, x.keys(), x.node, 0, x.Here).Err()
 }
 
-func (x *relay) keys() []string { return []string{x.r.keys.Relay(), x.r.keys.Region()} }
+func (x *relay) keys() []string {
+	return []string{x.r.keys.Relay(), x.r.keys.Region(), x.r.keys.Regions()}
+}
 
 // rest ends the work for all other regions.
 func (x *relay) rest() {
@@ -165,17 +188,19 @@ func (x *relay) rest() {
 func (x *relay) beat(ctx context.Context) {
 	called, cancel := context.WithTimeout(ctx, min(x.r.timeout, relayRate))
 	defer cancel()
-	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.doubtInLua()}
+	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.doubtInLua(), lostRegionAfter.Milliseconds(), x.names}
 	if x.holds {
 		for _, p := range x.pairs {
-			args = append(args, p.name, p.saved())
+			args = append(args, p.name, p.saved(), p.silence())
 		}
 	}
 	reply, err := relayScript.Run(called, x.r.client, x.keys(), args...).Slice()
 	fields, ok := map[string]string{}, false
-	if err == nil && len(reply) == 5 {
+	var heard int64
+	if err == nil && len(reply) == 6 {
 		var list []any
 		list, ok = reply[4].([]any)
+		heard, _ = reply[5].(int64)
 		for i := 0; i+1 < len(list); i += 2 {
 			fields[fmt.Sprint(list[i])] = fmt.Sprint(list[i+1])
 		}
@@ -184,8 +209,13 @@ func (x *relay) beat(ctx context.Context) {
 		if time.Since(x.held) >= relayLease {
 			x.rest()
 		}
+		if time.Since(x.answered) >= lostRegionAfter {
+			x.heard.Store(1)
+		}
 		return
 	}
+	x.answered = time.Now()
+	x.heard.Store(1 + heard)
 	if name := fmt.Sprint(reply[3]); name != x.Here {
 		x.reject(name)
 	}

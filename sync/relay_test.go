@@ -50,6 +50,7 @@ type world[S any] struct {
 	own     map[string]int64 // what was admitted in all, by the key's ID
 	twins   bool             // all nodes are the relay at once
 	apart   bool             // each node has a network of its own
+	divides bool             // each side takes its part
 }
 
 // testRegion is a store with its nodes, and a way to the store of each other region.
@@ -113,7 +114,7 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 			others[other.name] = &wire{net: r.links[other.name], store: other.store}
 		}
 	}
-	m.rep.Relay(Regions{Here: r.name, Others: others, Rate: time.Second})
+	m.rep.Relay(Regions{Here: r.name, Others: others, Rate: time.Second, Divides: w.divides})
 	if w.twins {
 		m.rep.relay.node = "twin" // each takes the lease for its own
 	}
@@ -206,11 +207,17 @@ func (w *world[S]) breakLinks(to *testRegion[S]) {
 func (w *world[S]) settle() {
 	for _, r := range w.regions {
 		r.net.heal()
+	}
+	w.healLinks()
+	time.Sleep(8*time.Second + table.ResentUnsettled + 2*time.Second + 20*time.Second)
+}
+
+func (w *world[S]) healLinks() {
+	for _, r := range w.regions {
 		for _, link := range r.links {
 			link.heal()
 		}
 	}
-	time.Sleep(8*time.Second + table.ResentUnsettled + 2*time.Second + 20*time.Second)
 }
 
 // compare holds each store to what was admitted everywhere.

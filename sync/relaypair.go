@@ -92,6 +92,17 @@ func (p *pair) saved() string {
 	return string(text)
 }
 
+// silence is for how many milliseconds the other Redis has answered no heartbeat, as scripts have
+// it; "" where it never has answered one.
+func (p *pair) silence() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.answered < 0 {
+		return ""
+	}
+	return strconv.FormatInt(time.Since(p.heard).Milliseconds(), 10)
+}
+
 // load begins with what was kept, from the start where that makes no sense.
 func (p *pair) load(saved string) {
 	p.mu.Lock()
@@ -223,7 +234,11 @@ func (p *pair) note(err error) {
 		if isWrong {
 			why = err.Error()
 		}
-		p.x.r.logger.Warn("another region is lost; until it is back, its last counts stay, and each side may admit the whole limit",
+		message := "another region is lost; until it is back, its last counts stay, and each side may admit the whole limit"
+		if p.x.Divides {
+			message = "another region is lost; until it is back, its last counts stay, and this side admits its part of each limit"
+		}
+		p.x.r.logger.Warn(message,
 			warning.Field(warning.RegionLost), zap.String("region", p.name), zap.String("reason", why))
 	}
 }

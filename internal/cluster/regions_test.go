@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -23,8 +24,9 @@ type realRegion struct {
 	nodes []*cluster.Node
 }
 
-// startRegions starts regions of so many nodes, with so much time between two of them.
-func startRegions(t *testing.T, regions, nodes int, away time.Duration, site string) (all []*realRegion) {
+// startRegions starts regions of so many nodes, with so much time between two of them, and with
+// these options beside them.
+func startRegions(t *testing.T, regions, nodes int, away time.Duration, site string, beside ...string) (all []*realRegion) {
 	t.Helper()
 	rules := rulesOfTheDocs(t)
 	for i := range regions {
@@ -37,7 +39,7 @@ func startRegions(t *testing.T, regions, nodes int, away time.Duration, site str
 		})
 	}
 	for _, r := range all {
-		options := "regions {\n\there " + r.name
+		options := "regions {\n\t" + strings.Join(append(beside, "here "+r.name), "\n\t")
 		for _, other := range all {
 			url := "redis://tide:secret@" + other.redis.Addr + "/0"
 			if other != r {
@@ -211,4 +213,68 @@ func TestOneRedisUnderTwoNames(t *testing.T) {
 			}
 		}
 	}
+}
+
+// With on_loss divide each of two sides that don't hear of each other admits half of each limit,
+// and what is known of the other side counts as well. Both admit the limit together.
+func TestDividedRegions(t *testing.T) {
+	t.Parallel()
+	var parts []string
+	algorithms := []string{"sliding_window", "token_bucket"}
+	for _, algorithm := range algorithms {
+		parts = append(parts, zone(algorithm, "key {query}", "limit 101/"+far, "algorithm "+algorithm))
+	}
+	all, c := startRegions(t, 2, 2, 10*time.Millisecond, zones(parts...), "on_loss divide"), client(t, 4)
+	for _, algorithm := range algorithms {
+		admit(t, c, all[0].nodes, algorithm, 30)
+		awaitEqual(t, all, algorithm, 30)
+	}
+	probes := 0
+	await := func(limit int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("each node enforces a limit of %d", limit), func() error {
+			for _, r := range all {
+				for _, n := range r.nodes {
+					probes++
+					if left := remaining(t, n, fmt.Sprintf("/%s?probe=%d", algorithms[0], probes)); left != limit-1 {
+						return fmt.Errorf("node %d of %s leaves %d", n.Number, r.name, left)
+					}
+				}
+			}
+			return nil
+		})
+	}
+	await(101)
+	cut(all, faultproxy.Blackhole)
+	await(50)
+	for _, algorithm := range algorithms {
+		for _, r := range all {
+			for path, want := range map[string]int{"/" + algorithm: 20, "/" + algorithm + "?other": 50} {
+				// One node, as two would admit more in a flood.
+				admitted := c.Burst(t.Context(), r.nodes[:1], path, 120, nil).Status(http.StatusOK)
+				if admitted != want {
+					t.Errorf("a side has admitted %d at %s, want %d", admitted, path, want)
+				}
+			}
+		}
+	}
+	cut(all, faultproxy.Reset)
+	cut(all, faultproxy.None)
+	await(101)
+}
+
+// remaining is what an answer to a request says is left.
+func remaining(t *testing.T, node *cluster.Node, path string) (n int) {
+	t.Helper()
+	resp, err := http.Get("http://" + node.Addr + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	left := regexp.MustCompile(`;r=(\d+)`).FindStringSubmatch(resp.Header.Get("RateLimit"))
+	if left == nil {
+		t.Fatalf("%s: %v", path, resp.Header)
+	}
+	n, _ = strconv.Atoi(left[1])
+	return n
 }

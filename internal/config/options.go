@@ -51,7 +51,7 @@ var (
 		{"strict_timeout", "strict_timeout 100ms"}, {"persist", "persist`, or `persist /var/lib/caddy/rate_limit"}, {"quiet", "quiet TIDE024"},
 	}}
 	Regions = Block{inRegions, []hintOption{
-		{"here", "here {env.TIDE_REGION}"}, {"region", "region eu rediss://redis.eu.example.com:6380"}, {"sync_rate", "sync_rate 1s"}, {"on_loss", "on_loss local"},
+		{"here", "here {env.TIDE_REGION}"}, {"region", "region eu rediss://redis.eu.example.com:6380"}, {"sync_rate", "sync_rate 1s"}, {"on_loss", "on_loss divide"},
 	}}
 	Redis = Block{inRedis, []hintOption{
 		{"key_prefix", "key_prefix shop"}, {"master_name", "master_name mymaster"}, {"password", "password {env.REDIS_PASSWORD}"}, {"sentinel_password", "sentinel_password {env.SENTINEL_PASSWORD}"}, {"sentinel_username", "sentinel_username watcher"},

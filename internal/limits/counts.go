@@ -31,6 +31,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if p.cost != nil && p.isTooLarge() {
 		return e.refuseTooLarge(p)
 	}
+	p.goBySide()
 	var buffer [2]strict.Verdict
 	if all, ok := p.recall(e.Now, buffer[:0]); ok && p.Forked == nil { // a fork looks into Redis
 		return e.decided(p, all, p.Redis.Strict.Nothing(e.Now))
@@ -92,11 +93,8 @@ func (z *Zone) failOver(limits []Limit, slowed bool) ([]Limit, verdict) {
 		return nil, slows
 	case z.OnRedisLoss == config.LossAllow:
 		return nil, skips
-	case z.isOwn(limits):
-		DivideLimits(limits, z.Redis.Replicator.Nodes())
-		return limits, admits
 	}
-	return z.Shares.Of(z.AllLimits, z.Redis.Replicator.Nodes()), admits
+	return z.ofNode(limits), admits
 }
 
 // judge says whether the limits of a zone deny, and notes how long they make the client wait, or an

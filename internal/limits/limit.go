@@ -32,8 +32,10 @@ type Limit struct {
 	// IsOverridden is set where an operator has set another number, replaced is the configured one.
 	IsOverridden bool
 	replaced     int64
-	// isShare is set where it is this node's share of a limit.
-	isShare bool
+	// share is what this side or this node takes of the limit; the zero share is all of it.
+	share share
+	// isCached is set where the limit is one of Shares.
+	isCached bool
 	// others are the reserves that are not for the request, one bit each.
 	others uint32
 }
@@ -68,6 +70,9 @@ func (l *Limit) Params() algorithms.Params {
 		p.Burst = l.withoutReserves(p.Compile().Size)
 	default:
 		p.Limit = l.withoutReserves(p.Limit)
+	}
+	if l.share != (share{}) {
+		p.Limit, p.Burst = l.share.part(p.Limit), l.share.part(p.Burst)
 	}
 	return p
 }
@@ -117,14 +122,6 @@ func (l *Limit) Overridden(n int64) Limit {
 	c := *l
 	c.IsOverridden, c.replaced = true, c.Rate.Limit
 	return c.With(n)
-}
-
-// Divide leaves this node its share of the limit, rounded up.
-func (l *Limit) Divide(nodes int64) {
-	p := l.Params()
-	p.Limit = p.Limit/nodes + min(1, p.Limit%nodes)
-	p.Burst = (p.Burst + nodes - 1) / nodes
-	l.Enforced, l.isShare = p.Compile(), true
 }
 
 // Peek reads a queue that is entered last, unless it has no room for what is asked: then it denies.

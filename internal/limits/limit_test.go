@@ -36,7 +36,9 @@ func TestALimitWithAnotherNumber(t *testing.T) {
 		if got.Enforced.N != test.n || got.Enforced.Size != test.size || got.Enforced.Window != before.Window || got.Enforced.History != before.History {
 			t.Errorf("%v with %d: %+v, want a size of %d", test.kind, test.n, got.Enforced, test.size)
 		}
-		got.Divide(3)
+		thirds := []Limit{got}
+		divide(thirds, share{1, 1, 3})
+		got = thirds[0]
 		if share := got.Enforced; share.N != test.shareN || share.Size != test.shareOne {
 			t.Errorf("%v: a third of %d is %+v, want %d of size %d", test.kind, test.n, share, test.shareN, test.shareOne)
 		}

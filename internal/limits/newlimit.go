@@ -2,7 +2,6 @@ package limits
 
 import (
 	"math"
-	"slices"
 	"sync/atomic"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -64,33 +63,4 @@ func Rules(limits []Limit) []strict.Rule {
 		rules[i] = strict.Rule(limits[i].Params())
 	}
 	return rules
-}
-
-// DivideLimits leaves this node its share of each of a request's limits.
-func DivideLimits(all []Limit, nodes int64) {
-	for i := range all {
-		all[i].Divide(nodes)
-	}
-}
-
-// Shares are limits of which each node enforces an equal part. Queues stay whole: how many requests
-// may wait on a node bounds no rate, and what leaves all queues together is the limit. The zero
-// value is ready.
-type Shares struct{ last atomic.Pointer[dividedShare] }
-
-type dividedShare struct {
-	nodes  int64
-	limits []Limit
-}
-
-// Of returns this node's share of each limit and burst, rounded up: what it may admit while it is
-// alone with its counts. The limits are always the same ones.
-func (s *Shares) Of(limits []Limit, nodes int64) []Limit {
-	if last := s.last.Load(); last != nil && last.nodes == nodes {
-		return last.limits
-	}
-	next := &dividedShare{nodes: nodes, limits: slices.Clone(limits)}
-	DivideLimits(next.limits, nodes)
-	s.last.Store(next)
-	return next.limits
 }

@@ -15,7 +15,7 @@ import (
 // spent, not by a sketch in which others count as well, and not by a share of a limit that is
 // whole.
 func (l *Limit) isSpent(t *table.Taken) bool {
-	return !t.Allowed && !t.Estimated && !t.Overflow && !l.isShare
+	return !t.Allowed && !t.Estimated && !t.Overflow && l.share == (share{})
 }
 
 // end ends what a limit gave to a request that is denied, which d tells of. Where denied requests

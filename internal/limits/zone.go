@@ -102,8 +102,9 @@ type Zone struct {
 	QueuesLast bool
 	// Banning is nil where nobody is banned.
 	Banning *Banning
-	// Shares are this node's shares of the limits, for on_redis_loss divide.
-	Shares Shares
+	// shares are this node's shares of the limits, for on_redis_loss divide, and sides those of the
+	// regions that are heard of, for on_loss divide.
+	shares, sides Shares
 
 	// gates may stand in a request's way, in this order. holds is set where one gives an admitted
 	// request something to hold.

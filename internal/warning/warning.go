@@ -150,8 +150,8 @@ const (
 	// the line names. See docs/regions.md.
 	WrongRegion = "TIDE038"
 	// RegionLost is another region that was not heard of for ten seconds, or whose Redis is that of
-	// a third. Its last counts stay, and each side may admit the whole limit. A second line tells
-	// that it is back. See docs/regions.md.
+	// a third. Its last counts stay, and on_loss holds. A second line tells that it is back. See
+	// docs/regions.md.
 	RegionLost = "TIDE039"
 	// CostEncoded is a compressed response that should say what it costs. Have the upstream send
 	// none, see docs/cost.md.

@@ -1,0 +1,84 @@
+package limits
+
+import (
+	"slices"
+	"sync/atomic"
+)
+
+// A share is a part of a limit: that of so many of all regions, rounded down and 1 at least, and of
+// that an equal one of so many nodes, rounded up.
+type share struct{ regions, of, nodes int64 }
+
+// part is the share of a number. That of nothing is nothing.
+func (s share) part(n int64) int64 {
+	if s.regions < s.of {
+		n = max(min(n, 1), n/s.of*s.regions+n%s.of*s.regions/s.of)
+	}
+	return n/s.nodes + min(1, n%s.nodes)
+}
+
+// divide leaves limits their share, whatever it was before.
+func divide(all []Limit, s share) {
+	for i := range all {
+		all[i].share = s
+		all[i].Enforced = all[i].Params().Compile()
+	}
+}
+
+// Shares are shares of a zone's limits. Queues stay whole: how many requests may wait on a node
+// bounds no rate, and what leaves all queues together is the limit. The zero value is ready.
+type Shares struct{ last atomic.Pointer[sharedLimits] }
+
+type sharedLimits struct {
+	share
+	limits []Limit
+}
+
+// of returns this share of each limit and burst. The limits are always the same ones.
+func (s *Shares) of(limits []Limit, share share) []Limit {
+	if last := s.last.Load(); last != nil && last.share == share {
+		return last.limits
+	}
+	next := &sharedLimits{share, slices.Clone(limits)}
+	divide(next.limits, share)
+	for i := range next.limits {
+		next.limits[i].isCached = true
+	}
+	s.last.Store(next)
+	return next.limits
+}
+
+// goBySide leaves the limits of a request what the side of this region takes of them: all, where no
+// region is lost.
+func (p *part) goBySide() {
+	if !p.Regions {
+		return
+	}
+	if heard, of := p.Redis.Replicator.Side(); heard < of {
+		p.limits = p.share(p.limits, share{heard, of, 1}, &p.sides)
+		p.lowerEstimate()
+	}
+}
+
+// ofNode returns what this node takes of a request's limits while it is alone with its counts: its
+// share among the nodes of this region, and of all regions where the zone counts over them.
+func (z *Zone) ofNode(limits []Limit) []Limit {
+	nodes := z.Redis.Replicator.Nodes()
+	if z.Regions {
+		nodes *= int64(z.Redis.Replicator.Regions())
+	}
+	return z.share(limits, share{1, 1, nodes}, &z.shares)
+}
+
+// share returns a share of a request's limits. Those that came with it are changed, the zone's are
+// in a cache.
+func (z *Zone) share(limits []Limit, s share, cache *Shares) []Limit {
+	switch {
+	case len(limits) == 0:
+		return limits
+	case z.isOwn(limits) && !limits[0].isCached:
+		divide(limits, s)
+		return limits
+	}
+	return cache.of(z.AllLimits, s)
+}
