@@ -9,7 +9,20 @@ import (
 )
 
 // Open opens a page in a headless Chromium, and returns what it prints and logs.
-func Open(t *testing.T, page string, flags ...string) (out, log string) {
+func Open(t *testing.T, page string, more ...string) (out, log string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), find(t), append(flags(t, more...), page)...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	text, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	return string(text), errs.String()
+}
+
+// find returns the program.
+func find(t *testing.T) string {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
 	if err != nil {
@@ -18,15 +31,13 @@ func Open(t *testing.T, page string, flags ...string) (out, log string) {
 		}
 		t.Skip("this test needs chromium; on Debian: apt-get install chromium")
 	}
-	cmd := exec.CommandContext(t.Context(), program, append(append([]string{
+	return program
+}
+
+// flags are those of a browser that knows nothing yet and asks nobody but this machine.
+func flags(t *testing.T, more ...string) []string {
+	return append([]string{
 		"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--user-data-dir=" + t.TempDir(),
 		"--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-	}, flags...), page)...)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	text, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, errs.String())
-	}
-	return string(text), errs.String()
+	}, more...)
 }

@@ -10,14 +10,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
-// shortDigits is how much of an id people see, as in the log.
-const shortDigits = 8
-
 // shortID is an id as people see it.
-func shortID(id string) string { return id[:min(len(id), shortDigits)] }
+func shortID(id string) string { return id[:min(len(id), keys.ShortDigits)] }
 
 func bans() *cobra.Command {
 	var n int

@@ -33,14 +33,14 @@ func IDOf(raw []byte) ID {
 	return ID(sum[:16])
 }
 
-// shortDigits is how many hex digits of an ID are shown to people.
-const shortDigits = 8
+// ShortDigits is how many hex digits of an ID are shown to people.
+const ShortDigits = 8
 
 // String is the ID in 32 hex digits.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
 // Short is the ID as people see it everywhere: its first 8 hex digits.
-func (id ID) Short() string { return id.String()[:shortDigits] }
+func (id ID) Short() string { return id.String()[:ShortDigits] }
 
 // A Prefix is what an ID begins with: it lies between the two, which it may be itself.
 type Prefix struct{ first, last ID }

@@ -1,5 +1,5 @@
 // What a node does just now: its zones, its Redis, the other nodes, and what was changed at run
-// time. It shows no keys and no addresses.
+// time. It shows keys of zones with log_key alone, and no addresses.
 
 package operate
 

@@ -82,8 +82,9 @@ type Banned struct {
 	More int        `json:"more,omitempty"`
 }
 
-// BansOf returns the n latest bans of a zone, or of all where it is "", that this node knows.
-func BansOf(ctx context.Context, current *lifecycle.Config, zone string, n int) Banned {
+// BansOf returns the n latest bans of a zone, or of all where it is "", that this node knows, and
+// what overrides deny.
+func BansOf(current *lifecycle.Config, overrides []control.EntryState, zone string, n int) Banned {
 	latest := heap.Heap[BanState]{Before: func(a, b BanState) bool { return a.Since.Before(b.Since) }}
 	count, seen := 0, map[*limits.Bans]bool{}
 	for z := range current.Zones {
@@ -109,7 +110,7 @@ func BansOf(ctx context.Context, current *lifecycle.Config, zone string, n int) 
 		}
 	}
 	all := Banned{Bans: append([]BanState{}, latest.All...)}
-	for _, o := range statesOf(ctx, current).Overrides {
+	for _, o := range overrides {
 		if o.Limit == control.Deny && (zone == "" || zone == o.Zone) {
 			count++
 			all.Bans = append(all.Bans, BanState{Zone: o.Zone, ID: o.ID, Key: o.Key, Why: o.Limit, By: o.By, Note: o.Note, Since: o.Since, Until: o.Until})
@@ -143,7 +144,7 @@ func serveBans(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 	if err != nil {
 		return nil, err
 	}
-	return BansOf(r.Context(), config, zone, n), nil
+	return BansOf(config, statesOf(r.Context(), config).Overrides, zone, n), nil
 }
 
 // whichKeys reads of which zone keys are listed, "" for all, and how many.

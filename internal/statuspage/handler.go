@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
@@ -26,7 +27,8 @@ func init() {
 }
 
 // Handler shows how the rate limits of this node stand: as a page, or as JSON where a client asks
-// for application/json. It changes nothing, and shows no keys and no addresses of clients.
+// for application/json. It changes nothing, and shows keys of
+// zones with log_key alone.
 type Handler struct {
 	// Allow are the clients that may see it: addresses or ranges of them, "private" for private
 	// networks and this machine, or "all". Both the address of the client behind trusted proxies
@@ -207,7 +209,11 @@ func (h *Handler) current(ctx context.Context) *View {
 	if h.view == nil || time.Since(h.made) > fresh {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
 		defer cancel()
-		h.view = viewOf(operate.StateWithChanges(ctx), &shared, time.Now())
+		s := operate.StateWithChanges(ctx)
+		h.view = viewOf(s, &shared, time.Now())
+		if config := lifecycle.Current(); config != nil {
+			h.view.Bans = operate.BansOf(config, s.Overrides, "", operate.TopKeys)
+		}
 		h.made = time.Now()
 	}
 	return h.view

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
 var (
@@ -46,7 +48,10 @@ var html = template.Must(template.New("page").Funcs(template.FuncMap{
 	"kind":    kindText,
 	"notes":   notesOf,
 	"some":    func(n *int64) bool { return *n > 0 },
-	"keys":    func(n *int64) string { return counted(*n, "key") },
+	"who":     whoIn,
+	"clip":    spelling.Clip,
+	"short":   func(id string) string { return id[:min(len(id), keys.ShortDigits)] },
+	"at":      func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
 	"rate":    rateText,
 	"spark":   sparkOf,
 	"until":   untilText,
@@ -72,6 +77,19 @@ func untilText(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04 UTC")
 }
 
+// maxWho is how many banned keys are named beside their zone.
+const maxWho = 2
+
+// whoIn are the texts of the keys of a zone that were banned last, where they may be shown.
+func whoIn(d pageData, zone string) (all []string) {
+	for _, b := range d.Bans.Bans {
+		if b.Zone == zone && b.Key != "" && len(all) < maxWho {
+			all = append(all, b.Key)
+		}
+	}
+	return all
+}
+
 // kindText says by which algorithm and sync_rate a zone counts.
 func kindText(z Zone) string {
 	return strings.Join(slices.DeleteFunc([]string{z.Algorithm, z.SyncRate}, func(s string) bool { return s == "" }), ", ")
@@ -92,6 +110,17 @@ func notesOf(z Zone) (all []string) {
 	if b := z.Bandwidth; b != nil {
 		note("open: %s, sent %s", counted(b.Open, "response"), bytesText(b.Bytes))
 	}
+	if r := z.busy(); r.WouldDeny > 0 {
+		note("would deny: %s/s", rateText(r.WouldDeny))
+	}
+	if r := z.busy(); r.Near > 0 {
+		note("near the limit: %s/s", rateText(r.Near))
+	}
+	synced := ""
+	if z.SyncedAgo != nil {
+		synced = ", synced " + agoText(*z.SyncedAgo)
+	}
+	note("keys: %d of %d%s", z.Keys, z.MaxKeys, synced)
 	return all
 }
 
@@ -113,7 +142,7 @@ func bytesText(n int64) string {
 
 func percentText(share float64) string { return fmt.Sprintf("%.4g%%", share*100) }
 
-// A spark is a small picture of a zone's last minutes: two paths in 120 by 24.
+// A spark is a picture of a zone's last minutes: two paths in 300 by 40.
 type spark struct {
 	Admitted, Denied string
 	// Text says the same in words.
@@ -124,28 +153,29 @@ func sparkOf(steps []Rates) *spark {
 	if len(steps) == 0 {
 		return nil
 	}
-	most, denied := 0.0, 0.0
+	admitted, denied := 0.0, 0.0
 	for _, s := range steps {
-		most, denied = max(most, s.Admitted, s.Denied), max(denied, s.Denied)
+		admitted, denied = max(admitted, s.Admitted), max(denied, s.Denied)
 	}
+	most := max(admitted, denied)
 	path := func(of func(Rates) float64) string {
 		var b strings.Builder
 		for i, s := range steps {
-			y := 23.0
+			y := 39.0
 			if most > 0 {
-				y -= of(s) / most * 22
+				y -= of(s) / most * 37
 			}
 			draw := 'L'
 			if i == 0 {
 				draw = 'M'
 			}
-			fmt.Fprintf(&b, "%c%d %.1f", draw, (kept-len(steps)+i)*120/kept, y)
+			fmt.Fprintf(&b, "%c%d %.1f", draw, (kept-len(steps)+i)*300/(kept-1), y)
 		}
 		return b.String()
 	}
 	return &spark{
 		Admitted: path(func(r Rates) float64 { return r.Admitted }),
 		Denied:   path(func(r Rates) float64 { return r.Denied }),
-		Text:     fmt.Sprintf("at most %s a second, %s of them denied", rateText(most), rateText(denied)),
+		Text:     fmt.Sprintf("peaks: %s admitted/s, %s denied/s", rateText(admitted), rateText(denied)),
 	}
 }

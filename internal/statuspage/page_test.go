@@ -227,6 +227,33 @@ func TestThePageComesBeforeAnAnswer(t *testing.T) {
 	}
 }
 
+// Who is banned is on the page, by the short id, and by the key where log_key lets it be seen.
+func TestWhoIsBanned(t *testing.T) {
+	const at = "ban 1h\nmatch {\npath /%s\n}"
+	s := serve(t, "", "", zone("named", fmt.Sprintf(at, "named"))+"log_key\n}\nrate_limit {\n"+zone("unnamed", fmt.Sprintf(at, "unnamed")))
+	for range 9 {
+		s.get("GET", "/named")
+		s.get("GET", "/unnamed")
+	}
+	bans := s.view().Bans
+	if len(bans.Bans) != 2 || bans.More != 0 {
+		t.Fatalf("banned are %+v, want a key of each zone", bans)
+	}
+	_, page := s.get("GET", "/limits")
+	for _, b := range bans.Bans {
+		row := fmt.Sprintf(`<tr><th scope="row"><code>%s</code></th><td data-label="Zone">unnamed</td>`, b.ID[:8])
+		if b.Zone == "named" {
+			row = fmt.Sprintf(`<tr><th scope="row">127.0.0.1 <code>%s</code></th><td data-label="Zone">named</td>`, b.ID[:8])
+		}
+		if !strings.Contains(page, row) || strings.Contains(page, b.ID) {
+			t.Errorf("the page has no %s, or a long id:\n%s", row, page)
+		}
+	}
+	if n := strings.Count(page, "banned: 127.0.0.1<"); n != 1 {
+		t.Errorf("beside their zones %d keys are named, want 1:\n%s", n, page)
+	}
+}
+
 // The page can only be read, and is small however many zones there are.
 func TestThePageIsSmall(t *testing.T) {
 	var zones strings.Builder
@@ -267,9 +294,9 @@ func TestInABrowser(t *testing.T) {
 	}
 	_, text := s.get("GET", "/limits")
 	for from, page := range map[string]string{"browser": dom, "server": text} {
-		want := []string{"<h1>Rate limits</h1>", ">api</th>", "&lt;script&gt;document.title", "<td class=\"n\">25%</td>", "5/1h", "sliding_window, local"}
+		want := []string{"<h1>Rate limits</h1>", ">api</th>", "&lt;script&gt;document.title", ">enforced for 25%</small>", "5/1h", "sliding_window, local"}
 		for _, z := range s.view().Zones {
-			want = append(want, fmt.Sprintf("%d <small>of %d</small>", z.Keys, z.MaxKeys))
+			want = append(want, fmt.Sprintf("<small>keys: %d of %d</small>", z.Keys, z.MaxKeys))
 		}
 		for _, want := range want {
 			if !strings.Contains(page, want) {
@@ -287,11 +314,11 @@ var options = map[string]struct {
 	zone string
 	says []string
 }{
-	"banned":    {zone("banned", "ban 1h"), []string{`<small class="denied">banned: 1 key</small>`, "5/1h"}},
-	"unbanned":  {"zone unbanned {\nlimit 50/1h\nban 1h after 3/10m\n}\n", []string{`<small>banned: 0 keys</small>`}},
+	"banned":    {zone("banned", "ban 1h"), []string{`<td class="n big denied" data-label="Banned">1</td>`, "5/1h"}},
+	"unbanned":  {"zone unbanned {\nlimit 50/1h\nban 1h after 3/10m\n}\n", []string{`<td class="n big" data-label="Banned">0</td>`}},
 	"slots":     {"zone slots {\nconcurrent 4\n}\n", []string{"4 at once", "<small>local</small>", "running: 0 here, 0 on other nodes"}},
 	"both":      {"zone both {\nlimit 90/1h\nconcurrent 3\n}\n", []string{"90/1h, 3 at once", "<small>sliding_window, local</small>", "running: 0 here, 0 on other nodes"}},
-	"downloads": {"zone downloads {\nbandwidth 1MiB/s\nenforce 50%\nkey all\n}\n", []string{"1MiB/s", "open: 0 responses, sent 0 B", ">50%</td>", "<small>of 1000000</small>"}},
+	"downloads": {"zone downloads {\nbandwidth 1MiB/s\nenforce 50%\nkey all\n}\n", []string{"1MiB/s", "open: 0 responses, sent 0 B", ">enforced for 50%</small>", "of 1000000</small>"}},
 	"login":     {"zone login {\nmatch {\npath /login\n}\nlimit 80/1h\ncount_responses 401\n}\n", []string{"80/1h", "reserved: 0 keys"}},
 	"paying":    {"@paying header X-Plan paid\nzone paying {\nkey all\nlimit 70/1h\nreserve @paying 20%\n}\n", []string{"70/1h", "reserve 20%"}},
 }
@@ -319,7 +346,7 @@ func TestZonesOfAllKinds(t *testing.T) {
 				t.Errorf("%s: the row has %s: %s", name, never, row)
 			}
 		}
-		if strings.Contains(row, "banned") != strings.Contains(zone, "ban ") || strings.Contains(row, "running") != strings.Contains(zone, "concurrent") {
+		if strings.Contains(row, `"Banned">–<`) == strings.Contains(zone, "ban ") || strings.Contains(row, "running") != strings.Contains(zone, "concurrent") {
 			t.Errorf("%s: the row has what the zone has not: %s", name, row)
 		}
 		if v := s.view(); len(v.Zones) != 1 || v.Zones[0].Name != name || len(v.Zones[0].Policy) == 0 || v.Zones[0].MaxKeys == 0 || strings.Contains(page, "as many keys as max_keys") {
@@ -405,14 +432,14 @@ func TestThePageRefreshes(t *testing.T) {
 				return nil
 			}
 			body, err := io.ReadAll(r.Body)
-			body = bytes.ReplaceAll(body, []byte("What is wrong"), []byte("What is newer"))
+			body = bytes.ReplaceAll(body, []byte(">Health<"), []byte(">Newest<"))
 			r.Body = io.NopCloser(bytes.NewReader(body))
 			return err
 		},
 	})
 	defer between.Close()
 	dom, log := browsertest.Open(t, between.URL+"/limits", "--dump-dom", "--virtual-time-budget=12000")
-	if !strings.Contains(dom, "What is newer") || strings.Contains(log, "CONSOLE") {
+	if !strings.Contains(dom, ">Newest<") || strings.Contains(log, "CONSOLE") {
 		t.Errorf("the page is as it was, or the console has something to say:\n%s\n%s", dom, log)
 	}
 	mu.Lock()

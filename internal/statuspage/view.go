@@ -22,6 +22,8 @@ type View struct {
 	Shared bool   `json:"shared"`
 	Nodes  []Node `json:"nodes"`
 	Zones  []Zone `json:"zones"`
+	// Bans are the latest ones. With log_key they have the texts of keys.
+	Bans operate.Banned `json:"bans"`
 	// Enforcement and Overrides are what operators have changed at run time.
 	Enforcement []control.EntryState `json:"enforcement"`
 	Overrides   []control.EntryState `json:"overrides"`
@@ -86,7 +88,7 @@ const maxShown = 50
 
 // viewOf makes a view of a state.
 func viewOf(s operate.State, h *history, now time.Time) *View {
-	v := &View{At: now.UTC(), Problems: []string{}, Nodes: []Node{}, Zones: []Zone{}, Enforcement: s.Enforcement, Overrides: s.Overrides}
+	v := &View{At: now.UTC(), Problems: []string{}, Nodes: []Node{}, Zones: []Zone{}, Bans: operate.Banned{Bans: []operate.BanState{}}, Enforcement: s.Enforcement, Overrides: s.Overrides}
 	v.Shared = s.Control != nil && s.Control.Shared
 	for _, n := range s.Nodes {
 		v.Nodes = append(v.Nodes, Node{n.Name, n.Version, now.Sub(n.Heard).Seconds(), n.Applied, n.Self})
