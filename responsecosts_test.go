@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -59,20 +60,34 @@ func usedOf(t *testing.T, path string) int64 {
 
 var settling = []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"}
 
+// eachMode runs a test with the options of zones that count on one node, and of zones for which
+// Redis decides.
+func eachMode(t *testing.T, test func(t *testing.T, l *lifetime, global, zone string)) {
+	t.Run("local", func(t *testing.T) { test(t, newLifetime(t), "", "") })
+	t.Run("strict", func(t *testing.T) {
+		test(t, newLifetime(t), "redis redis://"+redistest.Start(t).Addr+"\nstrict_timeout 30s", "sync_rate strict")
+	})
+}
+
 // A request costs what its response says: in a header, by its length, by a placeholder, or by the
 // sum of them. Without a figure what was reserved stays spent.
-func TestAResponseSaysWhatItCosts(t *testing.T) {
+func TestAResponseSaysWhatItCosts(t *testing.T) { eachMode(t, saysWhatItCosts) }
+
+func saysWhatItCosts(t *testing.T, l *lifetime, global, zone string) {
 	var zones strings.Builder
-	for _, algorithm := range settling {
+	algorithms := settling
+	if zone != "" { // a strict log counts to 1,024 and has a test of its own
+		algorithms = []string{"sliding_window", "fixed_window", "token_bucket", "gcra"}
+	}
+	for _, algorithm := range algorithms {
 		for source, lines := range map[string]string{
 			"header": "response_cost header X-Cost", "bytes": "response_cost bytes", "placeholder": "response_cost {http.reverse_proxy.header.X-Cost}",
 			"sum": "response_cost header X-Cost * 0.5\nresponse_cost bytes * 2",
 		} {
-			fmt.Fprintf(&zones, "zone says-%[1]s-%[2]s {\nmatch path /%[1]s/%[2]s\nkey all\nlimit 1000000/30d\nalgorithm %[2]s\ncost 30\ncount_responses 2xx 304\n%[3]s\n}\n", source, algorithm, lines)
+			fmt.Fprintf(&zones, "zone says-%[1]s-%[2]s {\nmatch path /%[1]s/%[2]s\nkey all\nlimit 1000000/30d\nalgorithm %[2]s\ncost 30\ncount_responses 2xx 304\n%[3]s\n%[4]s\n}\n", source, algorithm, lines, zone)
 		}
 	}
-	l := newLifetime(t)
-	l.load(l.config("", "rate_limit {\n"+zones.String()+"}\nreverse_proxy "+costingBackend(t), ""))
+	l.load(l.config(global, "rate_limit {\n"+zones.String()+"}\nreverse_proxy "+costingBackend(t), ""))
 	for _, c := range []struct {
 		source, method, query string
 		costs                 int64
@@ -85,7 +100,7 @@ func TestAResponseSaysWhatItCosts(t *testing.T) {
 		{"placeholder", "GET", "cost=77", 77}, {"placeholder", "GET", "", 30}, {"placeholder", "GET", "cost=7&cut=1", 30}, {"placeholder", "GET", "cost=40&cut=1", 40},
 		{"sum", "GET", "cost=7&size=10", 24}, {"sum", "GET", "size=10", 30},
 	} {
-		for _, algorithm := range settling {
+		for _, algorithm := range algorithms {
 			path := "/" + c.source + "/" + algorithm
 			before := usedOf(t, path)
 			r, err := http.NewRequestWithContext(t.Context(), c.method, "http://site"+path+"?"+c.query, nil)
@@ -110,13 +125,18 @@ func TestAResponseSaysWhatItCosts(t *testing.T) {
 }
 
 // When all is settled, limits hold exactly the sum of what was used, whatever ran at once.
-func TestTheSumOfWhatResponsesCost(t *testing.T) {
+func TestTheSumOfWhatResponsesCost(t *testing.T) { eachMode(t, sumOfWhatResponsesCost) }
+
+func sumOfWhatResponsesCost(t *testing.T, l *lifetime, global, zone string) {
 	var zones strings.Builder
 	for _, algorithm := range settling {
-		fmt.Fprintf(&zones, "zone sum-of-%[1]s {\nmatch path /%[1]s\nkey all\nlimit 100000/30d\nalgorithm %[1]s\ncost 50\nresponse_cost header X-Cost\nresponse_cost bytes\n}\n", algorithm)
+		limit := 100_000
+		if zone != "" && algorithm == "sliding_log" {
+			limit = 1024
+		}
+		fmt.Fprintf(&zones, "zone sum-of-%[1]s {\nmatch path /%[1]s\nkey all\nlimit %[2]d/30d\nalgorithm %[1]s\ncost 50\nresponse_cost header X-Cost\nresponse_cost bytes\n%[3]s\n}\n", algorithm, limit, zone)
 	}
-	l := newLifetime(t)
-	l.load(l.config("", "rate_limit {\n"+zones.String()+"}\nreverse_proxy "+costingBackend(t), ""))
+	l.load(l.config(global, "rate_limit {\n"+zones.String()+"}\nreverse_proxy "+costingBackend(t), ""))
 	sums := make(map[string]int64)
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -125,6 +145,9 @@ func TestTheSumOfWhatResponsesCost(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(worker), 1))
 			for range 50 {
 				algorithm, cost, size := settling[random.IntN(len(settling))], random.Int64N(200), random.Int64N(100)
+				if algorithm == "sliding_log" {
+					cost, size = cost%4, size%4
+				}
 				response, err := l.client.Get(fmt.Sprintf("http://site/%s?cost=%d&size=%d", algorithm, cost, size))
 				if err != nil {
 					t.Error(err)
@@ -180,22 +203,65 @@ func TestResponseCostsThatDontLoad(t *testing.T) {
 		{"response_cost json a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q", "16"},
 		{"response_cost bytes\ncount_denied", "count_denied counts requests that get no response"},
 		{"response_cost bytes\nalgorithm leaky_bucket\nqueue 9", "leaky_bucket is a queue, in which a request keeps its place"},
-		{"response_cost bytes\nsync_rate strict", "it can't be combined with sync_rate strict yet"},
+		{"response_cost bytes\nsync_rate strict\nalgorithm sliding_log\nlimit 2000/1h", "with sync_rate strict, a sliding_log keeps each unit in redis, 1024 at most"},
 		{"response_cost bytes\nresponse_cost_default 5", "add `count_responses 2xx`"},
 		{"response_cost_default 5", "there is no response_cost that could be missing"},
 		{"response_cost bytes\ncount_responses 2xx\nresponse_cost_default -5", "-5 is not between 0 and 2^40"},
 		{"response_cost bytes\ncost 0", "0 reserves nothing"},
-		{"cost 2\nsync_rate strict\nalgorithm gcra\ncount_responses 2xx", "what a gcra refunds of several units may have drained meanwhile"},
 	} {
-		h := new(Handler)
-		err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("rate_limit {\nzone x {\nlimit 100/1m\n" + c.options + "\n}\n}"))
+		h, limit := new(Handler), "limit 100/1m\n"
+		if strings.Contains(c.options, "limit ") {
+			limit = ""
+		}
+		err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("rate_limit {\nzone x {\n" + limit + c.options + "\n}\n}"))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %s", c.options, err, c.want)
 		}
 	}
-	for _, limit := range []string{"limit 10KiB/1m\ncost 1KiB\nresponse_cost bytes", "limit 100/1m\nresponse_cost json a b\nresponse_cost {http.vars.x} * 2"} {
+	for _, limit := range []string{"limit 10KiB/1m\ncost 1KiB\nresponse_cost bytes", "limit 100/1m\ncost 2\nsync_rate strict\nalgorithm gcra\ncount_responses 2xx", "limit 100/1m\nresponse_cost json a b\nresponse_cost {http.vars.x} * 2"} {
 		if err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser("rate_limit {\nzone x {\n" + limit + "\n}\n}")); err != nil {
 			t.Errorf("%q: %v", limit, err)
 		}
+	}
+}
+
+// Where Redis can't be asked when a response says that it has cost more than was reserved, this
+// node's own counters are charged, and Redis learns of it when it is back.
+func TestAChargeWhileRedisIsAway(t *testing.T) {
+	for _, algorithm := range settling {
+		t.Run(algorithm, func(t *testing.T) {
+			proxy := faultproxy.Start(t, redistest.Start(t).Addr)
+			s := newSite(t, appWith(&redistest.Server{Addr: proxy.Addr}), zoneBlock("away", "limit 1000/1000h\nsync_rate strict\nalgorithm "+algorithm+"\ncost 10\nresponse_cost header X-Cost"))
+			left := ""
+			s.next = func(w http.ResponseWriter, r *http.Request) error {
+				left = valueOf(r, "http.rate_limit.away.remaining")
+				cost := "0"
+				if r.Header.Get("Cuts") != "" {
+					proxy.Set(faultproxy.Reset)
+					redistest.Eventually(t, "Redis is known to be away", func() bool {
+						s.decides("192.0.2.2", 1, 1)
+						return s.app.shared.Strict.Status().Open > 0
+					})
+					cost = "200"
+				}
+				w.Header().Set("X-Cost", cost)
+				return nil
+			}
+			s.get("192.0.2.1", header("Cuts", "1"))
+			s.get("192.0.2.1")
+			if left != "790" {
+				t.Errorf("while Redis is away %s are left, want 790", left)
+			}
+			proxy.Set(faultproxy.None)
+			redistest.Eventually(t, "Redis is back", func() bool { return s.app.shared.Strict.Status().Open == 0 })
+			redistest.Eventually(t, "Redis knows of 200", func() bool {
+				s.get("192.0.2.1")
+				return left == "790"
+			})
+			shows(t, "away", "has sent all", func(z operate.LimitState) bool { return z.Unsent == 0 })
+			if s.get("192.0.2.1"); left != "790" {
+				t.Errorf("in the end %s are left, want 790", left)
+			}
+		})
 	}
 }

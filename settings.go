@@ -613,25 +613,23 @@ func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) (err error) {
 		return wrongf("cost", "%s is a size, and the zone doesn't count bytes alone; write `cost bytes`, or numbers without a unit", z.size)
 	case s.CountDenied:
 		return wrongf("count_denied", "with cost, a denied request would take what it costs, so that a few large ones lock a client out for long; remove one of the two")
-	case s.SyncRate == config.Strict && s.Kind.Draining() && s.CountResponses != nil && (!constant || s.Cost.Constant() > 1):
-		return wrongf("count_responses", "with sync_rate strict and a cost, what a %s refunds of several units may have drained meanwhile; write `algorithm sliding_window`, or remove one of them", s.Kind)
 	case constant && len(z.ResponseCost) == 0:
 		err = admits(s)
 	case constant && s.Cost.Constant() == 0:
 		return wrongf("cost", "0 reserves nothing, so that response_cost could correct nothing; write an estimate near the mean, like `cost 500`")
 	}
-	return cmp.Or(err, fitsLog(s))
+	return cmp.Or(err, fitsLog(s, "cost"))
 }
 
 // fitsLog reports limits of a strict log that are too large for costs.
-func fitsLog(s *config.Settings) error {
+func fitsLog(s *config.Settings, option string) error {
 	most := strict.MostUnits(s.Kind)
-	if s.SyncRate != config.Strict || most == 0 || s.Cost.IsConstant() && s.Cost.Constant() == 1 {
+	if s.SyncRate != config.Strict || most == 0 || s.Cost.IsConstant() && s.Cost.Constant() == 1 && len(s.ResponseCost.Terms) == 0 {
 		return nil
 	}
 	for _, r := range s.Limits {
 		if r.From != "" || r.Limit > most {
-			return wrongf("cost", "with sync_rate strict, a sliding_log keeps each unit in redis, %d at most, and %s may be more; write `algorithm sliding_window`, or an interval, like `sync_rate 1s`", most, r)
+			return wrongf(option, "with sync_rate strict, a sliding_log keeps each unit in redis, %d at most, and %s may be more; write `algorithm sliding_window`, or an interval, like `sync_rate 1s`", most, r)
 		}
 	}
 	return nil
@@ -663,8 +661,6 @@ func (z *Zone) responseCosts(s *config.Settings, found *[]warning.Warning) error
 		return wrongf(option, "%s is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`", s.Kind)
 	case s.CountDenied:
 		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says what these cost; keep one of the two")
-	case s.SyncRate == config.Strict:
-		return wrongf(option, "it can't be combined with sync_rate strict yet; write an interval, like `sync_rate 1s`, or remove response_cost")
 	case z.ResponseCostDefault != nil && z.CountResponses == nil:
 		return wrongf("response_cost_default", "it is charged where a response that counts has no figure, and nothing says which ones count; add `count_responses 2xx`")
 	case s.ResponseCost.Default < 0 || s.ResponseCost.Default > config.MaxCost:
@@ -672,7 +668,7 @@ func (z *Zone) responseCosts(s *config.Settings, found *[]warning.Warning) error
 	case z.size != "" && !s.ResponseCost.IsBytes():
 		return wrongf(option, "%s is a size, and the zone doesn't count bytes alone; write `response_cost bytes`, or numbers without a unit", z.size)
 	}
-	return nil
+	return fitsLog(s, option)
 }
 
 // admits reports a cost that a limit never admits.

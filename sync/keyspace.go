@@ -40,8 +40,8 @@ import (
 //	<table>:<id>:<epoch>@<stamp>    the same, of an epoch up to the reset with that stamp
 //	<table>:<id>:fill       string  "requests at drain until[ stamp until]": how full a bucket is,
 //	                                under the reset with that stamp
-//	<table>:<id>:level      string  "whole rest at rate till[ stamp until]": the same, where Redis
-//	                                decides
+//	<table>:<id>:level      string  "whole rest at rate till[ stamp until[ added]]": the same, where
+//	                                Redis decides
 //	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond
 //	<table>:<id>:charged    hash    node -> seq of its last charge to the level or log beside it
 //	<zone>:ban:<id>         string  "begun length": the ban of the key that began last

@@ -28,7 +28,7 @@ func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant,
 		seq, _ := g.Call()
 		for i := range limits {
 			l := &limits[i]
-			u.Note(l.Table.Unsettled(), seq, g.Asked()+int64(took[i].Reset), l.Enforced.Window)
+			u.Note(l.Table, l.Enforced, seq, g.Asked()+int64(took[i].Reset), took[i].Top)
 		}
 		units = append(units, u)
 	default:
@@ -78,48 +78,61 @@ type reservedUnit struct {
 	noted []notedUnit // for each limit in Redis
 }
 
-// notedUnit is a unit in Redis that counts until an instant.
+// notedUnit is what is reserved in a limit in Redis, and counts until an instant.
 type notedUnit struct {
-	in    *table.Unsettled
+	by    Table // the node's own counter
+	limit algorithms.Limit
 	group *table.UnsettledGroup // nil in windows, of which Redis knows what is reserved
 	until int64
+	top   int64 // where it is in a bucket
 }
 
-// Note adds a limit of those that Redis decided on, in which the unit counts until an instant. What
-// was noted of it there has the number of the call.
-func (u *reservedUnit) Note(in *table.Unsettled, call, until, window int64) {
-	u.noted = append(u.noted, notedUnit{in, in.Find(u.Key, uint32(call), until, window), until})
+// Note adds a limit of those that Redis decided on, in which what is reserved counts until an
+// instant. What was noted of it there has the number of the call.
+func (u *reservedUnit) Note(by Table, l algorithms.Limit, call, until, top int64) {
+	u.noted = append(u.noted, notedUnit{by, l, by.Unsettled().Find(u.Key, uint32(call), until, l.Window), until, top})
 }
 
 // Settle ends what is reserved. Where nobody knows the status, the unit stays spent: otherwise a
 // guess would be free for a client that does not wait for the answer.
 func (u *reservedUnit) Settle(r Response) {
-	refunds := r.Status != 0 && !u.Responses.Match(r.Status, r.Header)
 	m := int64(0)
-	if !refunds && u.By != nil {
-		m = u.Held.N
+	if r.Status == 0 || u.Responses.Match(r.Status, r.Header) {
+		m = u.n()
 	}
-	if u.By != nil {
-		u.settle(m, r.At)
-		return
-	}
-	now := r.At
-	if now == 0 {
-		now = clock.Now()
-	}
-	u.Grant.By().Settle(u.Grant, refunds, func(rule int) bool {
-		n := &u.noted[rule]
-		return now < n.until && !n.in.Ended(u.Key, n.group, now)
-	})
-	u.remove()
+	u.settle(m, r.At)
 }
 
-// settle settles what this node has reserved to m units, now where at is 0.
+// n is how many units are reserved.
+func (u *reservedUnit) n() int64 {
+	if u.By != nil {
+		return u.Held.N
+	}
+	return u.Grant.N()
+}
+
+// settle settles what is reserved to m units, now where at is 0. While Redis can't be asked this
+// node's own counters are charged: Redis learns of it with what they decide.
 func (u *reservedUnit) settle(m, at int64) {
 	if at == 0 {
 		at = clock.Now()
 	}
-	u.By.Settle(u.Key, u.Held, at, m)
+	if u.By != nil {
+		u.By.Settle(u.Key, u.Held, at, m)
+		return
+	}
+	redis := u.Grant.By()
+	if m > u.n() && redis.Unavailable(u.Grant) != nil && redis.IsUpToDate(u.Grant) {
+		for _, n := range u.noted {
+			n.by.Charge(n.limit, u.Key, at, m-u.n())
+		}
+		m = u.n()
+	}
+	redis.Settle(u.Grant, m, func(rule int) (top int64, counts bool) {
+		n := &u.noted[rule]
+		return n.top, at < n.until && !n.by.Unsettled().Ended(u.Key, n.group, at)
+	})
+	u.remove()
 }
 
 // RollBack refunds what Redis has granted, as another zone denies the request.
@@ -130,7 +143,7 @@ func (u *reservedUnit) RollBack() {
 
 func (u *reservedUnit) remove() {
 	for _, n := range u.noted {
-		n.in.Remove(u.Key, n.group, u.Grant.N())
+		n.by.Unsettled().Remove(u.Key, n.group, u.Grant.N())
 	}
 }
 

@@ -105,7 +105,7 @@ func (p *part) recall(now int64, dst []strict.Verdict) (all []strict.Verdict, ok
 func (e *Evaluation) decided(p *part, all []strict.Verdict, g strict.Grant) verdict {
 	p.grant, p.ask.Now = g, e.Now
 	for i := range all {
-		e.receipts = append(e.receipts, table.Taken{Decision: all[i].Decision, N: p.ask.N})
+		e.receipts = append(e.receipts, table.Taken{Decision: all[i].Decision, N: p.ask.N, Top: all[i].Top})
 	}
 	return e.judge(p, all)
 }
@@ -166,7 +166,7 @@ func (z *Zone) decideInRedis(r *http.Request, limits []Limit, a *table.Ask, dst 
 		return nil, g, true
 	}
 	for i := range all {
-		if by.Strict.IsUpToDate(z.Name, g) {
+		if by.Strict.IsUpToDate(g) {
 			limits[i].Table.Import(limits[i].Enforced, a.Key, a.Raw, clock.Now(), all[i].Reports)
 		}
 	}

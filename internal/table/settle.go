@@ -86,7 +86,9 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		t.unsettled.Remove(key, r.group, r.N)
 	}
 	if !ok {
-		t.chargeOverflow(key, r, now, m-r.N)
+		if r.group != nil && !t.isForgiven(keys.ID{}, r.Taken) {
+			t.chargeOverflow(key, r.limit, now, m-r.N)
+		}
 		return
 	}
 	e, o := entry[S]{slot: st.slot(i)}, t.clock()
@@ -130,21 +132,35 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, now, n int64) int6
 	return n
 }
 
-// chargeOverflow charges n units to a key without a slot, unless all keys were reset since the
-// request took what it has reserved.
-func (t *Table[S]) chargeOverflow(key keys.Key, r Reserved, now, n int64) {
-	if n <= 0 || r.group == nil || t.isForgiven(keys.ID{}, r.Taken) {
+// Charge counts n units of a key at now, unasked, for a store that has granted a request less than
+// it has cost and can't be told now.
+func (t *Table[S]) Charge(l algorithms.Limit, key keys.Key, now, n int64) {
+	b := t.config.Load()
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
+	if !ok {
+		t.chargeOverflow(key, l, now, n)
 		return
 	}
-	for {
+	e, at, _ := t.current(st, l, i, now)
+	if b.IsShared() {
+		e.flags &^= confirm
+		st.markDirty(i, e)
+	}
+	t.machine.Charge(&e.state, l, at, n)
+}
+
+// chargeOverflow charges n units to a key without a slot.
+func (t *Table[S]) chargeOverflow(key keys.Key, l algorithms.Limit, now, n int64) {
+	for n > 0 {
 		s := t.overflow.Load()
 		if s == nil {
-			s = t.widen(r.limit, now)
+			s = t.widen(l, now)
 		}
-		if s.Charge(r.limit, key, now, n, false) {
+		if s.Charge(l, key, now, n, false) {
 			return
 		}
-		t.widen(r.limit, now)
+		t.widen(l, now)
 	}
 }
 

@@ -156,6 +156,8 @@ type Taken struct {
 	// reservation where a part of it may be refunded.
 	number  uint32
 	inParts bool
+	// Top is where the units are in a bucket that another store keeps.
+	Top int64
 }
 
 // Again says in the want of a Take that the request has been counted as an attempt before.

@@ -115,11 +115,16 @@ func (d *denial) stillHolds(w *waiter) bool {
 	return true
 }
 
-// correct adds a correction to some of the rules.
-func (s *Limiter) correct(g Grant, c correction, in func(rule int) bool) {
+// correct adds a correction to all rules.
+func (s *Limiter) correct(g Grant, c correction) {
+	s.change(g, func(q *queue) { q.correct(c, inAll) })
+}
+
+// change adds corrections of what a Take got.
+func (s *Limiter) change(g Grant, add func(*queue)) {
 	s.enter(g.ruleset, g.id, g.rules, g.reset, func(q *queue) {
 		if g.reset.Stamp == q.reset.Stamp { // else it is forgiven
-			q.correct(c, in)
+			add(q)
 		}
 		s.forget(g.ruleset.zone, g.id)
 	})

@@ -9,6 +9,7 @@ local function charge(r, t, whole, part)
     r.rate = r.limit
   end
   advance(r, math.min(t, now))
+  if r.added then r.added = r.added + math.max(0, whole + (part > 0 and 1 or 0)) end
   r.whole, r.rest = r.whole + whole, r.rest + part
   if r.rest >= r.window then r.whole, r.rest = r.whole + 1, r.rest - r.window end
   if r.whole < 0 then r.whole, r.rest = 0, 0 end

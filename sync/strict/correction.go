@@ -15,8 +15,9 @@ type correction struct {
 	// at is an instant of Redis' clock, in microseconds: when the units were admitted, or the
 	// request denied.
 	at int64
-	// Of a log, a refund is of the n units from unit on that the call seq got.
-	seq, unit int64
+	// Of a log, a refund is of the n units from unit on that the call seq got. Of a bucket, what
+	// was reserved is refunded as far as it stands below top.
+	seq, unit, top int64
 }
 
 // op says what a correction does. The scripts know them by these numbers.
@@ -26,6 +27,8 @@ const (
 	refund  op = 1 // refunds what was admitted
 	penalty op = 2 // charges a request that was denied, until the bucket is full
 	settled op = 3 // notes that what was reserved in a window stays spent
+	owed    op = 4 // charges what a response has cost beyond what was reserved, whenever it arrives
+	unspent op = 5 // refunds what was reserved in a bucket, as far as it has not drained
 )
 
 const (
@@ -34,23 +37,26 @@ const (
 	maxUnits = 4096
 	// penaltySlots is how finely a log knows when requests were denied.
 	penaltySlots = 16
+	// maxUnspent bounds the refunds of reserved units of a bucket in one call.
+	maxUnspent = 256
 )
 
 // corrections are those of one rule of one key. They are combined as they are added, so that their
 // number goes by the rule and not by the requests: a window has two for each live epoch, a bucket
 // one refund and one penalty, a log one penalty for each sixteenth of the window and refunds of no
-// more than it admitted.
+// more than it admitted. All have one for what is owed. A bucket has one more for each request that
+// has cost less than it had reserved.
 type corrections []correction
 
 // add combines a correction with those of a rule. now is the latest known instant of Redis' clock:
 // what has left the window by then is dropped.
 func (c corrections) add(r Rule, now int64, new correction) corrections {
 	f := familyOf(r.Kind)
-	left := func(one correction) bool { return f.hasLeft(r, one.at, now) }
+	left := func(one correction) bool { return one.op != owed && f.hasLeft(r, one.at, now) }
 	if left(new) {
 		return c
 	}
-	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op && f.combine(r, old, new) })
+	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op && (new.op == owed || f.combine(r, old, new)) })
 	if i < 0 {
 		c = append(slices.DeleteFunc(c, left), new)
 	} else {
@@ -58,13 +64,13 @@ func (c corrections) add(r Rule, now int64, new correction) corrections {
 		c[i].at = max(c[i].at, new.at)
 	}
 	if f.numbered {
-		return c.capPenalties(r.Limit)
+		return c.cap(r.Limit)
 	}
 	return c
 }
 
-// A bucket adds up everything, at the last instant of it.
-func inOneBucket(Rule, correction, correction) bool { return true }
+// A bucket adds up everything, at the last instant of it, except what has a place of its own.
+func inOneBucket(_ Rule, _, new correction) bool { return new.op != unspent }
 
 // A window adds up what is of one epoch.
 func inOneEpoch(r Rule, old, new correction) bool { return r.epoch(old.at) == r.epoch(new.at) }
@@ -78,12 +84,16 @@ func inOneSlot(r Rule, old, new correction) bool {
 	return old.at/slot == new.at/slot
 }
 
-// capPenalties leaves the latest limit units of penalty.
-func (c corrections) capPenalties(limit int64) corrections {
-	over := -max(0, limit)
-	for _, one := range c {
-		if one.op == penalty {
+// cap leaves the latest limit units of penalty, and as many that are owed.
+func (c corrections) cap(limit int64) corrections {
+	limit = max(0, limit)
+	over := -limit
+	for i, one := range c {
+		switch one.op {
+		case penalty:
 			over = saturate.Add(over, one.n)
+		case owed:
+			c[i].n = min(one.n, limit)
 		}
 	}
 	for over > 0 {
@@ -104,10 +114,15 @@ func (c corrections) capPenalties(limit int64) corrections {
 func cutAll(c corrections) (now, later corrections) { return c, nil }
 
 // cutBucket takes out all, penalties first: they came before the refunds that follow from the same
-// denial.
+// denial. What is owed comes last, as a full bucket takes no more of it. Of many refunds of what
+// was reserved the rest waits for the next call.
 func cutBucket(c corrections) (now, later corrections) {
-	slices.SortStableFunc(c, func(a, b correction) int { return cmp.Or(cmp.Compare(b.op, a.op), cmp.Compare(a.at, b.at)) })
-	return c, nil
+	order := map[op]int{penalty: 0, refund: 1, unspent: 2, owed: 3}
+	slices.SortStableFunc(c, func(a, b correction) int { return cmp.Or(order[a.op]-order[b.op], cmp.Compare(a.at, b.at)) })
+	if len(c) <= maxUnspent {
+		return c, nil
+	}
+	return c[:maxUnspent:maxUnspent], slices.Clone(c[maxUnspent:])
 }
 
 // cutLog takes out no more units than one call may bring along, penalties first.
@@ -144,7 +159,7 @@ func cutLog(c corrections) (now, later corrections) {
 func (c corrections) appendArgs(r Rule, args []any) []any {
 	args = append(args, len(c))
 	for _, one := range c {
-		a, b := one.at, int64(0)
+		a, b := one.at, one.top
 		if familyOf(r.Kind).numbered && one.op == refund {
 			a, b = one.seq, one.unit
 		}

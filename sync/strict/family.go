@@ -91,16 +91,20 @@ func windowArgs(r Rule) []any {
 	spec := r.spec("")
 	epoch := r.Window / time.Duration(spec.Buckets)
 	length, unit := inLua(epoch)
-	settles := 1
+	return []any{r.limitInLua(), length, unit, spec.Live, spec.EpochTTL(epoch, 0).Milliseconds(), r.settles()}
+}
+
+// settles is 1 for the scripts where what is granted is settled, and 0 where it is reserved.
+func (r Rule) settles() int {
 	if r.Reserves {
-		settles = 0
+		return 0
 	}
-	return []any{r.limitInLua(), length, unit, spec.Live, spec.EpochTTL(epoch, 0).Milliseconds(), settles}
+	return 1
 }
 
 func bucketArgs(r Rule) []any {
 	length, unit := inLua(r.Window)
-	return []any{r.limitInLua(), min(r.size(), exact-1), drainTTL(r).Milliseconds(), length, unit}
+	return []any{r.limitInLua(), min(r.size(), exact-1), drainTTL(r).Milliseconds(), length, unit, r.settles()}
 }
 
 func logArgs(r Rule) []any {

@@ -34,6 +34,11 @@
 --      b-th on
 --   2  charges n units for requests that were denied at the instant a: at most to the brim of a
 --      bucket, at most limit in a log
+--   3  notes that n units stay spent that a window had reserved at the instant a
+--   4  charges n units that responses have cost beyond what was reserved, now: a bucket holds at
+--      most what drains in one window beyond its size, a log twice its limit
+--   5  refunds n units that a bucket had reserved, as far as they still stand in it: b is what had
+--      been added to the bucket in all when they were
 -- All corrections of a call belong together. They are done unless the record says that a call from
 -- first on has been here: first is the call that brought them along for the first time, and no call
 -- until they are acknowledged has others.
@@ -75,5 +80,5 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 first, reset, ends, forgiven = tonumber(first), tonumber(reset) or 0, tonumber(ends) or 0, tonumber(forgiven) or 0
 if ends <= now then reset = 0 end
-local told, asked, runs
-local open, bring, room, spend, give, fill, settle, foresee, close, report, rules
+local told, asked, runs, replayed
+local open, bring, room, spend, give, fill, settle, owe, unspend, foresee, close, report, rules

@@ -205,7 +205,7 @@ func (s *Limiter) wait(ctx context.Context, rs *ruleset, id [16]byte, w *waiter)
 // Redis; CloseBy does.
 func (s *Limiter) Refund(g Grant) {
 	if g.unit > 0 && g.n > 0 {
-		s.correct(g, correction{op: refund, n: g.n, at: g.at, seq: g.seq, unit: g.unit}, inAll)
+		s.correct(g, correction{op: refund, n: g.n, at: g.at, seq: g.seq, unit: g.unit})
 	}
 }
 
@@ -217,19 +217,38 @@ func (g Grant) Call() (seq, granted int64) { return g.seq, g.granted }
 // later.
 func (g Grant) Asked() int64 { return g.asked }
 
-// Settle ends what a Take of rules that reserve has got: it stays spent, or is refunded in those of
-// the rules in which it still counts.
-func (s *Limiter) Settle(g Grant, refunds bool, counts func(rule int) bool) {
-	c := correction{op: settled, n: g.n, at: g.at}
-	if refunds {
-		c = correction{op: refund, n: g.n, at: g.at, seq: g.seq, unit: g.unit}
-	} else if g.ruleset == nil || g.ruleset.family != windows {
+// Settle ends what a Take of rules that reserve has got: its request has cost m units. Those that
+// it has not used are refunded in the rules in which they still count; of a bucket top is that of
+// the Verdict. What it has cost beyond them is charged in all. Nobody waits for that: the key's
+// next call carries it.
+func (s *Limiter) Settle(g Grant, m int64, stands func(rule int) (top int64, counts bool)) {
+	f := g.ruleset.family
+	if g.unit == 0 || g.n == 0 || m == g.n && f != windows {
 		return
 	}
-	if g.unit > 0 && g.n > 0 {
-		s.correct(g, c, func(rule int) bool { return !refunds || counts(rule) })
-	}
+	used := min(m, g.n)
+	s.change(g, func(q *queue) {
+		if f == windows && used > 0 {
+			q.correct(correction{op: settled, n: used, at: g.at}, inAll)
+		}
+		if m > g.n {
+			q.correct(correction{op: owed, n: m - g.n, at: g.at}, inAll)
+		}
+		for i := range g.rules {
+			top, counts := stands(i)
+			c := correction{op: refund, n: g.n - used, at: g.at, seq: g.seq, unit: g.unit + used}
+			if f == buckets && (top > 0 || g.n > 1) {
+				c.op, c.top = unspent, top
+			}
+			if counts && c.n > 0 {
+				q.correct(c, func(rule int) bool { return rule == i })
+			}
+		}
+	})
 }
+
+// Unavailable is why Redis can't be asked about the key of a Grant, nil if it can.
+func (s *Limiter) Unavailable(g Grant) error { return s.unavailable(g.id) }
 
 func inAll(int) bool { return true }
 

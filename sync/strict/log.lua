@@ -81,6 +81,19 @@ function fill(r, n, at)
   end
 end
 
+-- What leaves for it, as more than twice the limit would stand, would leave before the rest does.
+function owe(r, n)
+  n = math.min(n, r.limit)
+  if n <= 0 then return end
+  add(r, n, now, first, filled - 1, -1)
+  filled = filled - n
+  local over = r.count - 2 * r.limit
+  if over > 0 then
+    redis.call('ZREMRANGEBYRANK', r.key, 0, text(over - 1))
+    r.count = r.count - over
+  end
+end
+
 function foresee(r, n)
   n = math.min(n, r.limit)
   if n <= 0 then return end

@@ -20,6 +20,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Penalize charges a request, as its key's queue does for one that Redis denied.
 func (s *Limiter) Penalize(g Grant) {
 	if g.ruleset != nil {
-		s.correct(g, correction{op: penalty, n: 1, at: g.at}, inAll)
+		s.correct(g, correction{op: penalty, n: 1, at: g.at})
 	}
 }

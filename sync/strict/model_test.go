@@ -24,8 +24,9 @@ type virtual struct {
 	now    int64 // microseconds
 }
 
-func newVirtual(t testing.TB) *virtual {
-	server := redistest.Start(t)
+func newVirtual(t testing.TB) *virtual { return newVirtualOn(t, redistest.Start(t)) }
+
+func newVirtualOn(t testing.TB, server *redistest.Server) *virtual {
 	v := &virtual{Limiter: limiter(t, server.URL), t: t, client: server.Client()}
 	v.set(1_800_000_000_123_456)
 	return v

@@ -34,6 +34,15 @@ type tap struct {
 	made  map[string]int
 }
 
+// node is a Limiter whose calls are noted.
+func (x *tap) node(t *testing.T, server *redistest.Server) *Limiter {
+	c := client(t, server.URL)
+	c.(*redis.Client).AddHook(x)
+	s := New(c, "test", 10*time.Second)
+	t.Cleanup(s.Close)
+	return s
+}
+
 func (x *tap) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (x *tap) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
@@ -111,11 +120,7 @@ func inOrder(t *testing.T, server *redistest.Server, rule Rule, zone string, cos
 	x := &tap{loses: loses, made: make(map[string]int)}
 	var nodes []*Limiter
 	for range 3 {
-		c := client(t, server.URL)
-		c.(*redis.Client).AddHook(x)
-		s := New(c, "test", 10*time.Second)
-		t.Cleanup(s.Close)
-		nodes = append(nodes, s)
+		nodes = append(nodes, x.node(t, server))
 	}
 	var wg sync.WaitGroup
 	admitted := make(map[int64]bool)

@@ -39,8 +39,8 @@ func (s *Limiter) resetOf(zone string, id [16]byte) (r reset.Reset) {
 func (g Grant) Reset() reset.Reset { return g.reset }
 
 // IsUpToDate reports whether a key has had no later reset in its zone since Redis decided.
-func (s *Limiter) IsUpToDate(zone string, g Grant) bool {
-	return s.resets.Load() == nil || s.resetOf(zone, g.id).Stamp <= g.reset.Stamp
+func (s *Limiter) IsUpToDate(g Grant) bool {
+	return s.resets.Load() == nil || s.resetOf(g.ruleset.zone, g.id).Stamp <= g.reset.Stamp
 }
 
 // under brings the queue under a reset, if that is a later one: what is to be corrected of what

@@ -25,6 +25,10 @@ local function correct(r)
       give(r, a, a, b, n)
     elseif op == '3' then
       settle(r, n, a)
+    elseif op == '4' then
+      owe(r, n)
+    elseif op == '5' then
+      unspend(r, n, b)
     else
       fill(r, n, math.min(a, now))
     end
@@ -33,7 +37,7 @@ end
 
 local before -- what was granted to each batch when this call came for the first time
 if seq == last and seq > 0 then
-  before = {}
+  before, replayed = {}, true
   for n in string.gmatch(each, '%d+') do before[#before + 1] = tonumber(n) end
   if #before == 0 then before[1] = granted end
 elseif seq > 0 then

@@ -22,6 +22,9 @@ type Verdict struct {
 	// Reserved is set where a request is denied that a window would admit if all that is reserved
 	// were refunded.
 	Reserved bool
+	// Top is where what was granted is in a bucket whose units are reserved, for their settlement;
+	// 0 where that is not known.
+	Top int64
 }
 
 // outcome is the reply to one batch of a call: how many units were granted at the instant at
@@ -137,7 +140,7 @@ func verdicts(rules []Rule, o *outcome, at place, dst []Verdict) []Verdict {
 			dst = append(dst, Verdict{})
 		}
 		v := &dst[len(dst)-1]
-		v.Reports = v.Reports[:0]
+		v.Reports, v.Top = v.Reports[:0], 0
 		left := o.remaining[i]
 		if at.admitted {
 			left += o.granted - at.before - at.cost
@@ -237,7 +240,7 @@ func (r Rule) leaving(count int64) [2]int64 {
 }
 
 // decodeBucket reads {whole, rest, rate}: a level of whole + rest/window requests, and what drains
-// of it in a window.
+// of it in a window; and where units are reserved what was added to it in all.
 func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, at place) {
 	if len(state) < 3 {
 		return
@@ -249,6 +252,9 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, at place) {
 		Epoch: now / int64(algorithms.Params(r).Epoch()), LevelAt: now, Rate: state[2],
 		Level: float64(whole) + float64(rest)/float64(r.Window),
 	})
+	if len(state) > 3 && at.admitted {
+		v.Top = state[3] - (o.granted - at.before - at.cost)
+	}
 	if r.Limit <= 0 {
 		return
 	}

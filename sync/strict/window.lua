@@ -72,6 +72,13 @@ function settle(r, n, at)
   if e then add(e, 0, 0, n) end
 end
 
+local most = exact / 2 -- what sums of nodes can still be added to
+
+function owe(r, n)
+  n = math.max(0, math.min(n, most - r[0].total))
+  add(r[0], n, 0, n)
+end
+
 function foresee(r, n) r[0].total, r[0].foreseen = r[0].total + n, r[0].foreseen + n end
 
 function close(r)
