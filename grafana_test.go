@@ -42,12 +42,21 @@ func promtool(t *testing.T, dir string, args ...string) {
 
 func TestAlerts(t *testing.T) {
 	promtool(t, "grafana", "check", "rules", "alerts.yml")
-	promtool(t, "grafana", "test", "rules", "alerts_test.yml")
+	promtool(t, "grafana", "test", "rules", "alerts_test.yml", "alerts_week_test.yml")
 	promtool(t, ".", "check", "config", prometheusFile) // which fails without its rule file, too
 	named := regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(readPage(t, alertsFile), -1)
-	page, tests := readPage(t, "docs/observability.md"), readPage(t, "grafana/alerts_test.yml")
+	runbooks := regexp.MustCompile(`runbook_url: https://github.com/caddy-tide/ratelimit/blob/main/(docs/[\w-]+\.md)#(\S+)`).FindAllStringSubmatch(readPage(t, alertsFile), -1)
+	if len(runbooks) != len(named) {
+		t.Errorf("%d of %d alerts have a runbook_url", len(runbooks), len(named))
+	}
+	for _, r := range runbooks {
+		if !slices.Contains(anchorsOf(t, r[1]), r[2]) {
+			t.Errorf("a runbook_url leads to %s#%s, which is no heading", r[1], r[2])
+		}
+	}
+	page, tests := readPage(t, "docs/observability.md"), readPage(t, "grafana/alerts_test.yml")+readPage(t, "grafana/alerts_week_test.yml")
 	for _, a := range named {
-		if !strings.Contains(page, "`"+a[1]+"`") || !strings.Contains(tests, `"`+a[1]+`"`) {
+		if !strings.Contains(page, "`"+a[1]+"`") || !strings.Contains(tests, `alertname="`+a[1]+`"`) {
 			t.Errorf("docs/observability.md or the test of rules doesn't have %s", a[1])
 		}
 	}
@@ -77,6 +86,54 @@ func TestGrafanaProvisioning(t *testing.T) {
 	if !strings.Contains(page, "cp -r grafana/provisioning/. ") || !strings.Contains(page, "--config.file "+prometheusFile) {
 		t.Error("docs/observability.md doesn't say how to load what is in grafana/provisioning, or how to start Prometheus")
 	}
+}
+
+// withoutVariables is what an expression of the board asks for when nothing was chosen.
+var withoutVariables = strings.NewReplacer("$__rate_interval", "5m", "$zone", ".*", "$instance", ".*", "$namespace", ".*")
+
+// Above all else the board has four big numbers, and they are right for two nodes.
+func TestBigNumbersOfTheBoard(t *testing.T) {
+	var board struct {
+		Panels []struct {
+			Type    string
+			GridPos struct{ W, X, Y int }
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(readPage(t, boardFile)), &board); err != nil {
+		t.Fatal(err)
+	}
+	test := `rule_files: []
+tests:
+  - interval: 1m
+    input_series:
+      - {series: 'caddy_rate_limit_decisions_total{instance="a",zone="api",decision="denied"}', values: '0+60x10'}
+      - {series: 'caddy_rate_limit_decisions_total{instance="b",zone="login",decision="banned"}', values: '0+180x10'}
+      - {series: 'caddy_rate_limit_decisions_total{instance="a",zone="api",decision="would_deny"}', values: '0+900x10'}
+      - {series: 'caddy_rate_limit_decisions_total{instance="b",zone="api",decision="admitted"}', values: '0+600x10'}
+      - {series: 'caddy_rate_limit_banned_keys{instance="a",zone="login"}', values: '3x10'}
+      - {series: 'caddy_rate_limit_banned_keys{instance="b",zone="login"}', values: '2x10'}
+      - {series: 'caddy_rate_limit_banned_keys{instance="b",zone="api"}', values: '1x10'}
+      - {series: 'caddy_rate_limit_redis_up{instance="a",namespace="caddy"}', values: '0x10'}
+      - {series: 'caddy_rate_limit_redis_up{instance="b",namespace="caddy"}', values: '1x10'}
+    promql_expr_test:
+`
+	none := "  - interval: 1m\n    input_series: []\n    promql_expr_test:\n"
+	for i, want := range []float64{4, 10, 4, 1} { // denied, admitted, banned, without Redis
+		p := board.Panels[i]
+		if p.Type != "stat" || p.GridPos.Y != 0 || p.GridPos.X != 6*i || p.GridPos.W != 6 || len(p.Targets) != 1 {
+			t.Fatalf("panel %d is no big number in the first row: %+v", i, p)
+		}
+		const expect = "      - {expr: %q, eval_time: 10m, exp_samples: [{value: %v}]}\n"
+		expr := withoutVariables.Replace(p.Targets[0].Expr)
+		test += fmt.Sprintf(expect, expr, want)
+		none += fmt.Sprintf(expect, expr, 0)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "board.yml"), []byte(test+none), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, dir, "test", "rules", "board.yml")
 }
 
 // expressionsOf are what the board asks Prometheus, by panel.
@@ -114,7 +171,7 @@ func TestExpressionsParse(t *testing.T) {
 	var rules strings.Builder
 	rules.WriteString("groups:\n  - name: expressions\n    rules:\n")
 	for i, name := range slices.Sorted(maps.Keys(all)) {
-		expr := strings.NewReplacer("$__rate_interval", "5m", "$zone", ".*", "$instance", ".*", "$namespace", ".*").Replace(all[name])
+		expr := withoutVariables.Replace(all[name])
 		if strings.Contains(expr, "$") {
 			t.Errorf("%s: a variable that Grafana doesn't know here: %s", name, expr)
 		}
@@ -179,7 +236,7 @@ handle {
 		t.Fatalf("a running node has the metrics %v", slices.Sorted(maps.Keys(running)))
 	}
 	named := regexp.MustCompile(`caddy_rate_limit_\w+`)
-	for _, page := range append(pages(t), boardFile, alertsFile, "grafana/alerts_test.yml") {
+	for _, page := range append(pages(t), boardFile, alertsFile, "grafana/alerts_test.yml", "grafana/alerts_week_test.yml") {
 		for _, name := range named.FindAllString(readPage(t, page), -1) {
 			if !running[name] && page != olderMetrics {
 				t.Errorf("%s names %s, which a running node doesn't have", page, name)
