@@ -26,7 +26,7 @@ func init() {
 // App holds what all rate_limit handlers of a configuration share. In a Caddyfile it is the global
 // option rate_limit.
 type App struct {
-	// Redis is where nodes sync counts. Default: none; every node counts for itself.
+	// Redis is where nodes sync counts. Default: none; without it every node counts for itself.
 	Redis *redisconn.Options `json:"redis,omitempty"`
 
 	// Regions are data centers with a Redis each, in the place of redis. Default: none.

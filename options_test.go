@@ -22,7 +22,7 @@ func TestExamplesOfTheOptionsLoad(t *testing.T) {
 	examples := map[string]int{}
 	for part := range strings.SplitSeq(readPage(t, "docs/options.md"), "\n## ") {
 		section, _, _ := strings.Cut(part, "\n")
-		for _, m := range regexp.MustCompile("(?s)### ([a-z0-9_]+).*?\\*\\*Example\\*\\*:\\s`([^`]+)`").FindAllStringSubmatch(part, -1) {
+		for _, m := range regexp.MustCompile("### ([a-z0-9_]+)[a-z ]*\n\n(?:(?:`[^`]+`,\\s)+as\\s)?`([^`]+)`").FindAllStringSubmatch(part, -1) {
 			option, line := m[1], m[2]
 			examples[section]++
 			block := "{ \n limit 100/1m \n }"

@@ -365,7 +365,7 @@ func TestReferenceIsShort(t *testing.T) {
 	for _, name := range strings.Fields("options warnings metrics grammar") {
 		sum["generated"] += len(strings.Fields(readPage(t, "docs/"+name+".md")))
 	}
-	for _, name := range strings.Fields("algorithms configuration glossary keys limitations load-errors migration names observability responses security") {
+	for _, name := range strings.Fields("algorithms configuration keys limitations load-errors migration names observability responses security") {
 		sum["written"] += len(strings.Fields(readPage(t, "docs/"+name+".md")))
 	}
 	migrations, err := filepath.Glob("docs/migration/*.md")
@@ -388,7 +388,7 @@ func TestReferenceIsShort(t *testing.T) {
 func TestGuidesAreShort(t *testing.T) {
 	const each, all = 1000, 13_500
 	sum := 0
-	for _, name := range strings.Fields("accuracy ban bandwidth concurrent getting-started login operate outages performance recipes redis " +
+	for _, name := range strings.Fields("accuracy ban bandwidth concurrent getting-started login operate outages recipes redis " +
 		"reliability reserve restarts shadow simulate sizing status-page sync sync-rate tiers troubleshooting upgrading") {
 		n := len(strings.Fields(readPage(t, "docs/"+name+".md")))
 		if sum += n; n > each {

@@ -144,7 +144,7 @@ func namesACode(e ast.Expr) (found bool) {
 
 // Each reason that the sync can give stands in the page.
 func TestEveryReasonIsDocumented(t *testing.T) {
-	page := readPage(t, "docs/warnings.md")
+	page := readPage(t, "docs/internals/redis-errors.md")
 	reasons := 0
 	source, err := os.ReadFile("internal/redisconn/classify.go")
 	if err != nil {
@@ -155,7 +155,7 @@ func TestEveryReasonIsDocumented(t *testing.T) {
 		what, mend, _ := strings.Cut(m[1], "; ")
 		like := strings.ReplaceAll(regexp.QuoteMeta("| `"+what+"` | "+mend+" |"), "%s", `\d+ms`)
 		if text := m[1]; !strings.HasPrefix(text, ", ") && !regexp.MustCompile(like).MatchString(page) {
-			t.Errorf("docs/warnings.md doesn't have the reason %q", text)
+			t.Errorf("docs/internals/redis-errors.md doesn't have the reason %q", text)
 		}
 	}
 	if reasons < 40 {

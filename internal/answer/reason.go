@@ -28,8 +28,8 @@ const (
 	TooLarge
 	// WouldDeny is a denial by a zone in shadow mode, which denied nobody.
 	WouldDeny
-	// Skipped is a zone that doesn't limit the request: it has no key and empty_key is skip, it is
-	// excepted, all its limits are unlimited, or the zone has bandwidth alone and doesn't slow it.
+	// Skipped is a request that the zone doesn't limit: it is excepted, unlimited, not slowed, or
+	// has no key and empty_key is skip.
 	Skipped
 	// Counted is the number of the reasons that metrics count, which are those above.
 	Counted

@@ -94,27 +94,27 @@ func least(a, b float64) float64    { return min(a, b) }
 func latest(_, b float64) float64   { return b }
 
 var (
-	keysMetric   = describe("keys", "Counters in the memory of this node: a zone with two rates counts each key twice, and one with ban after a number the keys that were denied as well.", "zone")
+	keysMetric   = describe("keys", "Counters in this node's memory, one for each key and rate, and one for a key on its way to a ban.", "zone")
 	sketchMetric = describe("sketch_in_use", "1 while new keys of a zone share the overflow sketch, because it has max_keys counters, else 0.", "zone").joined(greatest)
-	syncedMetric = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle in which Redis answered for every key of a zone; 0 if there was none. Zones that don't sync don't have it.", "zone").joined(least)
+	syncedMetric = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle in which Redis answered for all keys of a zone that syncs; 0 if there was none.", "zone").joined(least)
 
-	limitMetric = describe("limit_requests", "Requests that a zone admits in a window, as configured; not for a limit that comes with the request.", "zone", "window").joined(latest)
+	limitMetric = describe("limit_requests", "Requests that a zone admits in a window, as configured, unless the limit comes with the request.", "zone", "window").joined(latest)
 	inUseMetric = describe("concurrent_requests", "Requests that run on this node, in a zone with concurrent.", "zone")
 	burstMetric = describe("burst_requests", "Requests that a token_bucket or gcra admits at once; of several rates, the smallest.", "zone").joined(least)
 
 	openResponsesMetric = describe("bandwidth_responses", "Responses that a zone with bandwidth slows down.", "zone")
-	bytesMetric         = describe("bandwidth_bytes_total", "Bytes of bodies that a zone with bandwidth has let through.", "zone")
-	waitedMetric        = describe("bandwidth_wait_seconds_total", "Total time that responses waited for the bandwidth of their key.", "zone")
+	bytesMetric         = describe("bandwidth_bytes_total", "Bytes of bodies from a zone with bandwidth.", "zone")
+	waitedMetric        = describe("bandwidth_wait_seconds_total", "Time that responses waited for the bandwidth of their key.", "zone")
 
-	redisMetric    = describe("redis_up", "1 while Redis answers everything that is sent to it, else 0.", "namespace").joined(least)
+	redisMetric    = describe("redis_up", "1 while Redis answers all calls, else 0.", "namespace").joined(least)
 	syncsMetric    = describe("syncs_total", "Calls to Redis to sync counts, by result: ok or failed.", "namespace", "result")
 	syncKeysMetric = describe("synced_keys_total", "Counts in answered calls.", "namespace")
 	failedMetric   = describe("failed_keys_total", "Counts in answered calls that Redis rejected, or whose reply made no sense; they are sent again.", "namespace")
 	openMetric     = describe("circuits_open", "Open circuits: 1 while requests to strict zones don't wait for Redis; in a Cluster up to 64.", "namespace")
 	tripsMetric    = describe("circuit_trips_total", "Times that a circuit has opened.", "namespace")
-	appliedMetric  = describe("control_applied", "1 while this node has applied everything that was changed at run time, as far as it knows, else 0.", "namespace").joined(least)
-	overrideMetric = describe("overrides", "Keys with limits of their own that were set at run time.", "namespace")
-	bannedMetric   = describe("banned_keys", "Keys that are banned, as far as this node knows, in a zone with ban.", "zone")
+	appliedMetric  = describe("control_applied", "1 while this node has applied all changes at run time that it knows of, else 0.", "namespace").joined(least)
+	overrideMetric = describe("overrides", "Keys with limits that were set at run time.", "namespace")
+	bannedMetric   = describe("banned_keys", "Banned keys that this node knows of.", "zone")
 	timeoutsMetric = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis until strict_timeout.", "namespace")
 )
 

@@ -51,6 +51,8 @@ func pages() (map[string]string, error) {
 		"docs/grammar.md":  code.grammarPage(),
 		"docs/options.md":  code.optionsPage(),
 		"docs/warnings.md": code.warningsPage(),
+
+		"docs/internals/redis-errors.md": code.reasonsPage(),
 	}, nil
 }
 

@@ -52,7 +52,7 @@ func (s *source) metricsPage() (string, error) {
 		return "", err
 	}
 	var page strings.Builder
-	page.WriteString(metricsIntro + "\n- [Decisions](#decisions)\n")
+	page.WriteString(metricsIntro)
 	for _, f := range families {
 		var labels []string
 		for _, l := range f.GetMetric()[0].GetLabel() {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -72,18 +71,15 @@ var examples = map[string]string{"match": "match path /login*", "zone": "zone lo
 
 const optionsIntro = `# What does each option do?
 
-[Configuration](configuration.md) says where options go; the [grammar](grammar.md) has them
-together. Where no default is named, there is none; a flag without a value is on. Durations are
-those of Caddy, ` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also nanoseconds. All are there
-since ` + since + `, unless it says otherwise.
+Each begins with an example; the [grammar](grammar.md) has all of them together, and
+[configuration](configuration.md) where they go. Where no default is named, there is none; a flag
+without a value is on. Durations are those of Caddy, ` + "`90s`, `1h30m`, `1d`" + `, at most ten years;
+in JSON also nanoseconds. All are there since ` + since + `, unless it says otherwise.
 `
 
 func (s *source) optionsPage() string {
 	var page strings.Builder
-	page.WriteString(optionsIntro + "\n")
-	for _, of := range sections {
-		fmt.Fprintf(&page, "- [%s](#%s)\n", of.title, strings.ReplaceAll(strings.ToLower(of.title), " ", "-"))
-	}
+	page.WriteString(optionsIntro)
 	seen := map[string]bool{}
 	for _, of := range sections {
 		page.WriteString("\n## " + of.title + "\n\n" + wrap(of.intro, ""))
@@ -94,7 +90,7 @@ func (s *source) optionsPage() string {
 				heading += " " + of.where
 			}
 			seen[o.name] = true
-			page.WriteString("\n### " + heading + "\n\n" + s.entry(of, o))
+			page.WriteString("\n### " + heading + "\n\n" + s.entry(of, o, heading != o.name))
 		}
 		page.WriteString(s.onlyInJSON(of, lines))
 	}
@@ -134,8 +130,17 @@ func (s *source) optionsOf(of section) (all []option) {
 	return all
 }
 
-// entry is what the page has of an option.
-func (s *source) entry(of section, o option) string {
+// example is a line with the option.
+func (o option) example() string {
+	if given := cmp.Or(examples[o.name], examples[o.syntax[0]]); given != "" {
+		return given
+	}
+	return config.ExampleOf(o.name)
+}
+
+// entry is what the page has of an option: an example, and its syntax where there is a choice. An
+// option of an earlier section is shorter.
+func (s *source) entry(of section, o option, again bool) string {
 	name := o.name
 	if other := inJSON[name]; other != "" {
 		name = other
@@ -144,11 +149,18 @@ func (s *source) entry(of section, o option) string {
 	if name == "limits[].default" {
 		f = s.structs["Limit"]["default"]
 	}
-	syntax := "`" + strings.Join(o.syntax, "`, `") + "`"
-	if name != o.name {
-		syntax += ", in JSON `" + name + "`"
+	begin := "`" + o.example() + "`"
+	if !again && strings.Contains(strings.ReplaceAll(strings.Join(o.syntax, "|"), "[on|off]", ""), "|") {
+		begin = "`" + strings.Join(o.syntax, "`, `") + "`, as " + begin
 	}
-	entry := wrap(syntax+": "+lower(marked(f.text))+" "+f.facts(o), "")
+	if name != o.name {
+		begin += ", in JSON `" + name + "`"
+	}
+	text := strings.TrimSpace(begin + ": " + lower(marked(f.text)) + " " + f.facts(o))
+	if more := further[o.name]; more != "" && !again {
+		text += " " + more + "."
+	}
+	entry := wrap(text, "")
 	if o.name == "redis" {
 		entry += "\n" + redisURLs
 	}
@@ -156,7 +168,7 @@ func (s *source) entry(of section, o option) string {
 	for _, inner := range nested[o.name] {
 		for _, key := range s.names[inner] {
 			if g := s.structs[inner][key]; o.name != "limit" || key != "default" {
-				list += wrap("- JSON `"+key+"`: "+lower(marked(g.text+" "+g.bounds())), "  ")
+				list += wrap(strings.TrimSpace("- JSON `"+key+"`: "+lower(marked(g.text+" "+g.bounds()))), "  ")
 			}
 		}
 	}
@@ -189,20 +201,16 @@ func (f *field) bounds() string {
 // sentence is what a comment adds to a default that is none.
 func sentence(more string) string {
 	if more = strings.TrimPrefix(more, "; "); more != "" {
-		more = upper(more) + "."
+		more = upper(marked(more)) + "."
 	}
 	return more
 }
 
 var plainWord = regexp.MustCompile(`"?[a-z0-9_:/]+"?`)
 
-// facts are the default, the range, an example, and the version that brought the option, if that is
-// not the first one. What the grammar lists is marked as code, and no range if it lists all.
+// facts are the default, the range, and the version that brought the option, if that is not the
+// first one. What the grammar lists is marked as code, and no range if it lists all.
 func (f *field) facts(o option) string {
-	example := cmp.Or(examples[o.name], examples[o.syntax[0]])
-	if example == "" {
-		example = config.ExampleOf(o.name)
-	}
 	text := "**Default**: " + marked(strings.Replace(f.initial, "false", "off", 1)) + "."
 	if f.initial == "true" {
 		text = "**Default**: on."
@@ -220,12 +228,8 @@ func (f *field) facts(o option) string {
 	if listed.ReplaceAllString(rest, "") != "" {
 		text += " **Range**: " + rest + "."
 	}
-	text += " **Example**: `" + example + "`."
 	if f.since != since {
 		text += " **Since**: " + f.since + "."
-	}
-	if more := further[o.name]; more != "" {
-		text += " " + more + "."
 	}
 	return strings.TrimSpace(text)
 }
@@ -240,7 +244,7 @@ func (s *source) onlyInJSON(of section, lines []option) (text string) {
 			continue
 		}
 		f := s.structs[of.of][key]
-		text += wrap("- `"+key+"`: "+marked(f.text+" "+f.bounds()), "  ")
+		text += wrap(strings.TrimSpace("- `"+key+"`: "+lower(marked(f.text+" "+f.bounds()))), "  ")
 	}
 	if text != "" {
 		text = "\nIn JSON alone:\n\n" + text

@@ -2,6 +2,7 @@ package main
 
 import (
 	"go/ast"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -38,19 +39,19 @@ var docLink = regexp.MustCompile(`docs/(([a-z/-]+)\.md(?:#[a-z_-]+)?)`)
 func linked(text string) string {
 	return docLink.ReplaceAllStringFunc(text, func(page string) string {
 		m := docLink.FindStringSubmatch(page)
-		return "[" + strings.ReplaceAll(m[2], "-", " ") + "](" + m[1] + ")"
+		return "[" + strings.ReplaceAll(path.Base(m[2]), "-", " ") + "](" + m[1] + ")"
 	})
 }
 
 const warningsIntro = `# What does this warning mean?
 
-A code stays the same when its text changes, so alerts can use it. The log line says where: the file
-and line of the Caddyfile, or the place in JSON. A warning is logged once for a configuration, or
-once when trouble begins and once when it ends. ` + "`caddy validate`" + ` shows those that need no requests.
+A code stays when its text changes, so alerts can use it. The log line says where: the file and line
+of the Caddyfile, or the place in JSON. A warning is logged once for a configuration, or once when
+trouble begins and once when it ends. ` + "`caddy validate`" + ` shows those that need no requests.
 
 If all is as you want it, the global option [` + "`quiet`" + `](options.md#quiet) leaves a warning out:
 ` + "`quiet TIDE024`" + `. Those of something broken are *always logged*. All are there since ` + since + `,
-unless it says otherwise. [Why Redis is unavailable](#why-redis-is-unavailable) is at the end.
+unless it says otherwise.
 `
 
 func (s *source) warningsPage() string {
@@ -66,7 +67,13 @@ func (s *source) warningsPage() string {
 		}
 		page.WriteString("\n## " + c.name + "\n\n" + wrap(text, ""))
 	}
-	page.WriteString("\n## Why Redis is unavailable\n\nThe `reason` of [TIDE012](#tide012), and what to do:\n\n| reason | do |\n|---|---|\n")
+	return page.String()
+}
+
+// reasonsPage has each reason with which Redis fails.
+func (s *source) reasonsPage() string {
+	var page strings.Builder
+	page.WriteString("# Why Redis is unavailable\n\nThe `reason` of [TIDE012](../warnings.md#tide012) has both, after one another:\n\n| reason | do |\n|---|---|\n")
 	for _, reason := range s.reasons {
 		for _, example := range []string{"130ms", "100ms", "390ms"} {
 			reason = strings.Replace(reason, "%s", example, 1)
