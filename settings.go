@@ -444,8 +444,8 @@ func (z *Zone) regions(s *config.Settings, g globals) error {
 		return wrongf("regions", "there is one region only; write the regions into the global option rate_limit, as `regions { … }`, or remove it here")
 	}
 	s.Regions = g.hasRegions && s.SyncRate >= 0 && or(z.Regions, true)
-	if s.Regions && s.SyncRate == config.Strict {
-		return wrongf("regions", "with sync_rate strict each region counts for itself; write `regions off` for that, or an interval, like `sync_rate 1s`, to count over all of them")
+	if s.Regions && s.SyncRate == config.Strict && len(s.Limits) > 0 && !s.Kind.Windowed() {
+		return wrongf("regions", "with sync_rate strict only windows count over regions; write `algorithm sliding_window`, `regions off` for a limit in each region, or an interval, like `sync_rate 1s`")
 	}
 	return nil
 }

@@ -125,20 +125,6 @@ local function push(key, total, rest)
   return was, new, more, mark
 end
 
--- tell adds the names of hashes that the other regions have to know.
-local function tell()
-  if #names == 0 then return end
-  local last = redis.call('ZREVRANGE', KEYS[sets], 0, 0, 'WITHSCORES')[2]
-  local score, set = format('%.0f', max((last or 0) + 1, time[1] * 1e6 + time[2])), {}
-  for i, name in ipairs(names) do set[2 * i - 1], set[2 * i] = score, name end
-  redis.call('ZADD', KEYS[sets], unpack(set))
-  redis.call('PEXPIRE', KEYS[sets], toldTTL)
-  if hurry ~= '' or region then
-    redis.call('ZADD', KEYS[sets + 1], unpack(set))
-    redis.call('PEXPIRE', KEYS[sets + 1], 60000)
-  end
-end
-
 -- read is what a fill has by now, the drain as it is written there, until when the key stays, and
 -- the reset it is under; nil where there is none that makes sense.
 local function read(value)
@@ -186,7 +172,7 @@ if fills == 0 then
     reply[n + 1], reply[n + 2] = held, mark and sum .. mark or sum
     n, i = n + 2, i + 2
   end
-  tell()
+  if least then tell(KEYS[sets], KEYS[sets + 1], names, time[1] * 1e6 + time[2], hurry ~= '' or region) end
   return table.concat(reply, '\n')
 end
 
@@ -217,5 +203,5 @@ for f = 1, fills do
     write(KEYS[hashes + f], had, above, drain, tonumber(level), lost ~= '', till, reset)
   end
 end
-tell()
+if least then tell(KEYS[sets], KEYS[sets + 1], names, time[1] * 1e6 + time[2], hurry ~= '' or region) end
 return table.concat(reply, '\n')

@@ -1,10 +1,10 @@
 -- Says that a node would tell the other regions what the nodes of this one have, and whether it is
 -- the one that does. KEYS: the hash relay, region, which has the name of this server's region, and
--- regions, with the heartbeats of the others. ARGV: node, lease in milliseconds (0 gives it up), the
--- region, for how many milliseconds from now the reader knows that it may know too little
--- ("" for no change), for how many milliseconds a region is heard of, the names of the others, and
--- then for each of them that the node tells of its name, how far it has been told, which is kept,
--- and how many milliseconds ago it has answered ("" if it has not).
+-- regions, with the heartbeats of the others. ARGV: node, lease in milliseconds (0 gives it up),
+-- the region, for how many milliseconds from now the reader knows that it may know too little (""
+-- for no change), for how many milliseconds a region is heard of, the names of the others, and then
+-- for each of them that the node tells of its name, how far it has been told, which is kept, and
+-- how many milliseconds ago it has answered ("" if it has not).
 -- Reply: seconds and microseconds of this server's clock, 1 if this node is the one, the name of
 -- the region, the fields that there are, and how many other regions are heard of: they have a lease
 -- here, and have answered.

@@ -17,10 +17,15 @@ import (
 var (
 	//go:embed push.lua
 	pushLua string
+	//go:embed tell.lua
+	tellLua string
 	//go:embed heartbeat.lua
 	heartbeatSource string
 
-	pushSource      = fmt.Sprintf("local spareTTL, toldTTL = %d, %d\n", SpareTTL.Milliseconds(), toldTTL.Milliseconds()) + pushLua
+	// TellLua has the function of scripts that has other regions told of hashes.
+	TellLua = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds()) + tellLua
+
+	pushSource      = fmt.Sprintf("local spareTTL = %d\n", SpareTTL.Milliseconds()) + TellLua + pushLua
 	pushScript      = redis.NewScript(pushSource)
 	heartbeatScript = redis.NewScript(heartbeatSource)
 )

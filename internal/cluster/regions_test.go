@@ -278,3 +278,31 @@ func remaining(t *testing.T, node *cluster.Node, path string) (n int) {
 	n, _ = strconv.Atoi(left[1])
 	return n
 }
+
+// Windows in strict mode are exact in a region, and count what the other one has told.
+func TestStrictRegions(t *testing.T) {
+	t.Parallel()
+	all, c := startRegions(t, 2, 2, 10*time.Millisecond, zones(zone("z", "key all", "limit 300/"+far, "sync_rate strict"))), client(t, 8)
+	admitted := 0
+	send := func(r *realRegion, n, want int) {
+		t.Helper()
+		got := c.Burst(t.Context(), r.nodes, "/z", n, nil).Status(http.StatusOK)
+		if admitted += got; got != want {
+			t.Errorf("%d of %d were admitted, want %d", got, n, want)
+		}
+		awaitEqual(t, all, "z", admitted)
+	}
+	here, there := all[0], all[1]
+	send(here, 40, 40)
+	send(there, 60, 60)
+	cut(all, faultproxy.Blackhole)
+	for _, r := range all {
+		admitted += c.Burst(t.Context(), r.nodes, "/z", 30, nil).Status(http.StatusOK)
+		awaitTotal(t, r.redis, "z", 130)
+	}
+	cut(all, faultproxy.Reset)
+	cut(all, faultproxy.None)
+	awaitEqual(t, all, "z", 160)
+	send(here, 400, 140)
+	send(there, 50, 0)
+}

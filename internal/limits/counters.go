@@ -177,7 +177,8 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	case z.SyncRate == config.Strict:
 		every = catchUp
 	}
-	charges := z.SyncRate == config.Strict && !z.Kind.Windowed()
+	isStrict := z.SyncRate == config.Strict
+	charges := isStrict && !z.Kind.Windowed()
 	old := c.attached
 	if redis == nil && old != nil {
 		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
@@ -188,6 +189,9 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	config.After = c.timers.After
 	config.Regions, least = l.regions(redis)
 	c.Source.Tell(least)
+	if isStrict && redis != nil {
+		redis.Strict.Tell(z.Name, config.Regions)
+	}
 	c.Table.Configure(config, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {

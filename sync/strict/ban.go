@@ -20,7 +20,7 @@ var banLua string
 
 // unbannedBy are the scripts that look at the ban first, by those that don't.
 var unbannedBy = map[*redis.Script]*redis.Script{
-	windows.decide: redis.NewScript(ratesync.BanLua + banLua + headLua + windowLua + tailLua),
+	windows.decide: redis.NewScript(ratesync.BanLua + banLua + headLua + ratesync.TellLua + windowLua + tailLua),
 	buckets.decide: redis.NewScript(ratesync.BanLua + banLua + headLua + bucketLua + tailLua),
 	logs.decide:    redis.NewScript(ratesync.BanLua + banLua + headLua + logLua + tailLua),
 }

@@ -634,7 +634,7 @@ func (s *Limiter) args(rs *ruleset, c call) []any {
 	}
 	args := append(make([]any, 0, 64), rs.field, c.seq, inRuns(runs[0]), c.rollBack, resetInLua(first, c.reset), kept.Milliseconds(), counts)
 	for i, r := range c.rules {
-		args = append(args, rs.family.args(r)...)
+		args = append(args, s.tells(rs, r, c.id, rs.family.args(r))...)
 		args = c.sent.of(i).appendArgs(r, args)
 	}
 	for i := 1; i < len(c.batches); i++ {

@@ -63,7 +63,7 @@ func familyOf(k algorithms.Kind) *family { return algorithms.ByState(k, windows,
 
 var (
 	windows = &family{
-		decide: redis.NewScript(headLua + windowLua + tailLua),
+		decide: redis.NewScript(headLua + ratesync.TellLua + windowLua + tailLua),
 		args:   windowArgs, brought: 1, decode: decodeWindow,
 		combine: inOneEpoch, cut: cutAll,
 		hasLeft: func(r Rule, at, now int64) bool { return r.epoch(at) < r.epoch(now)-int64(r.spec("").Live) },

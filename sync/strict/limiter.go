@@ -38,6 +38,8 @@ type Limiter struct {
 	seq atomic.Int64
 	// bans are those of the zones that have some; nil where none has.
 	bans atomic.Pointer[map[string]*ban.Register]
+	// regions are how many there are, by the zones that go over several; nil where none does.
+	regions atomic.Pointer[map[string]int]
 	// resets are what was reset, by zone; nil where nothing was.
 	resets    atomic.Pointer[map[string]*reset.Set]
 	suspended atomic.Int64 // keys whose queue is suspended

@@ -3,12 +3,20 @@
 -- milliseconds, and 1 where what is granted is settled, 0 where it is reserved. The hashes are
 -- those of the sync in the background; strict mode knows "sum" only, the "total attempts[ settled]"
 -- of all nodes. total and settled are units, attempts requests. Without settled all of total is.
+-- Where limits go over regions the ttl is followed by how much other regions have to know of, how
+-- many regions there are, and the shard of what they are told; "sum" then has what they have told.
 rules = {width = 6, brought = 1}
 
 local function read(r, epoch)
-  local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0, foreseen = 0}
+  local e = {key = r.key .. ':' .. text(epoch), total = 0, attempts = 0, foreseen = 0, grown = 0}
   if reset > 0 and epoch <= r.boundary then e.key = e.key .. '@' .. text(reset) end
-  local had = redis.call('HGET', e.key, 'sum')
+  local had, far
+  if r.least then
+    had, far = unpack(redis.call('HMGET', e.key, 'sum', '~'))
+    e.far = far and tonumber(string.match(far, '^%d+')) or nil
+  else
+    had = redis.call('HGET', e.key, 'sum')
+  end
   if not had then
     e.new, e.settled = true, r.reserves and 0 or nil
     return e
@@ -25,7 +33,10 @@ end
 function bring(r, at) r.limit = tonumber(ARGV[at]) end
 
 function open(key, at)
-  local r = {key = key, span = tonumber(ARGV[at + 1]), unit = tonumber(ARGV[at + 2]), live = tonumber(ARGV[at + 3]), ttl = ARGV[at + 4], reserves = ARGV[at + 5] == '0'}
+  local r = {key = key, span = tonumber(ARGV[at + 1]), unit = tonumber(ARGV[at + 2]), live = tonumber(ARGV[at + 3]), reserves = ARGV[at + 5] == '0'}
+  local least, regions
+  r.ttl, least, regions, r.shard = string.match(ARGV[at + 4], '^(%d+) ?(%d*) ?(%d*) ?(%d*)$')
+  r.least, r.regions = tonumber(least), tonumber(regions)
   r.epoch, r.into = muldiv(now, r.unit, r.span)
   r.boundary = muldiv(forgiven, r.unit, r.span)
   bring(r, at)
@@ -48,6 +59,7 @@ end
 
 local function add(e, n, tries, settled)
   e.total, e.attempts, e.dirty = e.total + n, e.attempts + tries, true
+  e.grown = e.grown + n
   if e.settled then e.settled = math.max(0, e.settled + settled) end
 end
 
@@ -81,6 +93,17 @@ end
 
 function foresee(r, n) r[0].total, r[0].foreseen = r[0].total + n, r[0].foreseen + n end
 
+-- Has other regions told of an epoch, as push.lua does, by how much it has grown. It is urgent each
+-- time that this region's part passes a multiple of what may be unsent of a key in a node: see
+-- NeedsSync in internal/table/estimate.go.
+local function note(r, e)
+  local here = e.total - e.foreseen - (e.far or 0)
+  if here < (e.far and 1 or r.least) then return end
+  local step = math.max(1, math.ceil(room(r) / 8 / (e.far and 1 or r.regions)), math.ceil(r.limit / 64))
+  local base = string.match(r.key, '^.-{') .. r.shard .. '}:'
+  tell(base .. 'told', base .. 'hurry', {e.key}, now, math.floor(here / step) > math.floor((here - e.grown) / step))
+end
+
 function close(r)
   for age = 0, r.live do
     local e = r[age]
@@ -88,6 +111,7 @@ function close(r)
       local settled = e.settled and ' ' .. text(e.settled) or ''
       redis.call('HSET', e.key, 'sum', text(e.total - e.foreseen) .. ' ' .. text(e.attempts) .. settled)
       if e.new then redis.call('PEXPIRE', e.key, r.ttl) end
+      if r.least then note(r, e) end
     end
   end
 end
