@@ -195,7 +195,7 @@ func (f *field) bounds() string {
 	if f.span != "" {
 		text += " Range: " + f.span + "."
 	}
-	return text
+	return strings.TrimSpace(text)
 }
 
 // sentence is what a comment adds to a default that is none.
