@@ -163,7 +163,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		Logger: caddy.Log().Named("rate_limit"),
 	}
 	if a.Regions != nil {
-		a.shared, err = a.Regions.open(o, repl)
+		a.shared, err = a.Regions.open(o, repl, func(code, text string) { a.warned.Warn(a.logger, code, text) })
 		return err
 	}
 	if a.Redis.Storage {

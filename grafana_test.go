@@ -198,7 +198,7 @@ const metricsPage = "docs/metrics.md"
 // these is in the list of names and on the board.
 func TestMetricsOfARunningNode(t *testing.T) {
 	redis := redistest.Start(t)
-	s := startCaddy(t, "rate_limit {\nredis "+redis.URL+"\n}", `
+	s := startCaddy(t, "rate_limit {\nregions {\nhere eu\nregion eu "+redis.URL+"\nregion us redis://127.0.0.1:1\n}\n}", `
 rate_limit {
 	zone running {
 		limit 100/1m
@@ -210,6 +210,7 @@ rate_limit {
 	zone strict {
 		limit 100/1m
 		sync_rate strict
+		regions off
 	}
 	zone tokens {
 		limit 1000/1m

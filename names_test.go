@@ -93,7 +93,7 @@ func TestNamesOfMetrics(t *testing.T) {
 	if err := metrics.Register(registry, func() metrics.State {
 		return metrics.State{
 			Zones: []metrics.ZoneState{{Zone: "names", Syncs: true, Window: "1m", Burst: 1, Concurrent: true}}, Redis: []metrics.RedisState{{Namespace: "names"}},
-			Controls: []metrics.ControlState{{Namespace: "names"}}, Bandwidths: []metrics.BandwidthState{{Zone: "names"}}, Bans: []metrics.BanState{{Zone: "names"}},
+			Controls: []metrics.ControlState{{Namespace: "names"}}, Regions: []metrics.RegionState{{Region: "names"}}, Bandwidths: []metrics.BandwidthState{{Zone: "names"}}, Bans: []metrics.BanState{{Zone: "names"}},
 		}
 	}); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,9 +15,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/hostport"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -110,8 +113,17 @@ func checkRegion(name string, o *redisconn.Options) error {
 
 var errNoAddress = errors.New("its address is empty; write a URL, like redis://redis.eu.example.com:6379, or set the variable that it comes from")
 
+// isOpen reports whether a Redis is reached without TLS, and not on this machine.
+func isOpen(s *redisconn.Settings) bool {
+	return !s.TLS.Enabled && slices.ContainsFunc(s.Addresses, func(address string) bool {
+		host := hostport.Host(address)
+		ip, _ := netip.ParseAddr(host)
+		return !ip.IsLoopback() && host != "localhost" && !strings.HasPrefix(host, "/")
+	})
+}
+
 // open returns the Redis of this region, with the ways to the others. It does no network I/O.
-func (r *Regions) open(o limits.RedisOptions, repl *caddy.Replacer) (*limits.Redis, error) {
+func (r *Regions) open(o limits.RedisOptions, repl *caddy.Replacer, warn func(code, text string)) (*limits.Redis, error) {
 	here := repl.ReplaceAll(r.Here, "")
 	all := make(map[string]*redisconn.Settings, len(r.Redis))
 	var key strings.Builder
@@ -123,6 +135,9 @@ func (r *Regions) open(o limits.RedisOptions, repl *caddy.Replacer) (*limits.Red
 		}
 		if name != here && set.Timeout == redisconn.DefaultTimeout {
 			set.Timeout = regionTimeout
+		}
+		if name != here && isOpen(set) {
+			warn(warning.RegionWithoutTLS, fmt.Sprintf("regions: the redis of region %s is reached without TLS; write rediss:// in its URL, or tls_enabled", name))
 		}
 		all[name] = set
 		fmt.Fprintf(&key, " %s %s", name, set.Key())

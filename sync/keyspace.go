@@ -27,7 +27,8 @@ import (
 //	                                only in shard 0, with regions:counted as counted
 //	relay                   hash    node -> the one that tells the other regions, until -> end
 //	                                of its lease, doubt -> until when it may know too little,
-//	                                and region -> "mark cursor..."; only in shard 0
+//	                                told:region -> "mark cursor...", answered:region -> when,
+//	                                shown:region -> how it stands; only in shard 0
 //	told                    zset    the hashes of which other regions have to know, by when
 //	                                they changed; only in shard 0 where there is no Cluster
 //	hurry                   zset    those of them that should not wait, where told is
@@ -40,8 +41,8 @@ import (
 //	<table>:<id>:<epoch>@<stamp>    the same, of an epoch up to the reset with that stamp
 //	<table>:<id>:fill       string  "requests at drain until[ stamp until]": how full a bucket is,
 //	                                under the reset with that stamp
-//	<table>:<id>:level      string  "whole rest at rate till[ stamp until[ added]]": the same, where
-//	                                Redis decides
+//	<table>:<id>:level      string  "whole rest at rate till[ stamp until[ added]]": the same,
+//	                                where Redis decides
 //	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond
 //	<table>:<id>:charged    hash    node -> seq of its last charge to the level or log beside it
 //	<zone>:ban:<id>         string  "begun length": the ban of the key that began last

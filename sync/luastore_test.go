@@ -203,6 +203,16 @@ func (s *luaStore) callHash(l *lua.LState, arg func(int) string) lua.LValue {
 	return lua.LNumber(1)
 }
 
+// countOf is how many names of a set come after a score.
+func countOf(set map[string]float64, after float64) (n int) {
+	for _, at := range set {
+		if at > after {
+			n++
+		}
+	}
+	return n
+}
+
 // callSet is what call returns for a command about a sorted set.
 func (s *luaStore) callSet(l *lua.LState, arg func(int) string) lua.LValue {
 	set, list := s.sets[arg(2)], l.NewTable()
@@ -235,6 +245,8 @@ func (s *luaStore) callSet(l *lua.LState, arg func(int) string) lua.LValue {
 			add(names[len(names)-1])
 		}
 		return list
+	case "ZCOUNT": // of those after a score
+		return lua.LNumber(countOf(set, score(3)))
 	case "ZREMRANGEBYSCORE":
 		maps.DeleteFunc(set, func(_ string, at float64) bool { return at <= score(4) })
 	case "ZRANGEBYSCORE":

@@ -81,7 +81,8 @@ type relay struct {
 	rejected string // the region that the server names, as it was logged
 
 	holds bool
-	held  time.Time // when the lease was renewed
+	works atomic.Bool // holds, for whoever asks
+	held  time.Time   // when the lease was renewed
 	stop  context.CancelFunc
 	work  sync.WaitGroup // of the pairs
 
@@ -181,6 +182,7 @@ func (x *relay) rest() {
 	x.stop()
 	x.work.Wait()
 	x.holds = false
+	x.works.Store(false)
 }
 
 // beat renews the lease or asks for it, and keeps what has to outlive this node. A node that gets
@@ -191,7 +193,7 @@ func (x *relay) beat(ctx context.Context) {
 	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.doubtInLua(), lostRegionAfter.Milliseconds(), x.names}
 	if x.holds {
 		for _, p := range x.pairs {
-			args = append(args, p.name, p.saved(), p.silence())
+			args = append(args, p.name, p.saved(), p.silence(), p.shown())
 		}
 	}
 	reply, err := relayScript.Run(called, x.r.client, x.keys(), args...).Slice()
@@ -221,6 +223,9 @@ func (x *relay) beat(ctx context.Context) {
 	}
 	if mine, _ := reply[2].(int64); mine != 1 {
 		x.rest()
+		for _, p := range x.pairs {
+			p.show(fields["shown:"+p.name])
+		}
 		return
 	}
 	x.held = time.Now()
@@ -261,8 +266,10 @@ func (x *relay) lead(ctx context.Context, fields map[string]string, server int64
 	}
 	inner, stop := context.WithCancel(ctx)
 	x.holds, x.stop = true, stop
+	x.works.Store(true)
 	for _, p := range x.pairs {
-		p.load(fields[p.name])
+		p.show(fields["shown:"+p.name])
+		p.load(fields["told:"+p.name], server)
 		for _, f := range []func(context.Context){p.beats, p.passes, p.hurries} {
 			x.work.Go(func() { f(inner) })
 		}
@@ -378,6 +385,7 @@ func (x *relay) shards() int {
 type page struct {
 	highest, last int64
 	names         []string
+	more          int64 // names after these
 }
 
 // told reads names that were told after a score. take removes them, sweep those that are gone.
@@ -388,7 +396,7 @@ func (x *relay) told(ctx context.Context, key string, after int64, how string) (
 	if err != nil {
 		return p, err
 	}
-	if len(reply) != 3 {
+	if len(reply) != 4 {
 		return p, ErrReply
 	}
 	names, ok := reply[2].([]any)
@@ -401,6 +409,7 @@ func (x *relay) told(ctx context.Context, key string, after int64, how string) (
 	highest, err1 := strconv.ParseFloat(fmt.Sprint(reply[0]), 64)
 	last, err2 := strconv.ParseFloat(fmt.Sprint(reply[1]), 64)
 	p.highest, p.last = int64(highest), int64(last)
+	p.more, _ = reply[3].(int64)
 	return p, errors.Join(err1, err2)
 }
 

@@ -68,6 +68,11 @@ type pair struct {
 	heard          time.Time
 	lost           bool
 	offset         time.Duration
+	apart          bool // the clocks are, as was logged
+	// told is when, by this region's Redis, the last pass began that told the other of all, 0
+	// before that is known, and waiting is how many names wait, by shard.
+	told    int64
+	waiting [ShardCount]int64
 }
 
 // pairStats are what metrics show.
@@ -103,12 +108,17 @@ func (p *pair) silence() string {
 	return strconv.FormatInt(time.Since(p.heard).Milliseconds(), 10)
 }
 
-// load begins with what was kept, from the start where that makes no sense.
-func (p *pair) load(saved string) {
+// load begins with what was kept, from the start where that makes no sense. server is the time of
+// this region's Redis.
+func (p *pair) load(saved string, server int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ready.Store(false)
 	p.cursors, p.answered, p.turned, p.heard = [ShardCount]int64{}, -1, p.turned+1, time.Now()
+	p.waiting = [ShardCount]int64{}
+	if p.told == 0 {
+		p.told = server
+	}
 	clear(p.sent)
 	fields := strings.Fields(saved)
 	if len(fields) != p.x.shards()+1 || p.x.inDoubt() {
@@ -149,6 +159,9 @@ func (p *pair) beats(ctx context.Context) {
 		err := p.beat(ctx)
 		if ctx.Err() == nil {
 			p.note(err)
+		}
+		if !p.ready.Load() {
+			p.count(ctx) // what nobody sends
 		}
 		pauseFor(ctx, relayRate-time.Since(began))
 	}
@@ -200,8 +213,9 @@ func (p *pair) beat(ctx context.Context) error {
 	p.mu.Lock()
 	turn := mark != p.mark || held < 0
 	p.mark, p.answered, p.heard = mark, number, time.Now()
-	p.offset = time.Duration(server - start - (end-start)/2)
 	p.mu.Unlock()
+	own := p.x.r.clockNow()
+	p.compare(time.Duration(server-start-(end-start)/2)-own.Offset, time.Duration(end-start)/2+own.Uncertainty)
 	if turn {
 		p.rewind(all)
 	}
@@ -250,7 +264,13 @@ func (p *pair) passes(ctx context.Context) {
 		began := time.Now()
 		if p.ready.Load() {
 			p.checkLink()
+			server := p.x.r.serverNow()
 			failed := !p.pass(ctx)
+			if !failed {
+				p.mu.Lock()
+				p.told = server
+				p.mu.Unlock()
+			}
 			if failed && !failing && ctx.Err() == nil {
 				p.rewind(back)
 			}
@@ -313,6 +333,7 @@ func (p *pair) passShard(ctx context.Context, shard int) bool {
 		if err != nil {
 			return false
 		}
+		p.wait(shard, page)
 		if page.highest < after { // it was lost, or all is gone
 			p.mu.Lock()
 			p.cursors[shard] = 0
@@ -332,6 +353,7 @@ func (p *pair) passShard(ctx context.Context, shard int) bool {
 		if p.turned == turned {
 			p.cursors[shard] = page.last
 		}
+		p.waiting[shard] = page.more
 		p.mu.Unlock()
 		if len(page.names) < pageSize {
 			return true

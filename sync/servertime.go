@@ -12,6 +12,8 @@ import (
 type serverClock struct {
 	// Offset is how far the server is ahead.
 	Offset time.Duration
+	// Uncertainty is how far off that may be.
+	Uncertainty time.Duration
 
 	samples [8]clockSample
 	next    int
@@ -34,7 +36,7 @@ func (c *serverClock) Read(server, start, end int64) clockSample {
 			best = s
 		}
 	}
-	c.Offset = best.Offset
+	c.Offset, c.Uncertainty = best.Offset, best.Uncertainty
 	return best
 }
 

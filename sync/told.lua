@@ -3,7 +3,7 @@
 -- them and all before, "sweep" to remove those whose hash is gone, or "". Several names have one
 -- score, and those are never parted.
 -- Reply: the highest score that there is, that of the last name (or the one after which there are
--- none), and the names.
+-- none), the names, and how many names come after them.
 local key, after, most = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local highest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or '0'
 local found = redis.call('ZRANGEBYSCORE', key, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
@@ -21,4 +21,4 @@ if ARGV[3] == 'sweep' then
     if redis.call('EXISTS', name) == 0 then redis.call('ZREM', key, name) end
   end
 end
-return {highest, last, names}
+return {highest, last, names, full and redis.call('ZCOUNT', key, '(' .. last, '+inf') or 0}

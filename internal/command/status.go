@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/operate"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // bandwidthTable shows the zones that slow responses.
@@ -20,6 +21,20 @@ func bandwidthTable(all []operate.BandwidthState) [][]string {
 	table := [][]string{{"BANDWIDTH", "RATE", "KEYS", "OPEN", "BYTES", "WAITED"}}
 	for _, b := range all {
 		table = append(table, []string{b.Zone, b.Rate.String(), number(b.Keys), number(b.Open), number(b.Bytes), length(math.Round(b.Waited))})
+	}
+	return table
+}
+
+// regionsTable shows the other regions.
+func regionsTable(r *ratesync.RegionsStatus) [][]string {
+	table := [][]string{{"REGION", "UP", "TOLD ALL", "WAITING", "CLOCK AHEAD", ""}}
+	if r == nil {
+		return table
+	}
+	table = append(table, []string{r.Here, "", "", "", "", "here"})
+	for _, o := range r.Others {
+		up := map[bool]string{true: "yes", false: "no"}[o.Up]
+		table = append(table, []string{o.Region, up, length(math.Round(o.Lag)) + " ago", number(o.Backlog), fmt.Sprintf("%.3fs", o.Offset), ""})
 	}
 	return table
 }
@@ -35,7 +50,7 @@ func status() *cobra.Command {
 		Long: `
 Shows the zones of a node: for which share of the keys each is enforced, what it
 admits and denies a second, and what it has denied since Caddy was started; then the
-nodes that share their counts, and what was changed at run time and still holds.
+nodes that share their counts, the other regions, and what was changed at run time and still holds.
 
 'Would deny' counts requests that only shadow mode has admitted.`,
 		Example: `  caddy rate-limit status
@@ -79,7 +94,7 @@ func (p printer) status(s operate.State, before *decisions) error {
 	var b page
 	b.line("%s", summary(s))
 	overrides := p.overrides(s.Overrides[:min(len(s.Overrides), maxListed)])
-	for _, t := range [][][]string{p.zones(s, before), bandwidthTable(s.Bandwidth), p.nodes(s.Nodes), p.enforcement(s), overrides} {
+	for _, t := range [][][]string{p.zones(s, before), bandwidthTable(s.Bandwidth), p.nodes(s.Nodes), regionsTable(s.Regions), p.enforcement(s), overrides} {
 		if len(t) > 1 {
 			b.line("")
 			b.table(t)

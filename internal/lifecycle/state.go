@@ -27,6 +27,7 @@ func State() (s metrics.State) {
 	})
 	add := func(r *limits.Redis) {
 		s.Redis = append(s.Redis, r.State())
+		s.Regions = append(s.Regions, r.Regions()...)
 		s.Controls = append(s.Controls, limits.ControlState(r.Control, r.Namespace()))
 	}
 	limits.EachRedis(add)

@@ -183,6 +183,16 @@ func (r *Redis) State() metrics.RedisState {
 	}
 }
 
+// Regions returns what metrics show of other regions.
+func (r *Redis) Regions() (all []metrics.RegionState) {
+	if regions := r.Replicator.RegionsStatus(); regions != nil {
+		for _, s := range regions.Others {
+			all = append(all, metrics.RegionState{Region: s.Region, Up: s.Up, Lag: s.Lag, Backlog: s.Backlog, ClockOffset: s.Offset, Messages: s.Messages})
+		}
+	}
+	return all
+}
+
 // EachRedis calls f with each Redis that was opened. f must not open or release one.
 func EachRedis(f func(*Redis)) {
 	redisPool.Range(func(_, v any) bool {

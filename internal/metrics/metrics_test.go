@@ -21,6 +21,7 @@ func someState() State {
 			{"caddy", true, 10, 1, 100, 3, 1, 2, 3}, {"caddy", false, 1, 5, 7, 1, 4, 5, 6}, {Namespace: "shop", Up: true, Syncs: 2},
 		},
 		Bandwidths: []BandwidthState{{"m", 2, 1000, 3 * time.Second}, {"m", 1, 24, time.Second / 2}},
+		Regions:    []RegionState{{"us", true, 1.5, 3, -0.2, 10}, {"us", false, 0.5, 7, 0.1, 5}, {Region: "asia", Up: true}},
 		Controls:   []ControlState{{"caddy", 2, true}, {"caddy", 3, false}, {Namespace: "shop", Applied: true}},
 		Bans:       []BanState{{"m", 2}, {"m", 3}, {"other", 0}},
 	}
@@ -89,6 +90,8 @@ func TestMetricsSurviveAReload(t *testing.T) {
 			"synced_keys_total caddy": 107, "synced_keys_total shop": 0, "failed_keys_total caddy": 4, "failed_keys_total shop": 0,
 			"circuits_open caddy": 5, "circuit_trips_total caddy": 7, "strict_timeouts_total caddy": 9,
 			"overrides caddy": 5, "overrides shop": 0, "banned_keys m": 5, "banned_keys other": 0, "decisions_total banned m": 0, "control_applied caddy": 0, "control_applied shop": 1,
+			"region_up us": 0, "region_lag_seconds us": 1.5, "region_backlog us": 7, "region_clock_offset_seconds us": -0.2, "region_messages_total us": 15,
+			"region_up asia": 1, "region_lag_seconds asia": 0, "region_backlog asia": 0, "region_clock_offset_seconds asia": 0, "region_messages_total asia": 0,
 			"circuits_open shop": 0, "circuit_trips_total shop": 0, "strict_timeouts_total shop": 0,
 		}
 		if got := scrape(t, registry); !maps.Equal(got, want) {

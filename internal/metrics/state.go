@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"time"
 
@@ -40,6 +41,16 @@ type RedisState struct {
 	FailedKeys int64
 	// CircuitsOpen, CircuitTrips and Timeouts are of the zones that Redis decides for.
 	CircuitsOpen, CircuitTrips, Timeouts int64
+}
+
+// RegionState is how another region stands.
+type RegionState struct {
+	Region      string
+	Up          bool
+	Lag         float64
+	Backlog     int64
+	ClockOffset float64
+	Messages    int64
 }
 
 // BandwidthState is how a zone slows responses.
@@ -92,6 +103,12 @@ func (m *metric) joined(join func(a, b float64) float64) *metric {
 func greatest(a, b float64) float64 { return max(a, b) }
 func least(a, b float64) float64    { return min(a, b) }
 func latest(_, b float64) float64   { return b }
+func further(a, b float64) float64 {
+	if math.Abs(b) > math.Abs(a) {
+		return b
+	}
+	return a
+}
 
 var (
 	keysMetric   = describe("keys", "Counters in this node's memory, one for each key and rate, and one for a key on its way to a ban.", "zone")
@@ -115,6 +132,13 @@ var (
 	appliedMetric  = describe("control_applied", "1 while this node has applied all changes at run time that it knows of, else 0.", "namespace").joined(least)
 	overrideMetric = describe("overrides", "Keys with limits that were set at run time.", "namespace")
 	bannedMetric   = describe("banned_keys", "Banned keys that this node knows of.", "zone")
+
+	regionMetric   = describe("region_up", "1 while another region was heard of in ten seconds, else 0.", "region").joined(least)
+	lagMetric      = describe("region_lag_seconds", "How long ago another region was told all.", "region").joined(greatest)
+	backlogMetric  = describe("region_backlog", "Counts that another region has yet to be told.", "region").joined(greatest)
+	apartMetric    = describe("region_clock_offset_seconds", "How far another region's Redis clock is ahead.", "region").joined(further)
+	messagesMetric = describe("region_messages_total", "Counts that this node has told another region.", "region")
+
 	timeoutsMetric = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis until strict_timeout.", "namespace")
 )
 
@@ -136,6 +160,7 @@ type State struct {
 	Zones      []ZoneState
 	Bandwidths []BandwidthState
 	Redis      []RedisState
+	Regions    []RegionState
 	Controls   []ControlState
 	Bans       []BanState
 }
@@ -198,6 +223,13 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		all.add(openMetric, float64(s.CircuitsOpen), s.Namespace)
 		all.add(tripsMetric, float64(s.CircuitTrips), s.Namespace)
 		all.add(timeoutsMetric, float64(s.Timeouts), s.Namespace)
+	}
+	for _, s := range now.Regions {
+		all.add(regionMetric, one(s.Up), s.Region)
+		all.add(lagMetric, s.Lag, s.Region)
+		all.add(backlogMetric, float64(s.Backlog), s.Region)
+		all.add(apartMetric, s.ClockOffset, s.Region)
+		all.add(messagesMetric, float64(s.Messages), s.Region)
 	}
 	for _, s := range now.Controls {
 		all.add(overrideMetric, float64(s.Overrides), s.Namespace)

@@ -26,6 +26,8 @@ type State struct {
 	// Bandwidth has the zones that slow responses.
 	Bandwidth []BandwidthState `json:"bandwidth,omitempty"`
 	Redis     *ratesync.Status `json:"redis,omitempty"`
+	// Regions is there where limits go over several.
+	Regions *ratesync.RegionsStatus `json:"regions,omitempty"`
 	// Strict is there where a zone has sync_rate strict.
 	Strict *strict.Status `json:"strict,omitempty"`
 	// Control is how this node stands to what is changed at run time: Enforcement and Overrides are
@@ -158,6 +160,7 @@ func CurrentState() State {
 	}
 	if current.Redis != nil {
 		s.Redis = new(current.Redis.Replicator.Status())
+		s.Regions = current.Redis.Replicator.RegionsStatus()
 	}
 	seen := make(map[*limits.Counters]bool)
 	for l := range current.Each {

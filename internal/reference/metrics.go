@@ -72,6 +72,6 @@ func (s *source) metricsPage() (string, error) {
 func everything() metrics.State {
 	return metrics.State{
 		Zones: []metrics.ZoneState{{Zone: "reference", Syncs: true, Window: "1m", Burst: 1, Concurrent: true}}, Redis: []metrics.RedisState{{Namespace: "reference"}},
-		Controls: []metrics.ControlState{{Namespace: "reference"}}, Bandwidths: []metrics.BandwidthState{{Zone: "reference"}}, Bans: []metrics.BanState{{Zone: "reference"}},
+		Controls: []metrics.ControlState{{Namespace: "reference"}}, Regions: []metrics.RegionState{{Region: "reference"}}, Bandwidths: []metrics.BandwidthState{{Zone: "reference"}}, Bans: []metrics.BanState{{Zone: "reference"}},
 	}
 }

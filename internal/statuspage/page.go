@@ -44,6 +44,7 @@ const maxOverrides = 50
 
 var html = template.Must(template.New("page").Funcs(template.FuncMap{
 	"ago":     agoText,
+	"ahead":   aheadText,
 	"percent": percentText,
 	"kind":    kindText,
 	"notes":   notesOf,
@@ -62,6 +63,9 @@ var html = template.Must(template.New("page").Funcs(template.FuncMap{
 func agoText(seconds float64) string {
 	return time.Duration(max(0, seconds)*float64(time.Second)).Round(time.Second).String() + " ago"
 }
+
+// aheadText writes how far a clock is ahead, in seconds.
+func aheadText(seconds float64) string { return fmt.Sprintf("%.3f s", seconds) }
 
 func rateText(r float64) string {
 	if r > 0 && r < 10 {

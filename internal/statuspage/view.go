@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/operate"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // A View is what the page shows: the same as HTML and as JSON.
@@ -21,7 +22,10 @@ type View struct {
 	// Shared is set where nodes share counts through Redis.
 	Shared bool   `json:"shared"`
 	Nodes  []Node `json:"nodes"`
-	Zones  []Zone `json:"zones"`
+	// Regions are the other regions, and Here is this one, where limits go over several.
+	Here    string                  `json:"here,omitempty"`
+	Regions []ratesync.RegionStatus `json:"regions,omitempty"`
+	Zones   []Zone                  `json:"zones"`
 	// Bans are the latest ones. With log_key they have the texts of keys.
 	Bans operate.Banned `json:"bans"`
 	// Enforcement and Overrides are what operators have changed at run time.
@@ -90,6 +94,9 @@ const maxShown = 50
 func viewOf(s operate.State, h *history, now time.Time) *View {
 	v := &View{At: now.UTC(), Problems: []string{}, Nodes: []Node{}, Zones: []Zone{}, Bans: operate.Banned{Bans: []operate.BanState{}}, Enforcement: s.Enforcement, Overrides: s.Overrides}
 	v.Shared = s.Control != nil && s.Control.Shared
+	if r := s.Regions; r != nil {
+		v.Here, v.Regions = r.Here, r.Others
+	}
 	for _, n := range s.Nodes {
 		v.Nodes = append(v.Nodes, Node{n.Name, n.Version, now.Sub(n.Heard).Seconds(), n.Applied, n.Self})
 	}
@@ -156,6 +163,13 @@ func (v *View) findProblems(s operate.State) {
 	}
 	if s.Control != nil && s.Control.Failing != "" {
 		problem("Redis has no control record: %s.", strings.TrimSuffix(s.Control.Failing, "."))
+	}
+	for _, r := range v.Regions {
+		if !r.Up {
+			problem("Region %s is lost: its last counts stay.", r.Region)
+		} else if r.Lag > late {
+			problem("Region %s was last told all %.0f seconds ago, and %d counts wait.", r.Region, r.Lag, r.Backlog)
+		}
 	}
 	for _, e := range s.Enforcement {
 		if e.All && e.Share != nil && *e.Share == 0 {

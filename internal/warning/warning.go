@@ -158,13 +158,19 @@ const (
 	CostEncoded = "TIDE040"
 	// NoCost is a response without the number that it costs. See docs/cost.md.
 	NoCost = "TIDE041"
+	// ClocksApart is Redis clocks of two regions that differ by a second, or a twentieth of a
+	// window. More or less than the limit passes: keep them by NTP.
+	ClocksApart = "TIDE042"
+	// RegionWithoutTLS is another region's Redis without TLS. Write rediss://, or tls_enabled. See
+	// docs/regions.md#security.
+	RegionWithoutTLS = "TIDE043"
 )
 
 // newest is the last code.
-const newest = NoCost
+const newest = RegionWithoutTLS
 
 // trouble are the codes that tell of something that is broken while the server runs.
-var trouble = []string{SyncFails, ForeignKey, CountsLost, NotSent, NotSaved, NotRestored, Backlog, WrongRegion, RegionLost}
+var trouble = []string{SyncFails, ForeignKey, CountsLost, NotSent, NotSaved, NotRestored, Backlog, WrongRegion, RegionLost, ClocksApart}
 
 // CanBeQuiet reports whether a configuration may leave a warning out. The error says why not.
 func CanBeQuiet(code string) error {

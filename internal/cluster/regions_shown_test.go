@@ -1,0 +1,81 @@
+package cluster_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// pageOf reads the status page of a node at /limits.
+func pageOf(t *testing.T, n *cluster.Node, accept string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.Addr+"/limits", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", accept)
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// Each node of a region shows on its page how the other one stands, whichever of them tells it.
+// When the region is lost one of them logs it, and when it is back.
+func TestRegionsAreShown(t *testing.T) {
+	t.Parallel()
+	site := "handle /limits {\n\trate_limit_status\n}\n" + zones(zone("z", "key all", "limit 100/"+far))
+	all, c := startRegions(t, 2, 2, 0, site), client(t, 4)
+	nodes := all[0].nodes
+	await := func(what string, want func(s ratesync.RegionStatus) bool, html string) {
+		t.Helper()
+		eventually(t, what, func() error {
+			for _, n := range nodes {
+				var v struct {
+					Here    string
+					Regions []ratesync.RegionStatus
+				}
+				if err := json.Unmarshal([]byte(pageOf(t, n, "application/json")), &v); err != nil {
+					return err
+				}
+				if v.Here != "r0" || len(v.Regions) != 1 || v.Regions[0].Region != "r1" || !want(v.Regions[0]) {
+					return fmt.Errorf("node %d shows %+v", n.Number, v)
+				}
+				if text := pageOf(t, n, "text/html"); !strings.Contains(text, html) {
+					return fmt.Errorf("the page of node %d has no %s: %s", n.Number, html, text)
+				}
+			}
+			return nil
+		})
+	}
+	up := func(s ratesync.RegionStatus) bool { return s.Up && s.Lag < 20 && s.Backlog == 0 && s.Offset != 0 }
+	await("the region is up", up, `<tr><th scope="row">r1</th><td data-label="Up">yes</td>`)
+	cut(all, faultproxy.Blackhole)
+	admit(t, c, nodes, "z", 10)
+	await("the region is lost", func(s ratesync.RegionStatus) bool { return !s.Up && s.Lag > 5 && s.Backlog == 1 }, "<li>Region r1 is lost: its last counts stay.</li>")
+	cut(all, faultproxy.Reset)
+	cut(all, faultproxy.None)
+	await("the region is back", up, `<p class="fine">No problems.</p>`)
+	for _, text := range []string{"another region is lost", "another region is back"} {
+		lines := 0
+		for _, n := range nodes {
+			lines += len(n.Log.With(text))
+		}
+		if lines != 1 {
+			t.Errorf("%q is in the logs of a region %d times, want once", text, lines)
+		}
+	}
+}
