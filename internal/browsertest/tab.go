@@ -149,8 +149,7 @@ func (tab *Tab) Eval(expression string, value any) {
 	}
 }
 
-// Picture returns what the window shows.
-func (tab *Tab) Picture() image.Image {
+func (tab *Tab) picture() image.Image {
 	tab.t.Helper()
 	var shot struct{ Data []byte }
 	tab.Call("Page.captureScreenshot", map[string]any{"format": "png"}, &shot)

@@ -61,11 +61,7 @@ func (b *page) zone(z *simulate.Zone) {
 	}
 	b.line("Denied: %d of %d requests (%s), of %s of %s clients%s.", z.Denied+z.WouldDeny, z.Requests, simulate.ShareText(z.Share), clientsText(z.DeniedClients), clientsText(z.Clients), would)
 	if len(z.Answered) > 0 {
-		text := simulate.AnsweredText(z.Answered)
-		if z.Answered["2xx"] > 0 {
-			text += " (2xx are people kept out)"
-		}
-		b.line("They had been answered with %s.", text)
+		b.line("They had been answered with %s.", simulate.AnsweredText(z.Answered))
 	}
 	most := [][]string{{"THE MOST OF A CLIENT IN ANY", "50%", "90%", "99%", "99.9%", "MAX"}}
 	for _, w := range z.Windows {
@@ -93,7 +89,7 @@ func clientsText(n int64) string {
 
 // candidates adds other limits for a window.
 func (b *page) candidates(w *simulate.Window) {
-	rows := [][]string{{"CANDIDATE", "TOUCHES CLIENTS", "AND REQUESTS", ""}}
+	rows := [][]string{{"LIMIT", "CLIENTS DENIED", "REQUESTS DENIED", ""}}
 	for _, c := range w.Candidates {
 		limit, note := number(c.Limit)+"/"+w.Window, ""
 		if limit == w.Limit {

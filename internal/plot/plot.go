@@ -33,6 +33,8 @@ type Panel struct {
 	// Y names the vertical axis, which goes from 0 or Low to the highest point or High.
 	Y         string
 	Low, High float64
+	// Whole is for what is counted: it has no ticks between whole numbers.
+	Whole bool
 	// Reference is a thin line across at a value, with its name; 0 is none.
 	Reference float64
 	Name      string
@@ -139,6 +141,9 @@ func (panel Panel) draw(c *canvas, x scale, at float64, last bool) {
 	}
 	y := scale{low, high, at + field, at, false}
 	for _, v := range y.ticks(5) {
+		if panel.Whole && math.Abs(v-math.Round(v)) > 1e-9 {
+			continue
+		}
 		c.line("grid", x.from, y.at(v), x.to, y.at(v))
 		c.text(x.from-7, y.at(v)+4, "end", "", label(v))
 	}

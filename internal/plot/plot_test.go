@@ -74,6 +74,18 @@ func TestScales(t *testing.T) {
 	}
 }
 
+// What is counted has no halves.
+func TestWholeTicks(t *testing.T) {
+	p := Plot{Panels: []Panel{{Lines: []Line{{X: []float64{1, 9}, Y: []float64{0, 2}}}}}}
+	for whole, want := range map[bool]int{false: 1, true: 0} {
+		p.Panels[0].Whole = whole
+		svg := string(p.SVG())
+		if n := strings.Count(svg, ">0.5<"); n != want || !strings.Contains(svg, ">1<") || strings.Count(svg, ">2<") < 2 {
+			t.Errorf("whole %v: %d ticks at 0.5, want %d:\n%s", whole, n, want, svg)
+		}
+	}
+}
+
 func TestNamesDoNotCoverEachOther(t *testing.T) {
 	p := some()
 	for i := range p.Panels[0].Lines {

@@ -41,7 +41,11 @@ func AnsweredText(answered map[string]int64) string {
 	var parts []string
 	for _, class := range []string{"2xx", "3xx", "4xx", "5xx", "1xx", "unknown"} {
 		if n := answered[class]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%s: %d", class, n))
+			text := fmt.Sprintf("%s: %d", class, n)
+			if class == "2xx" {
+				text += " (served, to people or to programs)"
+			}
+			parts = append(parts, text)
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -53,9 +57,9 @@ func (w Window) Rule() string {
 	case w.NotFollowed > 0:
 		return fmt.Sprintf("%d clients are left out here, as too many come near these limits; so none is suggested.", w.NotFollowed)
 	case w.Suggested == 0:
-		return "None is suggested: each touches more than one client in 1000."
+		return "None is suggested: each denies more than one client in 1000."
 	}
-	return "Suggested is the lowest that touches at most one client in 1000 (one of 20 to 1000, nobody of fewer)."
+	return "Suggested is the lowest that denies at most one client in 1000 (with 20 to 1000 clients: at most 1; with fewer: 0)."
 }
 
 // A picture is a plot as an image of a page.
@@ -80,7 +84,7 @@ func overTime(z Zone) *picture {
 	} else if total > 3*3600 {
 		unit, name = 3600, "hours from the beginning"
 	}
-	came, denied := plot.Line{Name: "requests", Style: 2}, plot.Line{Name: "denied", Style: 1}
+	came, denied := plot.Line{Name: "all requests", Style: 2}, plot.Line{Name: "denied of them", Style: 1}
 	high := 0.0
 	for i := range t.Requests {
 		x := (float64(i) + .5) * t.Seconds / unit
@@ -90,7 +94,7 @@ func overTime(z Zone) *picture {
 	}
 	return pictureOf(plot.Plot{
 		Title:       "Requests a second",
-		Description: fmt.Sprintf("Over the time of the log: requests a second, at most %.3g, and how many of them are denied.", high),
+		Description: fmt.Sprintf("Over the time of the log: all requests a second, at most %.3g, and how many of them are denied.", high),
 		X:           name,
 		Panels:      []plot.Panel{{Y: "requests/s", High: high * 1.05, Lines: []plot.Line{came, denied}}},
 	})
@@ -123,7 +127,7 @@ func (w Window) mostPlot() *picture {
 	return pictureOf(p)
 }
 
-// candidatesPlot draws whom other limits touch, nil where none touches anybody.
+// candidatesPlot draws whom other limits deny, nil where none touches anybody.
 func (w Window) candidatesPlot() *picture {
 	touches := slices.ContainsFunc(w.Candidates, func(c Candidate) bool { return c.Clients > 0 })
 	if len(w.Candidates) < 2 || !touches {
@@ -134,17 +138,17 @@ func (w Window) candidatesPlot() *picture {
 		clients.X, clients.Y = append(clients.X, float64(c.Limit)), append(clients.Y, float64(c.Clients))
 		requests.X, requests.Y = append(requests.X, float64(c.Limit)), append(requests.Y, float64(c.Requests))
 	}
-	first, touched := w.Candidates[0], "requests touched"
+	first, denied := w.Candidates[0], "requests denied"
 	if first.Requests >= 10_000 {
-		touched = "thousand requests touched"
+		denied = "thousand requests denied"
 		for i := range requests.Y {
 			requests.Y[i] /= 1000
 		}
 	}
 	return pictureOf(plot.Plot{
-		Title: "Whom other limits would touch", X: "requests in " + w.Window, LogX: true,
-		Description: fmt.Sprintf("Clients and requests that limits from %d to %d in %s touch: %d clients and %d requests by the lowest.",
+		Title: "Whom other limits would deny", X: "requests in " + w.Window, LogX: true,
+		Description: fmt.Sprintf("Clients and requests that limits from %d to %d in %s deny: %d clients and %d requests by the lowest.",
 			first.Limit, w.Candidates[len(w.Candidates)-1].Limit, w.Window, first.Clients, first.Requests),
-		Panels: []plot.Panel{{Y: "clients touched", Lines: []plot.Line{clients}}, {Y: touched, Lines: []plot.Line{requests}}},
+		Panels: []plot.Panel{{Y: "clients denied", Whole: true, Lines: []plot.Line{clients}}, {Y: denied, Whole: true, Lines: []plot.Line{requests}}},
 	})
 }

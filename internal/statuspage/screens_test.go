@@ -3,14 +3,9 @@ package statuspage
 import (
 	"flag"
 	"fmt"
-	"image"
-	"image/png"
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -124,7 +119,7 @@ func TestScreens(t *testing.T) {
 			tab.Show(screen.width, screen.height, scheme)
 			tab.Go(url)
 			checkScreen(t, tab, name)
-			comparePicture(t, filepath.Join("../../docs/pictures", name), screenOf(tab))
+			tab.LooksLike("../../docs/pictures/"+name, *pictures, "go test ./internal/statuspage -run TestScreens -pictures")
 		}
 	}
 }
@@ -147,7 +142,7 @@ func TestWhatPicturesAllow(t *testing.T) {
 	for _, width := range []int{390, 1280} {
 		tab.Show(width, 844, "light")
 		tab.Go(url)
-		before := tab.Picture()
+		before := tab.Screen()
 		for style, same := range map[string]bool{
 			"body { font-family: serif }":                               true,
 			"body { font-family: 'DejaVu Sans Condensed', sans-serif }": true,
@@ -165,9 +160,9 @@ func TestWhatPicturesAllow(t *testing.T) {
 			tab.Go(url)
 			var ok bool
 			tab.Eval(fmt.Sprintf(`(() => { const s = new CSSStyleSheet(); s.replaceSync(%q); document.adoptedStyleSheets = [s]; return true })()`, style), &ok)
-			d := compare(screenOf(tab), before)
+			d := browsertest.Compare(tab.Screen(), before)
 			t.Logf("%d %s: %+v", width, style, d)
-			if d.isSmall() != same {
+			if d.IsSmall() != same {
 				t.Errorf("%d pixels wide, with %s it is %+v", width, style, d)
 			}
 		}
@@ -205,121 +200,5 @@ func checkScreen(t *testing.T, tab *browsertest.Tab, name string) {
 	}
 	if page.Wider > 0 || len(page.Texts) < 30 || len(page.Curves) != 2 {
 		t.Errorf("%s: the page is %v pixels wider than the screen, with %d texts and %d curves", name, page.Wider, len(page.Texts), len(page.Curves))
-	}
-}
-
-// Pictures are compared by the mean colours of squares. Machines have other fonts and draw letters
-// in other ways, so a square with text may be far off, and checkScreen compares text as text. What
-// is drawn without letters, grounds, lines and curves, must be the same.
-const (
-	square = 8
-	// mostDrawn is how far a square without text may be off, of 255, and mostMean all of them on
-	// average.
-	mostDrawn, mostMean = 12, 4.0
-)
-
-// texts are the lines that have letters, as wide as what they stand in.
-const texts = `(() => {
-	const all = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-	while (walk.nextNode()) {
-		if (!walk.currentNode.data.trim()) continue;
-		const e = walk.currentNode.parentElement.closest("td, th, p:not(.fine), h1, h2:not(.health h2), li, footer, .health, .skip");
-		const range = document.createRange();
-		range.selectNode(walk.currentNode);
-		const b = e.getBoundingClientRect(), r = e.dataset.label ? b : range.getBoundingClientRect();
-		all.push({Min: {X: Math.floor(b.left), Y: Math.floor(r.top)}, Max: {X: Math.ceil(b.right), Y: Math.ceil(r.bottom)}});
-	}
-	return all;
-})()`
-
-// A screen is a picture and where it has text.
-type screen struct {
-	image.Image
-	texts []image.Rectangle
-}
-
-func screenOf(tab *browsertest.Tab) screen {
-	s := screen{Image: tab.Picture()}
-	tab.Eval(texts, &s.texts)
-	return s
-}
-
-// comparePicture wants a picture to be like that of a file. With -pictures it becomes the file.
-func comparePicture(t *testing.T, path string, got screen) {
-	t.Helper()
-	if *pictures {
-		writePicture(t, path, got.Image)
-		return
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	want, err := png.Decode(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.Bounds() != want.Bounds() {
-		t.Fatalf("the page is %v, and %s is %v", got.Bounds(), path, want.Bounds())
-	}
-	if d := compare(got, want); !d.isSmall() {
-		now := filepath.Join(t.ArtifactDir(), filepath.Base(path))
-		writePicture(t, now, got.Image)
-		t.Errorf("the page is not as in %s, but as in %s: it is %+v.\nIf that is right, go test ./internal/statuspage -run TestScreens -pictures draws it.", path, now, d)
-	}
-}
-
-// A difference is how far the squares of two pictures are off on average, and the most of those
-// without text.
-type difference struct {
-	mean, drawn float64
-	at          image.Point
-}
-
-func (d difference) isSmall() bool { return d.mean <= mostMean && d.drawn <= mostDrawn }
-
-func compare(got screen, want image.Image) (d difference) {
-	n := 0.0
-	for y := 0; y < got.Bounds().Dy(); y += square {
-		for x := 0; x < got.Bounds().Dx(); x += square {
-			a, b := meanOf(got, x, y), meanOf(want, x, y)
-			off := max(math.Abs(a[0]-b[0]), math.Abs(a[1]-b[1]), math.Abs(a[2]-b[2]))
-			d.mean, n = d.mean+off, n+1
-			if off > d.drawn && !slices.ContainsFunc(got.texts, image.Rect(x, y, x+square, y+square).Overlaps) {
-				d.drawn, d.at = off, image.Pt(x, y)
-			}
-		}
-	}
-	d.mean /= n
-	return d
-}
-
-// meanOf is the mean colour of a square.
-func meanOf(p image.Image, x, y int) (mean [3]float64) {
-	r := image.Rect(x, y, x+square, y+square).Intersect(p.Bounds())
-	for y := r.Min.Y; y < r.Max.Y; y++ {
-		for x := r.Min.X; x < r.Max.X; x++ {
-			r, g, b, _ := p.At(x, y).RGBA()
-			mean[0], mean[1], mean[2] = mean[0]+float64(r>>8), mean[1]+float64(g>>8), mean[2]+float64(b>>8)
-		}
-	}
-	for i := range mean {
-		mean[i] /= float64(r.Dx() * r.Dy())
-	}
-	return mean
-}
-
-func writePicture(t *testing.T, path string, p image.Image) {
-	t.Helper()
-	file, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := png.Encode(file, p); err != nil {
-		t.Fatal(err)
-	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
 	}
 }
