@@ -95,7 +95,7 @@ func (h *Handler) zoneSettings(name string, z *Zone, g globals) (config.Settings
 	}
 	s.Name = name
 	if config.IsNumberedName(name) {
-		found = append(found, warning.Warning{Code: warning.SameLimit, Text: "the same limit stands in its site before, so their names tell them apart by their order only, and counts change places with them; " +
+		found = append(found, warning.Warning{Code: warning.SameLimit, Text: "this site already has the same limit, so only their order tells them apart, and moving one swaps their counts; " +
 			"put each into a zone with a name of its own, or remove one"})
 	}
 	place := cmp.Or(z.Source, strings.TrimPrefix(h.path+", "+zonePath(name), ", "))
