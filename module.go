@@ -144,8 +144,7 @@ type Zone struct {
 	Burst *int64 `json:"burst,omitempty"`
 
 	// Buckets are the sub-windows of a sliding_window. More are more exact, and cost memory and
-	// calls to Redis: a new key reads 4 values with 1 and 36 with 31. Range: 1 to 31, of 1ms at
-	// least. Default: 1.
+	// calls to Redis. Range: 1 to 31, of 1ms at least. Default: 1.
 	Buckets *int `json:"buckets,omitempty"`
 
 	// Queue is how many requests of one key may wait in a leaky_bucket. It must drain within ten
@@ -167,8 +166,8 @@ type Zone struct {
 	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
 
 	// Bandwidth is how many bytes a second the bodies of all responses to one key share on each
-	// node: a number, or a string like "1MiB/s". Keys beyond max_keys share it. The zone needs no
-	// limit. Range: 1 to a tebibyte. Default: none.
+	// node: a number, or a string like "1MiB/s". The zone needs no limit. Range: 1 to a tebibyte.
+	// Default: none.
 	Bandwidth config.Bandwidth `json:"bandwidth,omitempty"`
 
 	// MaxKeys is how many keys have counters of their own in memory, for each rate and node.
@@ -184,9 +183,9 @@ type Zone struct {
 	// false.
 	CountDenied bool `json:"count_denied,omitempty"`
 
-	// CountResponses says which responses make a request count. A unit is reserved when the request
-	// is admitted, and refunded when a response begins that doesn't match. In JSON, 4 stands for
-	// 4xx. Not with leaky_bucket or count_denied. Default: every admitted request counts.
+	// CountResponses says which responses make a request count. Others refund, when they begin,
+	// what the request had reserved. In JSON, 4 stands for 4xx. Not with leaky_bucket or
+	// count_denied. Default: every admitted request counts.
 	CountResponses *caddyhttp.ResponseMatcher `json:"count_responses,omitempty"`
 
 	// Cost is what a request takes of each limit, in units: the sum of its entries, rounded up.
@@ -221,8 +220,8 @@ type Zone struct {
 	Regions *bool `json:"regions,omitempty"`
 
 	// Enforce is the share of keys that the zone is enforced for, in steps of 0.0001, the same keys
-	// on all nodes. For the others it is in shadow mode: it counts and reports, and denies nobody.
-	// Range: 0 to 1; 0 or off is shadow mode for all. Default: 1.
+	// on all nodes. For the others it counts and reports, and denies nobody. Range: 0 to 1; 0 or
+	// off is shadow mode for all. Default: 1.
 	Enforce *float64 `json:"enforce,omitempty"`
 
 	// Ban denies all requests of a key for a while once it was denied too often. Default: none.
