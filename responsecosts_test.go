@@ -171,6 +171,38 @@ func sumOfWhatResponsesCost(t *testing.T, l *lifetime, global, zone string) {
 	}
 }
 
+// Explain shows a debt: more than the limit is used. Of a bucket it is what a window drains beyond
+// its size at most, and of a log in Redis as much as the limit.
+func TestExplainShowsADebt(t *testing.T) {
+	redis := redistest.Start(t)
+	for _, rate := range []string{"1s", "strict"} {
+		var zones strings.Builder
+		for _, algorithm := range settling {
+			fmt.Fprintf(&zones, "zone debt-%[1]s-%[2]s {\nmatch path /%[1]s\nkey all\nlimit 100/30d\nalgorithm %[1]s\ncost 10\nresponse_cost header X-Cost\nsync_rate %[2]s\n}\n", algorithm, rate)
+		}
+		l := newLifetime(t)
+		l.load(l.config("redis "+redis.URL, "rate_limit {\n"+zones.String()+"}\nreverse_proxy "+costingBackend(t), ""))
+		for _, algorithm := range settling {
+			response, err := l.client.Get("http://site/" + algorithm + "?cost=5000")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			got, want := int64(0), int64(5000)
+			switch {
+			case algorithm == "token_bucket" || algorithm == "gcra":
+				want = 200
+			case algorithm == "sliding_log" && rate == "strict":
+				want = 110 // which charges as many as the limit
+			}
+			redistest.Eventually(t, fmt.Sprintf("%s of %s uses %d", algorithm, rate, want), func() bool {
+				got = usedOf(t, "/"+algorithm)
+				return got == want
+			})
+		}
+	}
+}
+
 // An estimate above a limit is lowered to it: a wrong one must not lock out for good.
 func TestAnEstimateAboveTheLimit(t *testing.T) {
 	l := newLifetime(t)

@@ -9,35 +9,18 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/caddy-tide/ratelimit/internal/metrics"
 )
 
 // unitsIn returns what the metrics about units have of a zone, by their other label: those that are
 // not 0.
 func unitsIn(t *testing.T, zone string) map[string]float64 {
 	t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	if err := metrics.Register(registry, func() (s metrics.State) { return s }); err != nil {
-		t.Fatal(err)
-	}
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
 	all := map[string]float64{}
-	for _, f := range families {
-		if name := f.GetName(); !strings.HasSuffix(name, "_units_total") && !strings.HasSuffix(name, "_cost_missing_total") {
-			continue
+	scrape(t, func(name string, labels map[string]string, value float64) {
+		if by := labels["what"] + labels["why"]; by != "" && labels["zone"] == zone && value > 0 {
+			all[by] = value
 		}
-		for _, m := range f.GetMetric() {
-			if l := m.GetLabel(); l[1].GetValue() == zone && m.GetCounter().GetValue() > 0 {
-				all[l[0].GetValue()] = m.GetCounter().GetValue()
-			}
-		}
-	}
+	})
 	return all
 }
 

@@ -64,6 +64,7 @@ func (c *Counters) HasDebt(key keys.Key) bool {
 // Standing is how a limit stands for the key of a fork, before the next request.
 type Standing struct {
 	// Used of Size is spent, as this node knows: what can still be taken is what is left of that.
+	// Used is more than Size where responses have cost more than was left.
 	Used, Size int64
 	// Remote is the part of Used that other nodes counted, as far as this node knows them apart.
 	Remote int64
@@ -75,7 +76,11 @@ func (c *Counters) Stand(l algorithms.Limit, raw []byte, now int64) (s Standing)
 	if s.Size = l.Size; l.N == 0 {
 		s.Size = 0
 	}
-	s.Used = max(0, s.Size-c.Table.Take(l, key, raw, now, 0, 0).Remaining)
+	t := c.Table.Take(l, key, raw, now, 0, 0)
+	if s.Used = max(0, s.Size-t.Remaining); t.Remaining == 0 && s.Size > 0 && !t.Overflow {
+		l.Size += 1 << 53 // it may be a debt
+		s.Used = max(s.Used, l.Size-c.Table.Take(l, key, raw, now, 0, 0).Remaining)
+	}
 	s.Remote = min(s.Used, c.Table.Remote(l, key, now))
 	return s
 }

@@ -73,7 +73,8 @@ type ExplainedLimit struct {
 	Concurrent bool `json:"concurrent,omitempty"`
 	// Used is how much is spent before the request, and Remaining how much is left. They are units
 	// of the burst where there is one. Remote is the part of Used that other nodes counted, nil
-	// where Redis decides, which knows only the sum.
+	// where Redis decides, which knows only the sum. Used is more than the limit where responses
+	// have cost more than was left.
 	Used      int64  `json:"used"`
 	Remote    *int64 `json:"remote,omitempty"`
 	Remaining int64  `json:"remaining"`
@@ -346,13 +347,16 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 		rate, d, s := o.Limits[i].Rate, &o.Results[i], stands.Stand(&o.Limits[i], clock.Now())
 		l := ExplainedLimit{
 			Limit: d.Quota, Window: config.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote,
-			Remaining: s.Size - s.Used, Decision: answer.Admitted, After: d.Remaining,
+			Remaining: max(0, s.Size-s.Used), Decision: answer.Admitted, After: d.Remaining,
 		}
 		if o.ByRedis {
 			if l.Remote, l.Remaining = nil, d.Remaining; !o.Denied {
 				l.Remaining += o.N // it is spent where all limits admit
 			}
 			l.Used = max(0, s.Size-l.Remaining)
+			if own := &o.Limits[i]; l.Remaining == 0 && len(own.Settings.ResponseCost.Terms) > 0 && !own.HasDebt(o.Hash) {
+				l.Used = max(l.Used, own.Stand(own.Enforced, o.Key, clock.Now()).Used)
+			}
 		}
 		if !d.Allowed {
 			l.Decision, l.Wait = denied, seconds(d.RetryAfter)

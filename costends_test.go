@@ -1,0 +1,387 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// costEnds is a handler that ends as the path of a request says, and whose responses say what they
+// have cost.
+type costEnds struct{}
+
+func init() {
+	caddy.RegisterModule(costEnds{})
+	httpcaddyfile.RegisterHandlerDirective("cost_ends", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+		h.Next()
+		return costEnds{}, nil
+	})
+}
+
+func (costEnds) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.cost_ends", New: func() caddy.Module { return costEnds{} }}
+}
+
+// begin writes the first part of a response that costs so much: in a header, in JSON, and in bytes.
+func begin(w http.ResponseWriter, cost string) {
+	n := 0
+	_, _ = fmt.Sscan(cost, &n)
+	w.Header().Set("X-Cost", cost)
+	w.Header().Set("Content-Type", "application/json")
+	body := fmt.Sprintf(`{"usage":%s}`, cost)
+	_, _ = io.WriteString(w, body+strings.Repeat(" ", max(0, n-len(body))))
+	_ = http.NewResponseController(w).Flush()
+}
+
+func (costEnds) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	what, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	cost, _, _ := strings.Cut(rest, "/")
+	switch what {
+	case "panics":
+		panic("broken")
+	case "panics-late":
+		begin(w, cost)
+		panic("broken")
+	case "aborts":
+		panic(http.ErrAbortHandler)
+	case "aborts-late":
+		begin(w, cost)
+		panic(http.ErrAbortHandler)
+	case "fails":
+		return caddyhttp.Error(http.StatusUnauthorized, errors.New("no"))
+	case "hints":
+		w.Header().Set("X-Cost", "99999")
+		w.WriteHeader(http.StatusEarlyHints)
+		begin(w, cost)
+	case "ends":
+		begin(w, cost)
+	case "taken":
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	case "stays":
+		begin(w, cost)
+		<-r.Context().Done()
+	case "held":
+		begin(w, cost)
+		entered <- struct{}{}
+		<-leave
+	default:
+		return next.ServeHTTP(w, r)
+	}
+	return nil
+}
+
+// costSources are where the zones of costEndings look for a figure, each with an estimate of 40.
+var costSources = []string{"header", "bytes", "json"}
+
+const costZones = `
+zone costs-header {
+	key {http.request.uri.path}
+	limit 100000/30d
+	algorithm fixed_window
+	cost 40
+	response_cost header X-Cost
+}
+zone costs-bytes {
+	key {http.request.uri.path}
+	limit 100000/30d
+	algorithm fixed_window
+	cost 40
+	response_cost bytes
+}
+zone costs-json {
+	key {http.request.uri.path}
+	limit 100000/30d
+	algorithm fixed_window
+	cost 40
+	count_responses 2xx
+	response_cost json usage
+	response_cost_default 70
+}
+`
+
+// costEndings is a site with each source of a cost, beside these global options.
+func costEndings(t *testing.T, global, upstream string) *served {
+	return startCaddy(t, global, "route {\nrate_limit {\n"+costZones+"}\ncost_ends\nreverse_proxy /refused/* 127.0.0.1:1\nreverse_proxy "+upstream+"\n}\nhandle_errors {\nheader X-Cost 5\nrespond `{\"usage\":5}`\n}")
+}
+
+// costsOf are how much of each source's limit is used for a path.
+func (s *served) costsOf(path string) (used []int64) {
+	s.t.Helper()
+	x, err := explained(s.t, operate.ExplainRequest{Method: "GET", URL: fmt.Sprintf("https://localhost:%d%s", s.port, path)})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, source := range costSources {
+		for _, z := range x.Handlers[0].Zones {
+			if z.Zone == "costs-"+source {
+				used = append(used, z.Limits[0].Used)
+			}
+		}
+	}
+	return used
+}
+
+// costs waits until a path has cost so much by each source.
+func (s *served) settles(path string, want ...int64) {
+	s.t.Helper()
+	got := []int64(nil)
+	defer func() {
+		if s.t.Failed() {
+			s.t.Logf("%s has cost %v", path, got)
+		}
+	}()
+	redistest.Eventually(s.t, fmt.Sprintf("%s costs %v", path, want), func() bool {
+		got = s.costsOf(path)
+		return slices.Equal(got, want)
+	})
+}
+
+// cutBackend cuts responses before and after they begin.
+func cutBackend(t *testing.T) string {
+	b := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		parts := strings.Split(r.URL.Path, "/")
+		switch parts[1] {
+		case "cut":
+			panic(http.ErrAbortHandler)
+		case "cut-late":
+			begin(w, parts[2])
+			panic(http.ErrAbortHandler)
+		case "waits":
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(b.Close)
+	return b.Listener.Addr().String()
+}
+
+// However a request ends, by every protocol, with less and with more than its estimate of 40: what
+// a header said at the beginning holds, bytes are those that left, and of what may have grown it is
+// the estimate, the default of 70 or what was seen, whichever is most. Where nobody knows the
+// status the estimate stays. Who asks for /stays or /waits leaves.
+func TestEveryHardEndOfACost(t *testing.T) {
+	t.Run("local", func(t *testing.T) { everyHardEndOfACost(t, costEndings(t, "", cutBackend(t))) })
+	t.Run("strict", func(t *testing.T) {
+		redis := redistest.Start(t)
+		everyHardEndOfACost(t, costEndings(t, "rate_limit {\nredis "+redis.URL+"\nsync_rate strict\n}", cutBackend(t)))
+	})
+}
+
+func everyHardEndOfACost(t *testing.T, s *served) {
+	for _, c := range []struct {
+		path               string
+		header, bytes, obj int64
+	}{
+		{"/ends/30", 30, 30, 30}, {"/ends/500", 500, 500, 500}, {"/hints/30", 30, 30, 30}, {"/hints/500", 500, 500, 500},
+		{"/panics/30", 40, 0, 0}, {"/panics-late/30", 30, 30, 70}, {"/panics-late/500", 500, 500, 500},
+		{"/aborts/30", 40, 40, 40}, {"/aborts-late/30", 30, 30, 70}, {"/aborts-late/500", 500, 500, 500},
+		{"/fails/30", 40, 40, 0}, {"/taken/30", 40, 40, 40}, {"/refused/30", 40, 40, 0},
+		{"/cut/30", 40, 40, 40}, {"/cut-late/30", 30, 30, 70}, {"/cut-late/500", 500, 500, 500},
+		{"/stays/30", 30, 30, 70}, {"/stays/500", 500, 500, 500}, {"/waits/30", 40, 40, 40},
+	} {
+		for _, protocol := range protocols {
+			path, want := c.path+"/"+protocol, []int64{c.header, c.bytes, c.obj}
+			if strings.HasPrefix(path, "/taken") && protocol != "HTTP/1.1" {
+				want = []int64{40, 40, 0} // they have no connection to take, which is an error 500
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			if strings.HasPrefix(path, "/stays") || strings.HasPrefix(path, "/waits") {
+				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+			}
+			// No client sends a POST again by itself.
+			_, _ = s.get(ctx, protocol, onPath(path), method(http.MethodPost))
+			cancel()
+			s.settles(path, want...)
+		}
+	}
+}
+
+// A reload in the middle of responses changes nothing: they settle in the counters that go on. Of a
+// zone that is removed meanwhile there are none, and one that comes back begins anew.
+func TestCostsOverReloads(t *testing.T) {
+	s := costEndings(t, "", cutBackend(t))
+	ask := func() {
+		for _, path := range []string{"/held/30", "/held/500"} {
+			go func() { _, _ = s.get(t.Context(), "HTTP/1.1", onPath(path)) }()
+			<-entered
+		}
+	}
+	ask()
+	s.reload()
+	s.settles("/held/30", 30, 40, 40)
+	s.settles("/held/500", 500, 40, 40)
+	leave <- struct{}{}
+	leave <- struct{}{}
+	s.settles("/held/30", 30, 30, 30)
+	s.settles("/held/500", 500, 500, 500)
+
+	ask()
+	with := s.config
+	s.config = []byte(strings.ReplaceAll(string(with), `"costs-`, `"others-`))
+	s.reload()
+	leave <- struct{}{}
+	leave <- struct{}{}
+	s.config = with
+	s.reload()
+	if a, err := s.get(t.Context(), "HTTP/1.1", onPath("/ends/30")); err != nil || a.status != http.StatusOK {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	s.settles("/ends/30", 30, 30, 30)
+}
+
+// Of 100 requests at once as many reach the upstream as estimates fit into the limit. Who leaves at
+// once pays the estimate, and an answer that takes longer than a window is charged in full.
+func TestFreeRides(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+		s := newSite(t, &App{}, zoneBlock("rides", "key {http.request.header.K}\nlimit 1000/1m\nalgorithm fixed_window\ncost 100\ncount_responses 2xx\nresponse_cost json usage\nresponse_cost_default 300"))
+		defer s.end()
+		reached := make(chan struct{}, 100)
+		s.next = func(w http.ResponseWriter, r *http.Request) error {
+			reached <- struct{}{}
+			time.Sleep(20 * time.Second)
+			begin(w, "10")
+			return nil
+		}
+		for range 100 {
+			go s.get("1.2.3.4", header("K", "flood"))
+		}
+		synctest.Wait()
+		if n := len(reached); n != 10 {
+			t.Errorf("%d requests reach the upstream at once, want 10", n)
+		}
+		time.Sleep(time.Minute)
+
+		left := func(key string) (left string) {
+			s.next = func(_ http.ResponseWriter, r *http.Request) error {
+				left = valueOf(r, "http.rate_limit.rides.remaining")
+				return caddyhttp.Error(http.StatusNotFound, nil) // which costs nothing
+			}
+			s.get("1.2.3.4", header("K", key))
+			return left
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		s.next = func(http.ResponseWriter, *http.Request) error { return nil }
+		s.get("1.2.3.4", header("K", "leaver"), func(r *http.Request) { *r = *r.WithContext(ctx) })
+		if got, want := left("leaver"), "800"; got != want { // it has reserved another 100
+			t.Errorf("after one that left at once %s are left, want %s", got, want)
+		}
+		s.next = func(w http.ResponseWriter, r *http.Request) error {
+			time.Sleep(90 * time.Second)
+			begin(w, "700")
+			return nil
+		}
+		before := unitsIn(t, "rides")["charged"]
+		s.get("1.2.3.4", header("K", "long"))
+		if got, want := left("long"), "300"; got != want {
+			t.Errorf("after an answer longer than a window %s are left, want %s", got, want)
+		}
+		if n := unitsIn(t, "rides")["charged"] - before; n != 600 {
+			t.Errorf("%v were charged, want 600", n)
+		}
+	})
+}
+
+// A debt, however large, has a key wait for two windows at most, and a bucket no longer than it
+// takes to drain a window more than its size.
+func TestADebtEndsAfterTwoWindows(t *testing.T) {
+	for _, algorithm := range settling {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+			s := newSite(t, &App{}, zoneBlock("debt", "key all\nlimit 100/1m\ncost 10\nresponse_cost header X-Cost\nalgorithm "+algorithm))
+			defer s.end()
+			s.next = func(w http.ResponseWriter, _ *http.Request) error {
+				w.Header().Set("X-Cost", "1000000")
+				w.WriteHeader(http.StatusOK)
+				return nil
+			}
+			s.admits("1.2.3.4", 1, 1)
+			s.answering(http.StatusOK, "", "X-Cost", "10")
+			s.admits("1.2.3.4", 5, 0)
+			time.Sleep(50 * time.Second)
+			s.admits("1.2.3.4", 5, 0)
+			time.Sleep(2*time.Minute - 50*time.Second)
+			s.admits("1.2.3.4", 1, 1)
+		})
+	}
+}
+
+// Keys beyond max_keys reserve and settle in the sketch, by units.
+func TestCostsBeyondMaxKeys(t *testing.T) {
+	s := newSite(t, &App{}, zoneBlock("beyond", "key {http.request.header.K}\nlimit 10000/1h\nalgorithm fixed_window\nmax_keys 8\ncost 40\nresponse_cost header X-Cost"))
+	answers := func(cost string) {
+		s.next = func(w http.ResponseWriter, _ *http.Request) error { begin(w, cost); return nil }
+	}
+	answers("1")
+	for i := range 64 {
+		s.get("1.2.3.4", header("K", fmt.Sprint("filler-", i)))
+	}
+	for _, cost := range []string{"30", "500", "0"} {
+		answers(cost)
+		s.get("1.2.3.4", header("K", "beyond"))
+	}
+	s.next = func(_ http.ResponseWriter, r *http.Request) error {
+		if left, want := valueOf(r, "http.rate_limit.beyond.remaining"), fmt.Sprint(10000-530-40); left != want {
+			t.Errorf("%s are left, want %s", left, want)
+		}
+		return nil
+	}
+	s.get("1.2.3.4", header("K", "beyond"))
+	overflow := 0.0
+	scrape(t, func(name string, labels map[string]string, value float64) {
+		if name == "caddy_rate_limit_overflow_decisions_total" && labels["zone"] == "beyond" {
+			overflow = value
+		}
+	})
+	if overflow < 4 {
+		t.Error("no key is beyond max_keys, so this shows nothing")
+	}
+}
+
+// What is reserved when a process ends stays spent in the next one.
+func TestPersistedReservationsStaySpent(t *testing.T) {
+	h := newHome(t, "storage")
+	block := zoneBlock("kept", "key all\nlimit 1000/1h\nalgorithm fixed_window\ncost 40\nresponse_cost header X-Cost")
+	s := h.boot(block)
+	ends, begun := make(chan struct{}), make(chan struct{})
+	s.next = func(w http.ResponseWriter, _ *http.Request) error {
+		close(begun)
+		<-ends
+		begin(w, "3")
+		return nil
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); s.get("1.2.3.4") }()
+	<-begun
+	s.end()
+	close(ends)
+	<-done
+	s = h.boot(block)
+	left := ""
+	s.next = func(_ http.ResponseWriter, r *http.Request) error {
+		left = valueOf(r, "http.rate_limit.kept.remaining")
+		return nil
+	}
+	if s.get("1.2.3.4"); left != "920" {
+		t.Errorf("%s are left, want 920: 40 of before stay spent", left)
+	}
+}
