@@ -1,6 +1,6 @@
 # make test   vet and all tests with -race and a real Redis
 # make chaos  every fault with real processes, measured, and a million requests counted once
-# make demo   three Caddy processes, one Redis, one limit: a table a second, for half a minute; then a reset
+# make demo   three Caddy processes, one Redis, one limit: a table a second, for half a minute; then a reset, and three regions
 # make check  what .ci/run does
 # make bench  figures beside other limiters and of whole servers; ten minutes, BENCH=-short for two
 # make fuzz   each fuzz test for half a minute
@@ -86,6 +86,7 @@ release:
 
 demo:
 	go run -tags $(TAGS) ./cmd/demo
+	go run -tags $(TAGS) ./cmd/demo -regions -for 40s
 
 # Each fuzz test, from what is in testdata/fuzz on: for half a minute, and for a number of inputs
 # that takes about a second.

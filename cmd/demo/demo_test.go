@@ -169,3 +169,30 @@ func TestTakenPort(t *testing.T) {
 		t.Errorf("run() with a taken port = %v", err)
 	}
 }
+
+var regionsEnd = regexp.MustCompile(`\n(\d+) requests sent, (\d+) admitted, (\d+) denied\.\nAdmitted since the start, as the Redis of each region counts after \d+ s: eu (\d+), us (\d+), asia (\d+)\. All is cleaned up\.\n$`)
+
+// Three regions, one of which is cut off and reached again: in the end each counts what was
+// admitted in all of them.
+func TestRegions(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		if os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
+			t.Fatal("redis-server is not installed, and TIDE_REQUIRE_REDIS asks for it")
+		}
+		t.Skip("redis-server is not installed")
+	}
+	var out bytes.Buffer
+	if err := run(t.Context(), options{regions: true, length: cutAfter + cutFor + 4*time.Second}, &out); err != nil {
+		t.Fatalf("run() = %v after %s", err, &out)
+	}
+	for _, want := range []string{"asia is cut off", "asia is reached again", "a new window of 10s"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the output has no %q:\n%s", want, &out)
+		}
+	}
+	m := regionsEnd.FindStringSubmatch(out.String())
+	if m == nil || m[2] == "0" || m[4] != m[2] || m[5] != m[2] || m[6] != m[2] {
+		t.Errorf("the regions do not count what was admitted: %q in\n%s", m, &out)
+	}
+}

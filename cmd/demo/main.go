@@ -4,6 +4,7 @@
 // was tried in shadow mode is enforced.
 //
 //	go run ./cmd/demo            for half a minute
+//	go run ./cmd/demo -regions   the same with three regions, one of which is cut off
 //	go run ./cmd/demo -figures   the tables of docs/internals/cluster.md
 //	go run ./cmd/demo -outage docs/reliability/outage.svg
 //	                             the picture of docs/reliability.md
@@ -32,6 +33,7 @@ type options struct {
 	embedded bool
 	figures  bool
 	runs     int
+	regions  bool
 	color    bool
 	outage   string
 	phases   phases
@@ -44,6 +46,7 @@ func main() {
 	flag.BoolVar(&o.embedded, "embedded", false, "use the embedded Redis even where a redis-server is installed")
 	flag.BoolVar(&o.figures, "figures", false, "measure and print the tables of docs/internals/cluster.md instead, which takes about seven minutes")
 	flag.StringVar(&o.outage, "outage", "", "draw what nodes admit while Redis is away into this file instead, which takes about a minute")
+	flag.BoolVar(&o.regions, "regions", false, "show three regions instead, one of which is cut off for a while")
 	flag.IntVar(&o.runs, "runs", 3, "how often each figure is measured")
 	flag.Parse()
 	o.phases = drawnPhases
@@ -69,6 +72,9 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	program, err := cluster.Build(ctx, dir, cluster.Caddy)
 	if err != nil {
 		return err
+	}
+	if o.regions {
+		return showRegions(ctx, o, program, dir, out)
 	}
 	store, err := startStore(ctx, dir, o.embedded)
 	if err != nil {

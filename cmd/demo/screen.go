@@ -52,14 +52,10 @@ const (
 )
 
 func (s *screen) print(l line) {
-	switch s.window {
-	case l.window:
-	case 0:
+	if s.window == 0 {
 		fmt.Fprint(s.out, s.paint(bold, headings))
-	default:
-		fmt.Fprintln(s.out, s.paint(dim, fmt.Sprintf("---- a new window of %s: the counts start at zero %s", window, strings.Repeat("-", 32))))
 	}
-	s.window = l.window
+	s.rule(l.window)
 	fmt.Fprintf(s.out, "%4.0fs ", l.elapsed.Seconds())
 	for _, z := range l.zones {
 		fmt.Fprintf(s.out, " %5d %s", z.Own, s.paint(dim, fmt.Sprintf("%+5d", z.Remote)))
@@ -74,6 +70,14 @@ func (s *screen) print(l line) {
 	}
 	fmt.Fprintf(s.out, "  %s %s %7d  %s\n", s.paint(style, fmt.Sprintf("%4d/%d", admitted, limit)),
 		s.paint(yellow, fmt.Sprintf("%6s", unseen)), l.denied, s.paint(blue, bar(admitted)))
+}
+
+// rule writes one where another window begins.
+func (s *screen) rule(number int64) {
+	if s.window != 0 && s.window != number {
+		fmt.Fprintln(s.out, s.paint(dim, fmt.Sprintf("---- a new window of %s: the counts start at zero %s", window, strings.Repeat("-", 32))))
+	}
+	s.window = number
 }
 
 // bar shows how far the limit is reached; an exclamation mark is beyond it.

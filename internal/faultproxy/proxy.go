@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -43,7 +44,8 @@ type Proxy struct {
 	mu       sync.Mutex
 	upstream string
 	fault    Fault
-	delay    time.Duration
+	delay    time.Duration // of replies
+	way      time.Duration // of requests
 	rewrite  func([]byte) []byte
 	links    map[*link]struct{}
 	last     []byte
@@ -54,20 +56,40 @@ type Proxy struct {
 }
 
 // link is one connection of a client and its counterpart.
-type link struct{ client, server *net.TCPConn }
+type link struct {
+	client *net.TCPConn
+	server net.Conn
+}
 
 // Start starts a proxy to an address.
 func Start(t testing.TB, upstream string) *Proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := Open(upstream)
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// Open starts a proxy to an address, or to a unix socket by its path. It is to be closed.
+func Open(upstream string) (*Proxy, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
 	}
 	p := &Proxy{Addr: l.Addr().String(), upstream: upstream, listener: l, links: make(map[*link]struct{})}
 	p.wg.Add(1)
 	go p.accept()
-	t.Cleanup(p.Close)
-	return p
+	return p, nil
+}
+
+// dial connects to a server.
+func dial(upstream string) (net.Conn, error) {
+	if strings.HasPrefix(upstream, "/") {
+		return net.Dial("unix", upstream)
+	}
+	return net.Dial("tcp", upstream)
 }
 
 // Close ends all connections and waits for them.
@@ -109,6 +131,13 @@ func (p *Proxy) SetDelay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.delay = d
+}
+
+// SetDistance holds every piece up for half of a round trip, whichever way it goes.
+func (p *Proxy) SetDistance(trip time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay, p.way = trip/2, trip/2
 }
 
 // Rewrite changes what the server says, piece by piece; nil leaves it as it is.
@@ -159,7 +188,7 @@ func (p *Proxy) Deliver(pieces ...[]byte) ([]byte, error) {
 	}
 	upstream := p.upstream
 	p.mu.Unlock()
-	c, err := net.Dial("tcp", upstream)
+	c, err := dial(upstream)
 	if err != nil {
 		return nil, err
 	}
@@ -202,12 +231,12 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	p.mu.Lock()
 	upstream := p.upstream
 	p.mu.Unlock()
-	server, err := net.Dial("tcp", upstream)
+	server, err := dial(upstream)
 	if err != nil {
 		l.reset()
 		return
 	}
-	l.server = server.(*net.TCPConn)
+	l.server = server
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
@@ -242,17 +271,19 @@ func (p *Proxy) there(l *link) {
 		if err != nil {
 			return
 		}
-		if !p.note(buf[:n]) {
+		pass, way := p.note(buf[:n])
+		if !pass {
 			continue
 		}
+		time.Sleep(way) // the fault itself
 		if _, err := l.server.Write(buf[:n]); err != nil {
 			return
 		}
 	}
 }
 
-// note remembers a piece and reports whether to pass it on.
-func (p *Proxy) note(piece []byte) bool {
+// note remembers a piece and reports whether to pass it on, and after how long.
+func (p *Proxy) note(piece []byte) (pass bool, way time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.requests++
@@ -260,7 +291,7 @@ func (p *Proxy) note(piece []byte) bool {
 	if p.fault == Hold {
 		p.held = append(p.held, p.last)
 	}
-	return p.fault != Hold && p.fault != Blackhole
+	return p.fault != Hold && p.fault != Blackhole, p.way
 }
 
 // back carries replies.
