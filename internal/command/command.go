@@ -37,6 +37,7 @@ node that is asked, and through Redis on all that share their counts with it.
 
 The node is found as by 'caddy stop': at --address, or where the configuration
 of --config has its admin endpoint, or at ` + caddy.DefaultAdminListen + `.
+With several addresses, as in --address web1:2019,web2:2019, each answers for itself.
 
 Exit codes: 0 done, 1 failed, 2 done in part, as some node has not answered yet.
 `,
@@ -44,7 +45,7 @@ Exit codes: 0 done, 1 failed, 2 done in part, as some node has not answered yet.
 			f := cmd.PersistentFlags()
 			f.StringP("config", "c", "", "Configuration file to use to parse the admin address, if --address is not used")
 			f.StringP("adapter", "a", "", "Name of config adapter to apply (when --config is used)")
-			f.String("address", "", "The address to use to reach the admin API endpoint, if not the default")
+			f.String("address", "", "The address to use to reach the admin API endpoint, if not the default; with commas between, several nodes answer in turn")
 			f.Bool("json", false, "Print what the endpoint answers, as JSON")
 			f.Duration("timeout", 10*time.Second, "How long the endpoint has to answer")
 			for _, c := range commands {
@@ -92,7 +93,14 @@ func run(f func(c client, p printer, args []string) error) func(*cobra.Command, 
 	return func(cmd *cobra.Command, args []string) error {
 		return caddycmd.WrapCommandFuncForCobra(func(flags caddycmd.Flags) (int, error) {
 			out := cmd.OutOrStdout()
-			err := f(clientOf(flags), printer{out: out, now: time.Now, json: flags.Bool("json"), colors: takesColors(out)}, args)
+			p := printer{out: out, now: time.Now, json: flags.Bool("json"), colors: takesColors(out)}
+			ask := func(c client, p printer) error { return f(c, p, args) }
+			var err error
+			if addresses := addressesOf(flags); len(addresses) > 1 {
+				err = askEach(flags, addresses, p, ask)
+			} else {
+				err = ask(clientAt(flags, addresses[0]), p)
+			}
 			switch {
 			case errors.Is(err, errInPart), errors.Is(err, errTooMany):
 				return exitInPart, clean(err)
@@ -121,9 +129,9 @@ type client struct {
 	timeout time.Duration
 }
 
-func clientOf(flags caddycmd.Flags) client {
+func clientAt(flags caddycmd.Flags, address string) client {
 	return client{timeout: flags.Duration("timeout"), address: func() (string, error) {
-		return caddycmd.DetermineAdminAPIAddress(flags.String("address"), nil, flags.String("config"), flags.String("adapter"))
+		return caddycmd.DetermineAdminAPIAddress(address, nil, flags.String("config"), flags.String("adapter"))
 	}}
 }
 

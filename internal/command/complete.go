@@ -36,7 +36,8 @@ func thenOneOf(place int, words ...string) cobra.CompletionFunc {
 // zonesOf are the names of zones that begin so. There are none where the node does not answer: a
 // shell that completes shows no errors.
 func zonesOf(cmd *cobra.Command, begun string) (names []string) {
-	c := clientOf(caddycmd.Flags{FlagSet: cmd.Flags()})
+	flags := caddycmd.Flags{FlagSet: cmd.Flags()}
+	c := clientAt(flags, addressesOf(flags)[0])
 	c.timeout = time.Second
 	text, err := c.ask(http.MethodGet, operate.Root, nil)
 	var s operate.State

@@ -259,6 +259,9 @@ not count by key what it denies.`,
 
 // watch shows something, where it is watched every two seconds until the context ends.
 func (p printer) watch(ctx context.Context, again bool, show func() error) error {
+	if again && p.several {
+		return errors.New("--watch shows one node; give one --address")
+	}
 	for {
 		if err := show(); err != nil || !again {
 			return err

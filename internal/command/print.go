@@ -25,6 +25,8 @@ type printer struct {
 	json bool
 	// colors is set for a terminal that shows them.
 	colors bool
+	// several is set where several nodes are asked in turn.
+	several bool
 }
 
 // takesColors reports whether colors may be written: to a terminal, unless somebody wants none.
