@@ -3,6 +3,8 @@ package ratesync
 import (
 	"context"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Start begins to tell other nodes that this one is there, and reports whether it had not begun.
@@ -45,6 +47,23 @@ type Record interface {
 	Merge(a HeartbeatReply) time.Duration
 	// IsEqual reports whether the record is the same here and there.
 	IsEqual() bool
+	// Elsewhere returns what goes along with the heartbeats at the Redis of another region, where
+	// the record is at this key.
+	Elsewhere(client redis.UniversalClient, key string) Elsewhere
+	// Told notes up to which clock of the record each other region has been told of it, 0 where
+	// that is not known.
+	Told(regions map[string]int64)
+}
+
+// An Elsewhere tells the record of another region what it lacks. One goroutine uses it.
+type Elsewhere interface {
+	// Ask is as that of a Record. Merge merges the answer, and reports whether the next heartbeat
+	// should come at once.
+	Ask() []any
+	Merge(a HeartbeatReply) (again bool, err error)
+	// Clock is up to which clock of the record here the other region has all of it, 0 where nothing
+	// is known.
+	Clock() int64
 }
 
 // A HeartbeatReply is what the answer to a heartbeat says of the control record.
@@ -168,6 +187,10 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	r.answered, r.answeredAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
 	wait = r.record.Merge(HeartbeatReply{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]})
+	if r.relay != nil {
+		version, _ := reply[5].(string)
+		r.relay.recordMoves(version, wait < heartbeatRate)
+	}
 	equal := r.record.IsEqual()
 	if h := r.held.Load(); equal && h != nil {
 		r.held.Store(nil)
@@ -216,6 +239,15 @@ type noRecord struct{}
 func (noRecord) Ask() []any                         { return []any{0, 0, "", "", ""} }
 func (noRecord) Merge(HeartbeatReply) time.Duration { return heartbeatRate }
 func (noRecord) IsEqual() bool                      { return true }
+func (noRecord) Told(map[string]int64)              {}
+
+func (noRecord) Elsewhere(redis.UniversalClient, string) Elsewhere { return nothing{} }
+
+// nothing is told to nobody.
+type nothing struct{ noRecord }
+
+func (nothing) Merge(HeartbeatReply) (bool, error) { return false, nil }
+func (nothing) Clock() int64                       { return 0 }
 
 // retry has every table that has lost one of these shards try again at once: they are back, and the
 // next cycle may be an hour away.

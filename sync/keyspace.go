@@ -28,7 +28,8 @@ import (
 //	relay                   hash    node -> the one that tells the other regions, until -> end
 //	                                of its lease, doubt -> until when it may know too little,
 //	                                told:region -> "mark cursor...", answered:region -> when,
-//	                                shown:region -> how it stands; only in shard 0
+//	                                shown:region -> how it stands, record:region -> up to which
+//	                                clock of control it has that; only in shard 0
 //	told                    zset    the hashes of which other regions have to know, by when
 //	                                they changed; only in shard 0 where there is no Cluster
 //	hurry                   zset    those of them that should not wait, where told is

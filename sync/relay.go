@@ -71,12 +71,17 @@ type relay struct {
 	Regions
 	r     *Replicator
 	node  string // that asks for the lease
+	due   Waker  // a heartbeat should not wait
 	names string // of the other regions
 	pairs []*pair
 	// heard is how many regions there are that are heard of, with this one; answered is when this
 	// region's Redis last said so.
 	heard    atomic.Int64
 	answered time.Time
+	// waits is set while somebody waits until other regions have the control record, version is the
+	// last one, which only the heartbeat's goroutine uses.
+	waits   atomic.Bool
+	version string
 
 	rejected string // the region that the server names, as it was logged
 
@@ -100,7 +105,7 @@ type relay struct {
 // Relay has the Replicator share with other regions what it counts. It is to be called before
 // Start.
 func (r *Replicator) Relay(o Regions) {
-	x := &relay{Regions: o, r: r, node: r.node}
+	x := &relay{Regions: o, r: r, node: r.node, due: NewWaker()}
 	for name, client := range o.Others {
 		x.pairs = append(x.pairs, newPair(x, name, client))
 		x.names += name + " "
@@ -137,11 +142,11 @@ func (x *relay) run(ctx context.Context) {
 	var beat, hurried, swept time.Time
 	for ctx.Err() == nil {
 		now := time.Now()
-		if now.Sub(beat) >= relayRate {
+		if rate := x.beatRate(); now.Sub(beat) >= rate {
 			beat = now
 			x.beat(ctx)
 		}
-		wait := relayRate
+		wait := x.beatRate()
 		if x.holds {
 			wait = calmRate
 			if x.hurry(ctx) {
@@ -155,8 +160,20 @@ func (x *relay) run(ctx context.Context) {
 				x.sweep(ctx)
 			}
 		}
-		pauseFor(ctx, wait)
+		select {
+		case <-ctx.Done():
+		case <-x.due:
+			beat = time.Time{}
+		case <-time.After(wait):
+		}
 	}
+}
+
+func (x *relay) beatRate() time.Duration {
+	if x.waits.Load() {
+		return calmRate
+	}
+	return relayRate
 }
 
 // end gives the lease up, so that another node goes on at once.
@@ -193,7 +210,7 @@ func (x *relay) beat(ctx context.Context) {
 	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.doubtInLua(), lostRegionAfter.Milliseconds(), x.names}
 	if x.holds {
 		for _, p := range x.pairs {
-			args = append(args, p.name, p.saved(), p.silence(), p.shown())
+			args = append(args, p.name, p.saved(), p.silence(), p.shown(), p.recordedInLua())
 		}
 	}
 	reply, err := relayScript.Run(called, x.r.client, x.keys(), args...).Slice()
@@ -218,6 +235,7 @@ func (x *relay) beat(ctx context.Context) {
 	}
 	x.answered = time.Now()
 	x.heard.Store(1 + heard)
+	x.heardRecords(fields)
 	if name := fmt.Sprint(reply[3]); name != x.Here {
 		x.reject(name)
 	}
@@ -231,6 +249,30 @@ func (x *relay) beat(ctx context.Context) {
 	x.held = time.Now()
 	server, _ := parseTime(reply[0], reply[1])
 	x.lead(ctx, fields, server)
+}
+
+// heardRecords notes how far other regions have been told of the control record.
+func (x *relay) heardRecords(fields map[string]string) {
+	told := make(map[string]int64, len(x.pairs))
+	for _, p := range x.pairs {
+		told[p.name], _ = strconv.ParseInt(fields["record:"+p.name], 10, 64)
+	}
+	x.r.record.Told(told)
+}
+
+// recordMoves notes the version of the control record here, and whether somebody waits until other
+// regions have been told of it.
+func (x *relay) recordMoves(version string, waits bool) {
+	if x.waits.Store(waits); waits {
+		x.due.Wake()
+	}
+	if x.version == version {
+		return
+	}
+	x.version = version
+	for _, p := range x.pairs {
+		p.due.Wake()
+	}
 }
 
 // reject says once that the server belongs to another region.

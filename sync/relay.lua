@@ -2,9 +2,10 @@
 -- the one that does. KEYS: the hash relay, region, which has the name of this server's region, and
 -- regions, with the heartbeats of the others. ARGV: node, lease in milliseconds (0 gives it up),
 -- the region, for how many milliseconds from now the reader knows that it may know too little (""
--- for no change), for how many milliseconds a region is heard of, the names of the others, and then
--- for each of them that the node tells of its name, how far it has been told, how many milliseconds
--- ago it has answered ("" if it has not), and how it stands. All that is kept.
+-- for no change), for how many milliseconds a region is heard of, the names of the others, and
+-- then for each of them that the node tells of its name, how far it has been told, how many
+-- milliseconds ago it has answered ("" if it has not), how it stands, and up to which clock of the
+-- control record it has that ("" where that is not known). All that is kept.
 -- Reply: seconds and microseconds of this server's clock, 1 if this node is the one, the name of
 -- the region, the fields that there are, and how many other regions are heard of: they have a lease
 -- here, and have answered.
@@ -34,9 +35,10 @@ if name ~= ARGV[3] or not mine and held > now then return {time[1], time[2], 0, 
 redis.call('HSET', KEYS[1], 'node', ARGV[1], 'until', string.format('%.0f', now + lease))
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'doubt', string.format('%.0f', now + ARGV[4])) end
 if mine then -- else it has to read first what was kept
-  for i = 7, #ARGV, 4 do
+  for i = 7, #ARGV, 5 do
     redis.call('HSET', KEYS[1], 'told:' .. ARGV[i], ARGV[i + 1], 'shown:' .. ARGV[i], ARGV[i + 3])
     if ARGV[i + 2] ~= '' then redis.call('HSET', KEYS[1], 'answered:' .. ARGV[i], string.format('%.0f', now - ARGV[i + 2])) end
+    if ARGV[i + 4] ~= '' then redis.call('HSET', KEYS[1], 'record:' .. ARGV[i], ARGV[i + 4]) end
   end
 end
 redis.call('PEXPIRE', KEYS[1], toldTTL)

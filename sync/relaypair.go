@@ -45,9 +45,11 @@ type pair struct {
 	node   string // what this region is called there
 	places chan struct{}
 
-	woken Waker // there is something that should not wait
-	ready atomic.Bool
-	stats pairStats
+	record Elsewhere // that of the other region
+	due    Waker     // a heartbeat should not wait
+	woken  Waker     // there is something that should not wait
+	ready  atomic.Bool
+	stats  pairStats
 
 	mu sync.Mutex // guards what follows
 	// cursors are, by shard, up to which score the other region was told, and turned counts how
@@ -66,6 +68,7 @@ type pair struct {
 	mark, answered int64
 	stale          uint32 // connections that were found closed
 	heard          time.Time
+	recorded       int64 // see Elsewhere.Clock
 	lost           bool
 	offset         time.Duration
 	apart          bool // the clocks are, as was logged
@@ -81,7 +84,8 @@ type pairStats struct{ messages, calls, failures atomic.Int64 }
 func newPair(x *relay, name string, client redis.UniversalClient) *pair {
 	_, cluster := client.(*redis.ClusterClient)
 	return &pair{
-		x: x, name: name, client: client, keys: x.r.keys.in(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls), woken: NewWaker(),
+		x: x, name: name, client: client, keys: x.r.keys.in(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls),
+		record: x.r.record.Elsewhere(client, x.r.keys.Control()), due: NewWaker(), woken: NewWaker(),
 		hurried: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{},
 	}
 }
@@ -163,7 +167,11 @@ func (p *pair) beats(ctx context.Context) {
 		if !p.ready.Load() {
 			p.count(ctx) // what nobody sends
 		}
-		pauseFor(ctx, relayRate-time.Since(began))
+		select {
+		case <-ctx.Done():
+		case <-p.due:
+		case <-time.After(relayRate - time.Since(began)):
+		}
 	}
 }
 
@@ -188,7 +196,7 @@ func (p *pair) beat(ctx context.Context) error {
 	answered := p.answered
 	p.mu.Unlock()
 	start := p.x.r.now()
-	args := append([]any{p.x.Here, number, Lease.Milliseconds(), answered}, noRecord{}.Ask()...)
+	args := append([]any{p.x.Here, number, Lease.Milliseconds(), answered}, p.record.Ask()...)
 	reply, err := heartbeatScript.Run(called, p.client, []string{p.keys.Regions(), p.keys.Control(), p.keys.Regions() + ":counted"}, args...).Slice()
 	end := p.x.r.now()
 	if err != nil {
@@ -210,6 +218,7 @@ func (p *pair) beat(ctx context.Context) error {
 			p.x.lose()
 		}
 	}
+	p.recordOf(HeartbeatReply{Seq: number, Server: server, Now: start + (end-start)/2, Record: reply[5:]})
 	p.mu.Lock()
 	turn := mark != p.mark || held < 0
 	p.mark, p.answered, p.heard = mark, number, time.Now()
@@ -221,6 +230,34 @@ func (p *pair) beat(ctx context.Context) error {
 	}
 	p.ready.Store(true)
 	return nil
+}
+
+// recordOf tells the other region's control record what it lacks, by the answer to a heartbeat. It
+// fails where another program uses the record's key: nothing else depends on it, and the nodes
+// there log that.
+func (p *pair) recordOf(h HeartbeatReply) {
+	again, err := p.record.Merge(h)
+	if again {
+		p.due.Wake()
+	}
+	p.mu.Lock()
+	changes := p.recorded != p.record.Clock()
+	p.recorded = p.record.Clock()
+	p.mu.Unlock()
+	if err == nil && changes {
+		p.x.due.Wake()
+	}
+}
+
+// recordedInLua is up to which clock of the control record the other region has it, "" where that
+// is not known.
+func (p *pair) recordedInLua() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.recorded == 0 {
+		return ""
+	}
+	return strconv.FormatInt(p.recorded, 10)
 }
 
 // A regionError says that a Redis is not that of the region whose URL leads to it.

@@ -306,3 +306,51 @@ func TestStrictRegions(t *testing.T) {
 	send(here, 400, 140)
 	send(there, 50, 0)
 }
+
+// What an operator changes in one region holds in all, and the answer says how many have been told.
+func TestOperateRegions(t *testing.T) {
+	t.Parallel()
+	all, c := startRegions(t, 2, 2, 10*time.Millisecond, zones(
+		zone("none", "limit 0/"+far), zone("window", "key all", "limit 100/"+far), zone("bucket", "key all", "limit 100/"+far, "algorithm token_bucket"),
+		zone("strict", "key all", "limit 100/"+far, "sync_rate strict"),
+	)), client(t, 4)
+	here, there := all[0], all[1]
+	await := func(want int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("all nodes answer %d", want), func() error {
+			for _, n := range append(here.nodes, there.nodes...) {
+				if got := get(t, n, "/none"); got != want {
+					return fmt.Errorf("node %d answers %d", n.Number, got)
+				}
+			}
+			return nil
+		})
+	}
+	await(http.StatusTooManyRequests)
+	done(t, here.nodes[1], "none: not enforced on 2 of 2 nodes here, told to 1 of 1 regions, ends in 1h", "enforce none off")
+	await(http.StatusOK)
+	done(t, there.nodes[0], "on 2 of 2 nodes here, told to 1 of 1 regions", "enforce none --remove")
+	await(http.StatusTooManyRequests)
+	for _, name := range []string{"window", "bucket", "strict"} {
+		for round := 1; round <= 2; round++ {
+			admitted := c.Burst(t.Context(), here.nodes, "/"+name, 40, nil).Status(http.StatusOK)
+			awaitEqual(t, all, name, (round-1)*70+admitted)
+			admitted += c.Burst(t.Context(), there.nodes, "/"+name, 30, nil).Status(http.StatusOK)
+			awaitEqual(t, all, name, (round-1)*70+admitted)
+			if admitted != 70 {
+				t.Fatalf("%s: %d of 70 were admitted in round %d", name, admitted, round)
+			}
+			if round == 1 {
+				done(t, here.nodes[0], "told to 1 of 1 regions", "reset "+name+" --all")
+			}
+		}
+	}
+	cut(all, faultproxy.Blackhole)
+	out, code := command(t, here.nodes[0], "enforce", "none", "off")
+	if code == 0 || !strings.Contains(out, "told to 0 of 1 regions") || !strings.Contains(out, "not told yet: r1") {
+		t.Errorf("enforce with the other region cut off: exit code %d:\n%s", code, out)
+	}
+	cut(all, faultproxy.Reset)
+	cut(all, faultproxy.None)
+	await(http.StatusOK)
+}

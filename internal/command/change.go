@@ -161,7 +161,7 @@ func changed[T any](p printer, client client, method, path string, c any, descri
 		}
 		err = p.print(&b)
 	}
-	if err != nil || o.Applied == o.Nodes && !pending {
+	if err != nil || o.Applied == o.Nodes && len(o.Untold) == 0 && !pending {
 		return err
 	}
 	return fmt.Errorf("%w: %s", errInPart, p.missing(o, pending))
@@ -190,6 +190,9 @@ func on(o control.Outcome) string {
 	if !o.Shared {
 		return "on this node, which counts for itself"
 	}
+	if o.Regions > 0 {
+		return fmt.Sprintf("on %d of %d nodes here, told to %d of %d regions", o.Applied, o.Nodes, o.Told, o.Regions)
+	}
 	return fmt.Sprintf("on %d of %d nodes", o.Applied, o.Nodes)
 }
 
@@ -215,6 +218,8 @@ func (p printer) missing(o control.Outcome, pending bool) string {
 		return "redis can't be reached; the other nodes learn of it when it is back"
 	case pending:
 		return "redis can't be reached; when it is back they learn of it: " + who
+	case who == "":
+		return "not told yet: " + strings.Join(o.Untold, ", ") + "; they learn of it when they can be reached"
 	default:
 		return "not applied yet by " + who
 	}

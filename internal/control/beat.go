@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
@@ -111,7 +112,7 @@ func (c *Control) tell() (more bool, err error) {
 	for _, e := range unsent {
 		args = append(args, e.ID, "", "", e.value())
 	}
-	holds, version, err := c.write(unsent, args)
+	holds, version, err := c.write(c.Client, c.Keys.Control(), unsent, args)
 	if err != nil {
 		return false, err
 	}
@@ -124,12 +125,16 @@ func (c *Control) tell() (more bool, err error) {
 	return true, nil
 }
 
-// write calls the script for entries, and returns what the record holds under their names now, with
-// the zero Entry for nothing.
-func (c *Control) write(entries []Entry, args []any) (holds []Entry, v Version, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
+// write calls the script for entries at a Redis, and returns what the record holds under their
+// names now, with the zero Entry for nothing.
+func (c *Control) write(client redis.UniversalClient, key string, entries []Entry, args []any) (holds []Entry, v Version, err error) {
+	timeout := c.Timeout
+	if client != c.Client {
+		timeout = max(timeout, farTimeout)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	reply, err := writeScript.Run(ctx, c.Client, []string{c.Keys.Control()}, args...).StringSlice()
+	reply, err := writeScript.Run(ctx, client, []string{key}, args...).StringSlice()
 	if err != nil {
 		return nil, v, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,6 +32,11 @@ type Outcome struct {
 	Applied int `json:"applied"`
 	// Missing are the others.
 	Missing []Missing `json:"missing,omitempty"`
+	// Regions is how many other regions there are, and Told how many of them have been told. Untold
+	// are the others.
+	Regions int      `json:"regions,omitempty"`
+	Told    int      `json:"regions_told,omitempty"`
+	Untold  []string `json:"untold,omitempty"`
 	// Shared is false where there is no Redis: then this node is the only one.
 	Shared bool `json:"shared"`
 	// Unsent is set where Redis could not be told yet. It will be, as soon as it is there.
@@ -151,7 +157,7 @@ func (c *Control) putThere(id string, length time.Duration, body string, most in
 	if most > 0 {
 		room = strconv.Itoa(most)
 	}
-	holds, v, err := c.write([]Entry{{ID: id}}, []any{known, room, id, length.Milliseconds(), rest.Milliseconds(), body})
+	holds, v, err := c.write(c.Client, c.Keys.Control(), []Entry{{ID: id}}, []any{known, room, id, length.Milliseconds(), rest.Milliseconds(), body})
 	if err != nil {
 		return Entry{}, v, err
 	}
@@ -204,7 +210,7 @@ func (c *Control) wait(ctx context.Context, ids []string, began int64) Outcome {
 	var o Outcome
 	c.awaitBeats(ctx, func() bool {
 		o = c.outcome(ids)
-		return c.listed >= began && o.Applied == o.Nodes && !o.Unsent
+		return c.listed >= began && o.Applied == o.Nodes && o.Told == o.Regions && !o.Unsent
 	})
 	return o
 }
@@ -246,6 +252,14 @@ func (c *Control) outcome(ids []string) Outcome {
 			o.Missing = append(o.Missing, Missing{l.Name, l.Heard})
 		}
 	}
+	for name, clock := range c.regions {
+		if o.Regions++; clock >= since {
+			o.Told++
+		} else {
+			o.Untold = append(o.Untold, name)
+		}
+	}
+	slices.Sort(o.Untold)
 	if o.Nodes == 0 { // Redis has never answered
 		o.Nodes, o.Applied = 1, 1
 	}

@@ -34,6 +34,8 @@ const (
 	// node. fewNodes need not wait for that.
 	listShare = 200 * time.Millisecond
 	fewNodes  = int64(listFor / listShare)
+	// farTimeout bounds a call to another region.
+	farTimeout = 3 * time.Second
 	// batch is how many entries one call of the script takes, and rounds how many calls are made
 	// between two heartbeats.
 	batch  = 100
@@ -82,10 +84,11 @@ type Control struct {
 	// nodesListed is how many nodes the server listed then, and mark the last heartbeat at which it
 	// had forgotten.
 	nodesListed, mark int64
-	waiting           int           // changes that wait for other nodes
-	asked             bool          // somebody wants to see the leases
-	relist            int64         // when to list them once more, 0 never
-	beats             chan struct{} // closed and replaced with each heartbeat
+	waiting           int              // changes that wait for other nodes
+	asked             bool             // somebody wants to see the leases
+	relist            int64            // when to list them once more, 0 never
+	beats             chan struct{}    // closed and replaced with each heartbeat
+	regions           map[string]int64 // up to which clock each other one has the record
 	zones             map[string]*Zone
 	parsed            map[string]parsed // by name, to parse nothing twice
 	ends              int64             // when the first active entry ends
