@@ -120,10 +120,13 @@ func (s *Limiter) correct(g Grant, c correction) {
 	s.change(g, func(q *queue) { q.correct(c, inAll) })
 }
 
-// change adds corrections of what a Take got.
+// change adds corrections of what a Take got, unless its key was reset since: that is forgiven.
 func (s *Limiter) change(g Grant, add func(*queue)) {
+	if !s.IsUpToDate(g) {
+		return
+	}
 	s.enter(g.ruleset, g.id, g.rules, g.reset, func(q *queue) {
-		if g.reset.Stamp == q.reset.Stamp { // else it is forgiven
+		if g.reset.Stamp == q.reset.Stamp { // else Redis knew of a reset first
 			add(q)
 		}
 		s.forget(g.ruleset.zone, g.id)
