@@ -85,18 +85,23 @@ func regionsOf[S any](alg algorithms.Params) func(*testing.T, uint64) {
 
 func newWorld[S any](t *testing.T, seed uint64, alg algorithms.Params, regions int) *world[S] {
 	w := &world[S]{t: t, random: rand.New(rand.NewPCG(seed, 11)), alg: alg, own: make(map[string]int64), names: []string{"a", "b", "c", "d"}}
+	w.addRegions(seed, regions, func(int, int) time.Duration { return time.Duration(20+w.random.IntN(100)) * time.Millisecond })
+	return w
+}
+
+// addRegions makes regions that are some way from each other.
+func (w *world[S]) addRegions(seed uint64, regions int, way func(from, to int) time.Duration) {
 	for i := range regions {
-		r := &testRegion[S]{name: fmt.Sprint("r", i), store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, uint64(20+i)))}, links: make(map[string]*network)}
+		r := &testRegion[S]{name: fmt.Sprint("r", i), store: newLuaStore(w.t), net: &network{random: rand.New(rand.NewPCG(seed, uint64(20+i)))}, links: make(map[string]*network)}
 		w.regions = append(w.regions, r)
 	}
 	for i, r := range w.regions {
 		for j, other := range w.regions {
 			if i != j {
-				r.links[other.name] = &network{random: rand.New(rand.NewPCG(seed, uint64(100+10*i+j))), way: time.Duration(20+w.random.IntN(100)) * time.Millisecond}
+				r.links[other.name] = &network{random: rand.New(rand.NewPCG(seed, uint64(100+10*i+j))), way: way(i, j)}
 			}
 		}
 	}
-	return w
 }
 
 // join adds a node to a region.

@@ -153,6 +153,17 @@ func (sc Scenario[S]) Run() Result {
 	return m.done()
 }
 
+// On runs the load on nodes that are made elsewhere: until waits until so much time has passed
+// since the start, and take is a request to a node.
+func (sc Scenario[S]) On(until func(at time.Duration), take func(node, of int) algorithms.Result) Result {
+	m := newMeter(sc)
+	for a := range sc.arrivals {
+		until(time.Duration(a.at - epoch))
+		m.count(a, take(a.node, a.of))
+	}
+	return m.done()
+}
+
 // Exact runs the same requests against one counter for each client that all nodes share without
 // delay. Its calls are those of sync_rate strict.
 func (sc Scenario[S]) Exact() Result {
