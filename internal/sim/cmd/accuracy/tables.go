@@ -31,6 +31,8 @@ var tables = map[string]func() (string, error){
 	"flood":      simulated(flood),
 	"mixed":      simulated(mixed),
 	"mixedflood": simulated(mixedFlood),
+	"lumps":      simulated(lumps),
+	"sizes":      simulated(sizes),
 }
 
 func simulated(table func() *grid) func() (string, error) {
@@ -282,4 +284,55 @@ func flood() *grid {
 		g.row(fmt.Sprintf("%g", load), fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.DeniedFirst), fmt.Sprintf("%.1f %%", 100*f.DeniedFive))
 	}
 	return g
+}
+
+// lumps is the most that is admitted in any window where requests cost a part of the limit.
+func lumps() *grid {
+	g := newGrid("each request costs", "window, 4 nodes", "window, 10", "bucket, 10", "log, 10", "Kong's model, window, 10")
+	for _, c := range sim.EachCosts() {
+		cells := []string{c.Name}
+		for _, one := range []struct {
+			kind  algorithms.Kind
+			model sim.Model
+			nodes int
+		}{
+			{algorithms.SlidingWindow, sim.Shipped, 4}, {algorithms.SlidingWindow, sim.Shipped, 10},
+			{algorithms.TokenBucket, sim.Shipped, 10}, {algorithms.SlidingLog, sim.Shipped, 10}, {algorithms.SlidingWindow, sim.Kong, 10},
+		} {
+			got, exact, _, _ := costPeaks(c, one.kind, one.model, one.nodes, 5)
+			cells = append(cells, fmt.Sprintf("%.2f (%.2f)", got, exact))
+		}
+		g.row(cells...)
+	}
+	return g
+}
+
+// sizes is which share of the requests is denied where they cost a part of the limit.
+func sizes() *grid {
+	g := newGrid("each request costs", "window, 0.8x", "bucket, 0.8x", "log, 0.8x", "window, 5x")
+	share := func(c sim.Costs, kind algorithms.Kind, demand float64) string {
+		_, _, got, exact := costPeaks(c, kind, sim.Shipped, 10, demand)
+		return fmt.Sprintf("%.1f %% (%.1f %%)", 100*got, 100*exact)
+	}
+	for _, c := range sim.EachCosts() {
+		g.row(c.Name, share(c, algorithms.SlidingWindow, .8), share(c, algorithms.TokenBucket, .8), share(c, algorithms.SlidingLog, .8), share(c, algorithms.SlidingWindow, 5))
+	}
+	return g
+}
+
+// costPeaks are the medians of several runs.
+func costPeaks(c sim.Costs, kind algorithms.Kind, model sim.Model, nodes int, demand float64) (peak, exact, denied, exactDenied float64) {
+	run := algorithms.ByState(kind, sim.CostPeaks[algorithms.WindowState], sim.CostPeaks[algorithms.BucketState], sim.CostPeaks[algorithms.LogState])
+	var all [4][]float64
+	for seed := range uint64(seeds) {
+		a, b, c, d := run(c, algorithms.Params{Kind: kind, Limit: 100_000, Window: time.Minute}, model, nodes, demand, seed)
+		for i, v := range []float64{a, b, c, d} {
+			all[i] = append(all[i], v)
+		}
+	}
+	middle := func(i int) float64 {
+		slices.Sort(all[i])
+		return all[i][seeds/2]
+	}
+	return middle(0), middle(1), middle(2), middle(3)
 }
