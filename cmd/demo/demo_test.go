@@ -30,12 +30,37 @@ func TestDemo(t *testing.T) {
 				t.Skip("redis-server is not installed")
 			}
 			var out bytes.Buffer
-			if err := run(t.Context(), options{length: 3 * time.Second, embedded: embedded}, &out); err != nil {
+			record := filepath.Join(t.TempDir(), "demo.svg")
+			if err := run(t.Context(), options{length: 3 * time.Second, embedded: embedded, record: record}, &out); err != nil {
 				t.Fatalf("run() = %v after %s", err, &out)
 			}
+			expectRecorded(t, record, out.String())
 			expectShow(t, out.String())
 			expectOperated(t, out.String())
 		})
+	}
+}
+
+// expectRecorded checks that a picture has the lines of the table, and the one of the README the
+// same heading.
+func expectRecorded(t *testing.T, file, text string) {
+	t.Helper()
+	linesOf := func(file string) (all []string) {
+		drawn, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)<text [^>]*>(.*)</text>$`).FindAllSubmatch(drawn, -1) {
+			all = append(all, regexp.MustCompile(`</?tspan[^>]*>`).ReplaceAllString(string(m[1]), ""))
+		}
+		return all
+	}
+	got, shown := linesOf(file), linesOf("../../docs/pictures/demo.svg")
+	if len(got) < 4 || !strings.Contains(text, "\n"+strings.Join(got, "\n")+"\n") {
+		t.Errorf("%s has the lines %q, which are not those of:\n%s", file, got, text)
+	}
+	if len(shown) < 20 || strings.Join(shown[:2], "\n") != strings.Join(got[:2], "\n") {
+		t.Errorf("docs/pictures/demo.svg has another heading than the table has now; draw it with -record")
 	}
 }
 

@@ -8,6 +8,8 @@
 //	go run ./cmd/demo -figures   the tables of docs/internals/cluster.md
 //	go run ./cmd/demo -outage docs/reliability/outage.svg
 //	                             the picture of docs/reliability.md
+//	go run ./cmd/demo -for 20s -record docs/pictures/demo.svg
+//	                             the table of a run, as it comes, in a picture
 package main
 
 import (
@@ -36,6 +38,7 @@ type options struct {
 	regions  bool
 	color    bool
 	outage   string
+	record   string
 	phases   phases
 }
 
@@ -46,6 +49,7 @@ func main() {
 	flag.BoolVar(&o.embedded, "embedded", false, "use the embedded Redis even where a redis-server is installed")
 	flag.BoolVar(&o.figures, "figures", false, "measure and print the tables of docs/internals/cluster.md instead, which takes about seven minutes")
 	flag.StringVar(&o.outage, "outage", "", "draw what nodes admit while Redis is away into this file instead, which takes about a minute")
+	flag.StringVar(&o.record, "record", "", "draw the table into this file as well, line by line")
 	flag.BoolVar(&o.regions, "regions", false, "show three regions instead, one of which is cut off for a while")
 	flag.IntVar(&o.runs, "runs", 3, "how often each figure is measured")
 	flag.Parse()

@@ -53,7 +53,9 @@ const (
 
 func (s *screen) print(l line) {
 	if s.window == 0 {
-		fmt.Fprint(s.out, s.paint(bold, headings))
+		for heading := range strings.Lines(headings) {
+			fmt.Fprintln(s.out, s.paint(bold, strings.TrimSuffix(heading, "\n")))
+		}
 	}
 	s.rule(l.window)
 	fmt.Fprintf(s.out, "%4.0fs ", l.elapsed.Seconds())

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/plot"
 )
 
 // What is shown: the client asks for twice the limit, so every window begins with room and ends
@@ -68,9 +69,19 @@ func show(ctx context.Context, o options, program string, store store, out io.Wr
 		defer close(done)
 		client.Steady(shown, c.Nodes, "/", demand, 0, func(int) int { return shares[rand.IntN(len(shares))] }, tally)
 	}()
-	best := watch(shown, c, tally, newScreen(out, o.color))
+	recording := &plot.Recording{Title: fmt.Sprintf("Three nodes share %d requests in %s: what each counts, second by second", limit, window)}
+	screens := []*screen{newScreen(out, o.color)}
+	if o.record != "" {
+		screens = append(screens, newScreen(recording, true))
+	}
+	best := watch(shown, c, tally, screens)
 	cancel()
 	<-done
+	if o.record != "" {
+		if err := os.WriteFile(o.record, recording.SVG(), 0o644); err != nil {
+			return err
+		}
+	}
 	if err := operate(ctx, program, c, out); err != nil {
 		return err
 	}
@@ -104,9 +115,9 @@ denied   since the start
 `)
 }
 
-// watch prints a line each second until ctx ends, and returns the most that was admitted in one
-// window.
-func watch(ctx context.Context, c *cluster.Cluster, tally *cluster.Tally, s *screen) (most int64) {
+// watch prints a line each second on all screens until ctx ends, and returns the most that was
+// admitted in one window.
+func watch(ctx context.Context, c *cluster.Cluster, tally *cluster.Tally, screens []*screen) (most int64) {
 	start := time.Now()
 	for {
 		// Just before the second is full, so that the last line of a window shows all of it.
@@ -133,7 +144,9 @@ func watch(ctx context.Context, c *cluster.Cluster, tally *cluster.Tally, s *scr
 			l.zones = append(l.zones, status.Zone("demo"))
 		}
 		most = max(most, l.admitted())
-		s.print(l)
+		for _, s := range screens {
+			s.print(l)
+		}
 	}
 }
 
