@@ -217,6 +217,7 @@ var attacks = map[string][]attack{
 		query(func(n int) string { return "user=bob&user=" + fresh(n) }), query(func(n int) string { return "user=" + fresh(n) + "&user=bob" }),
 		query(func(n int) string { return "user=bob&x=" + fresh(n) }), query(always("user=%62ob")),
 	}}},
+	"examples/login/Caddyfile login_all":     holdsNobody("it is not enforced"),
 	"examples/paths/Caddyfile search":        {{send: "GET /search", most: 3}},
 	"examples/paths/Caddyfile upload":        {{send: "PUT /files/*", most: 2}, {send: "POST /files/*", most: 2}},
 	"examples/paths/Caddyfile all":           anything(20),
