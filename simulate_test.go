@@ -86,6 +86,27 @@ func serverOf(t *testing.T, config string) *caddyhttp.Server {
 	return app.(*caddyhttp.App).Servers["site"]
 }
 
+// slowAnswer is a handler that takes a while, and says of most responses what they have cost.
+type slowAnswer struct{}
+
+func init() { caddy.RegisterModule(slowAnswer{}) }
+
+func (slowAnswer) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.slow_answer", New: func() caddy.Module { return slowAnswer{} }}
+}
+
+func (slowAnswer) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	n := time.Now().UnixNano() / 1000
+	time.Sleep(time.Duration(1+n%1500) * time.Millisecond)
+	if n%7 > 0 {
+		w.Header().Set("X-Cost", fmt.Sprint(float64(n%120)/2))
+	}
+	status, _ := strconv.Atoi(r.URL.Query().Get("status"))
+	w.WriteHeader(status)
+	_, err := w.Write(make([]byte, n%90))
+	return err
+}
+
 // drive sends requests of some clients at random times, at least 1 ms apart, and returns the access
 // log in the time by which the handler has decided.
 func drive(t *testing.T, s *caddyhttp.Server, requests int, seed uint64) string {
@@ -165,8 +186,16 @@ func TestSimulationIsTrue(t *testing.T) {
 			"b":{"limits":[{"max_events":30,"window":"1s"}],"key":"all","algorithm":"leaky_bucket","queue":2}`,
 		"several zones": `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"leaky_bucket","queue":5},
 			"b":{"limits":[{"max_events":45,"window":"2s"}],"key":"all","algorithm":"sliding_log"},"c":{"limits":[{"max_events":10,"window":"1s"}],"enforce":0}`,
+		"header":                 `"a":{"limits":[{"max_events":300,"window":"1s"}],"cost":[{"units":20}],"response_cost":[{"header":"X-Cost"}]}`,
+		"bytes, count_responses": `"a":{"limits":[{"max_events":300,"window":"1s"}],"algorithm":"fixed_window","cost":[{"units":20}],"response_cost":[{"bytes":true,"factor":0.5}],"count_responses":{"status_code":[200]}}`,
+		"both, bucket":           `"a":{"limits":[{"max_events":300,"window":"1s"}],"algorithm":"token_bucket","cost":[{"units":20}],"response_cost":[{"header":"X-Cost"},{"bytes":true}],"response_cost_default":70,"count_responses":{"status_code":[200]}}`,
+		"both, log":              `"a":{"limits":[{"max_events":300,"window":"1s"}],"algorithm":"sliding_log","cost":[{"units":20}],"response_cost":[{"bytes":true},{"header":"X-Cost"}]},"b":{"limits":[{"max_events":900,"window":"4s"}],"key":"all","algorithm":"gcra","cost":[{"units":30}],"response_cost":[{"header":"X-Cost"}]}`,
 	} {
-		config := simulated(`{"handler":"rate_limit","rate_limits":{` + zones + `}}`)
+		handlers := `{"handler":"rate_limit","rate_limits":{` + zones + `}}`
+		if strings.Contains(zones, "response_cost") {
+			handlers += `,{"handler":"slow_answer"}`
+		}
+		config := simulated(handlers)
 		server := serverOf(t, config)
 		log := drive(t, server, 600, 7)
 		if err := server.Routes[0].Handlers[0].(*caddyhttp.Subroute).Routes[0].Handlers[0].(*Handler).Cleanup(); err != nil {

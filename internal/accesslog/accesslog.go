@@ -38,6 +38,8 @@ type Record struct {
 	Headers http.Header
 	// Field is the value of Options.Field, as text; empty where the line has none.
 	Field string
+	// Answers are the values of Options.Answers, likewise.
+	Answers []string
 }
 
 // Options say how logs are read.
@@ -49,6 +51,8 @@ type Options struct {
 	// Field is a field of JSON that somebody needs, as in resp_headers.X-Cost, empty for none. The
 	// Common and Combined formats have size.
 	Field string
+	// Answers are further ones.
+	Answers []string
 }
 
 // Stats are what was read.

@@ -157,7 +157,8 @@ const (
 type parser struct {
 	times   timeReader
 	headers bool
-	field   []string // the names that lead to Options.Field
+	field   []string   // the names that lead to Options.Field
+	answers [][]string // and to those of Options.Answers
 	values  values
 	text    []byte // scratch
 }
@@ -195,6 +196,9 @@ func (p *parser) json(prefix, line []byte, r *Record) (k kind, why string) {
 	}
 	if p.field != nil {
 		r.Field = string(find(line, p.field))
+	}
+	for _, names := range p.answers {
+		r.Answers = append(r.Answers, string(find(line, names)))
 	}
 	return request, ""
 }

@@ -61,6 +61,9 @@ func (m *merger) run(all []*source) {
 	open := heap.Heap[*source]{Before: isWrittenBefore}
 	for _, s := range all {
 		s.parser.headers, s.parser.field = m.Headers, fieldsOf(m.Field)
+		for _, name := range m.Answers {
+			s.parser.answers = append(s.parser.answers, fieldsOf(name))
+		}
 		if s.next(&m.stats) {
 			open.Push(s)
 		}
@@ -128,6 +131,9 @@ func (m *merger) handOn() bool {
 // size is about how many bytes of text a record holds.
 func (r *Record) size() int {
 	n := len(r.Method) + len(r.Host) + len(r.URI) + len(r.Proto) + len(r.RemoteIP) + len(r.ClientIP) + len(r.User) + len(r.Field)
+	for _, text := range r.Answers {
+		n += len(text)
+	}
 	for name, values := range r.Headers {
 		n += len(name) + 64
 		for _, v := range values {

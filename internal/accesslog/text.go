@@ -62,11 +62,21 @@ func (p *parser) common(line []byte, r *Record) (k kind, why string) {
 	if p.headers {
 		r.Headers = combined(rest)
 	}
-	if len(p.field) == 1 && p.field[0] == "size" {
+	if isSize(p.field) {
 		r.Field = string(size)
+	}
+	for _, names := range p.answers {
+		text := ""
+		if isSize(names) {
+			text = string(size)
+		}
+		r.Answers = append(r.Answers, text)
 	}
 	return request, ""
 }
+
+// isSize reports whether names lead to the one field that such lines have.
+func isSize(names []string) bool { return len(names) == 1 && names[0] == "size" }
 
 // columns reads what stands before the time.
 func columns(before []byte) (host, address, user []byte, ok bool) {

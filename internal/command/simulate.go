@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -189,12 +190,15 @@ func (s simulation) configuration() ([]byte, error) {
 		return nil, errors.New("give either --limit, such as --limit 100/1m, or --config with the file of a configuration")
 	}
 	if s.config != "" {
-		for _, flag := range []string{"key", "algorithm", "burst", "queue", "buckets", "ipv4-prefix", "ipv6-prefix", "count-denied", "cost", "cost-field"} {
+		for _, flag := range []string{"key", "algorithm", "burst", "queue", "buckets", "ipv4-prefix", "ipv6-prefix", "count-denied", "cost"} {
 			if s.changed(flag) {
 				return nil, fmt.Errorf("--%s goes with --limit; with --config the configuration says it", flag)
 			}
 		}
 		config, _, _, err := caddycmd.LoadConfig(s.config, s.adapter)
+		if err == nil && s.CostField != "" && !bytes.Contains(config, []byte(`"response_cost"`)) {
+			err = errors.New("--cost-field goes with --limit, or with a configuration that has response_cost")
+		}
 		return config, err
 	}
 	zone, err := s.costs()

@@ -25,6 +25,7 @@ type Held struct {
 	wraps  []func(http.ResponseWriter, *http.Request) http.ResponseWriter
 
 	body *answer.BeginWriter
+	sent int64 // bytes, where somebody else has sent the response
 	// inOrder is set once the handler has returned without an error, to a client that is there.
 	inOrder bool
 }
@@ -32,7 +33,7 @@ type Held struct {
 // written is how many bytes of a body the handler has sent.
 func (h *Held) written() int64 {
 	if h.body == nil {
-		return 0
+		return h.sent
 	}
 	return h.body.Written
 }
@@ -54,6 +55,8 @@ type Response struct {
 	Header http.Header
 	// At is when that was, in nanoseconds since the Unix epoch; 0 is now.
 	At int64
+	// Size is the length of the body, where somebody else has sent it.
+	Size int64
 	// Request is what it answers, nil where nobody knows. Errored is set where the handler has
 	// returned an error instead, and others answer.
 	Request *http.Request
@@ -117,6 +120,7 @@ func (h *Held) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 
 // Replay says how a response began that somebody else has sent, and gives up all that is held.
 func (h *Held) Replay(r Response) {
+	h.sent, h.inOrder = r.Size, true
 	h.begin(r)
 	h.end()
 }

@@ -31,6 +31,9 @@ type Policy struct {
 	leftOut map[string]string
 	// fields are the placeholders in keys, limits and costs, without braces.
 	fields []string
+	// answers are the fields of logs that say what responses cost, and untold the zones whose
+	// responses say it where no log has it.
+	answers, untold []string
 	// sees is set where something may look at headers. varies is set where a handler may change
 	// requests, or a matcher may keep something of one.
 	sees, varies bool
@@ -247,6 +250,7 @@ func (p *Policy) limits(h object) bool {
 			number, _ := asObject(v)["max_events"].(string)
 			p.fields = append(p.fields, placeholders(number)...)
 		}
+		p.responseCost(name, z)
 		terms, _ := z["cost"].([]any)
 		for _, v := range terms {
 			units, _ := asObject(v)["units"].(string)

@@ -28,7 +28,9 @@ func (r *replay) hold(h *limits.Held, rec *accesslog.Record) {
 	if status == statusClientGone || status == http.StatusGatewayTimeout {
 		status = 0 // the upstream was asked, and nobody knows what it would have answered
 	}
-	r.held.Push(response{h, limits.Response{Status: status, At: rec.Start + int64(rec.Took)}})
+	one := response{h, limits.Response{Status: status, At: rec.Start + int64(rec.Took)}}
+	r.policy.tell(&one.Response, rec)
+	r.held.Push(one)
 	if len(r.held.All) > maxHeld {
 		r.next()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,10 +103,13 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 		r.cluster = &cluster{stores: map[string]*store{}}
 	}
 	defer r.release()
+	if o.CostField == "" {
+		p.warnUntold()
+	}
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
-	read := files.Each(accesslog.Options{Reorder: o.Reorder, Headers: p.needsHeaders(), Field: o.CostField}, func(rec *accesslog.Record) bool {
+	read := files.Each(accesslog.Options{Reorder: o.Reorder, Headers: p.needsHeaders(), Field: o.CostField, Answers: p.answers}, func(rec *accesslog.Record) bool {
 		r.err = r.request(rec)
 		return r.err == nil
 	})
@@ -169,6 +173,9 @@ func (n *node) prepare(r *replay, l operate.Limiter) error {
 		o.Namespace, o.Redis, o.Metrics, o.LogKeys, o.Logger, o.Once, o.Waits = n.namespace, nil, false, false, zap.NewNop(), new(warning.Once), false
 		if o.SyncRate = r.rateOf(of); o.SyncRate == config.Strict {
 			o.Namespace = r.nodes[0].namespace // Redis decides, so there is one count
+		}
+		if r.CostField == "" && slices.Contains(r.policy.untold, o.Name) {
+			o.ResponseCost.Default = 0 // it is for responses that have no figure in truth
 		}
 		z, err := limits.NewZone(o)
 		if err != nil {

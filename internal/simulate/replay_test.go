@@ -492,6 +492,39 @@ func TestCostsOfALog(t *testing.T) {
 	}
 }
 
+// What a response has cost is read from its line once it had ended: a header, the length of its
+// body, or the field that stands for what no log has. Without it a request costs its estimate.
+func TestResponseCostsOfALog(t *testing.T) {
+	log := ""
+	for i, answer := range []string{`"size":10,"resp_headers":{"X-Cost":["5"]}`, `"size":10,"resp_headers":{}`, `"size":10`} {
+		log += asked{float64(i), "203.0.113.1", "/", "example.com", 200}.json(`},` + answer + `,"rest":{"a":1`)
+	}
+	log += strings.Replace(asked{3, "203.0.113.1", "/", "example.com", 200}.json(`},"size":10,"rest":{"a":1`), `"GET"`, `"HEAD"`, 1)
+	for i := range 10 { // and how much is left is seen by as many as are admitted then
+		log += asked{100 + float64(i), "203.0.113.1", "/", "example.com", 200}.json(`},"size":20,"resp_headers":{"X-Cost":["10"]},"rest":{"a":1`)
+	}
+	for _, c := range []struct {
+		options, field string
+		used, each     int // by the first ones, and by each further one
+	}{
+		{`[{"header":"x-cost"}]`, "", 5 + 3*20, 10},
+		{`[{"bytes":true}]`, "", 3 * 10, 20},
+		{`[{"bytes":true,"factor":0.5},{"header":"X-Cost"}]`, "", 10 + 2*5, 20},
+		{`[{"json":["usage.total_tokens"]}],"response_cost_default":50,"count_responses":{"status_code":[200]}`, "", 4 * 20, 20},
+		{`[{"json":["usage.output_tokens"]},{"json":["usage.input_tokens"]}]`, "size", 4 * 10, 20},
+		{`[{"units":"{http.vars.spent}","factor":2}],"response_cost_default":21,"count_responses":{"status_code":[200]}`, "resp_headers.X-Cost", 10 + 2*21 + 20, 20},
+	} {
+		options := `,"algorithm":"fixed_window","cost":[{"units":20}],"response_cost":` + c.options
+		r := mustRun(t, []byte(strings.Replace(string(oneZone(t, 100, options)), `"10s"`, `"1h"`, 1)), simulate.Options{CostField: c.field}, log)
+		if got, want := 10-r.Zones[0].Denied, (100-c.used-20)/c.each+1; got != int64(want) {
+			t.Errorf("%s: %d are admitted after the first ones, want %d", c.options, got, want)
+		}
+		if warns := strings.Contains(strings.Join(r.Warnings, " "), "give --cost-field"); warns != (strings.Contains(c.options, "json") && c.field == "") {
+			t.Errorf("%s: it warns of %q", c.options, r.Warnings)
+		}
+	}
+}
+
 func TestOptionsAreSaid(t *testing.T) {
 	log := asked{0, "203.0.113.1", "/", "example.com", 200}.json("")
 	r := mustRun(t, oneZone(t, 5, `,"count_responses":{"status_code":[401]}`), simulate.Options{}, log)

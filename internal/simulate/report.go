@@ -194,6 +194,9 @@ func options(z *limits.Zone) (all []string) {
 	if z.CountsUnits() {
 		all = append(all, "cost, so that limits and the most of a client are in its units")
 	}
+	if len(z.ResponseCost.Terms) > 0 {
+		all = append(all, "response_cost as the log has it, when a response had ended; the most of a client is by estimates")
+	}
 	if z.CountResponses != nil {
 		all = append(all, "count_responses by the status of the log")
 	}
@@ -287,7 +290,7 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 	caution(t.redacted > 0, "%d requests have a redacted header that a key or limit needs: they are counted as one client; log_credentials in the global options logs them, and then the log is a secret", t.redacted)
 	caution(t.noHeaders > 0, "%d requests are in a log format without the header that a key or limit needs; use Caddy's JSON format", t.noHeaders)
 	caution(r.policy.sees && t.texts > 0, "%d requests are in a log format without the headers that a matcher may look at; use Caddy's JSON format", t.texts)
-	caution(t.noCost > 0, "%d of %d requests have no number at %s in the log: what each of them takes is cost_default", t.noCost, t.Requests, r.CostField)
+	caution(t.noCost > 0, "%d of %d requests have no number at %s in the log: what each of them takes is cost_default, or its estimate", t.noCost, t.Requests, r.CostField)
 	caution(t.noAddress > 0, "%d requests have an address that is none, as of a log that hashes or removes them: no matcher of addresses matches them, and who has the same text counts as one client", t.noAddress)
 	caution(t.masked > 0 && t.masked > (t.Requests-t.noAddress)*99/100, "the addresses of the log end in zeros, as of one that masks them: a whole network counts as one client, so more is denied here than in truth")
 	caution(read.Early > 0, "too many requests began within --reorder to hold all of them back: lines may be out of order by less than that")
