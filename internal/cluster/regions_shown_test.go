@@ -8,15 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// pageOf reads the status page of a node at /limits.
-func pageOf(t *testing.T, n *cluster.Node, accept string) string {
+// textOf reads what a node answers.
+func textOf(t *testing.T, url, accept string) string {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.Addr+"/limits", nil)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +33,8 @@ func pageOf(t *testing.T, n *cluster.Node, accept string) string {
 }
 
 // Each node of a region shows on its page how the other one stands, whichever of them tells it.
-// When the region is lost one of them logs it, and when it is back.
+// When the region is lost one of them logs it, and when it is back. explain and top tell of keys
+// that the other region counts.
 func TestRegionsAreShown(t *testing.T) {
 	t.Parallel()
 	site := "handle /limits {\n\trate_limit_status\n}\n" + zones(zone("z", "key all", "limit 100/"+far))
@@ -48,13 +48,13 @@ func TestRegionsAreShown(t *testing.T) {
 					Here    string
 					Regions []ratesync.RegionStatus
 				}
-				if err := json.Unmarshal([]byte(pageOf(t, n, "application/json")), &v); err != nil {
+				if err := json.Unmarshal([]byte(textOf(t, "http://"+n.Addr+"/limits", "application/json")), &v); err != nil {
 					return err
 				}
 				if v.Here != "r0" || len(v.Regions) != 1 || v.Regions[0].Region != "r1" || !want(v.Regions[0]) {
 					return fmt.Errorf("node %d shows %+v", n.Number, v)
 				}
-				if text := pageOf(t, n, "text/html"); !strings.Contains(text, html) {
+				if text := textOf(t, "http://"+n.Addr+"/limits", "text/html"); !strings.Contains(text, html) {
 					return fmt.Errorf("the page of node %d has no %s: %s", n.Number, html, text)
 				}
 			}
@@ -69,6 +69,19 @@ func TestRegionsAreShown(t *testing.T) {
 	cut(all, faultproxy.Reset)
 	cut(all, faultproxy.None)
 	await("the region is back", up, `<p class="fine">No problems.</p>`)
+	admit(t, c, all[1].nodes, "z", 5)
+	awaitEqual(t, all, "z", 15)
+	admit(t, c, nodes, "z", 2) // and hears of it
+	eventually(t, "a node says that the other region counts the key, too", func() error {
+		status, text := post(t, nodes[0], "/rate_limit/explain", `{"url":"http://`+nodes[0].Addr+`/z"}`)
+		if !strings.Contains(text, `"regions":true`) {
+			return fmt.Errorf("explain says %d %s", status, text)
+		}
+		if text := textOf(t, "http://"+nodes[0].Admin+"/rate_limit/top", ""); !strings.Contains(text, `"regions":true`) {
+			return fmt.Errorf("top says %s", text)
+		}
+		return nil
+	})
 	for _, text := range []string{"another region is lost", "another region is back"} {
 		lines := 0
 		for _, n := range nodes {

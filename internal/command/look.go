@@ -153,8 +153,12 @@ func (b *page) handler(h operate.Explained) {
 			if l.Wait > 0 {
 				wait = length(l.Wait)
 			}
+			why := notes
+			if l.Regions {
+				why = strings.TrimPrefix(notes+", other regions count, too", ", ")
+			}
 			rows = append(rows, []string{
-				z.Zone, l.Decision.String(), key, limitText(l.Limit, l.Window, l.Concurrent), known(z.Cost), number(l.Used), known(l.Remote), number(l.Remaining), wait, notes,
+				z.Zone, l.Decision.String(), key, limitText(l.Limit, l.Window, l.Concurrent), known(z.Cost), number(l.Used), known(l.Remote), number(l.Remaining), wait, why,
 			})
 		}
 	}
@@ -284,11 +288,11 @@ func (p printer) top(c client, q url.Values) error {
 
 // keys shows the keys that have spent the most.
 func (p printer) keys(all []operate.Top) error {
-	rows := [][]string{{"ZONE", "LIMIT", "ID", "USED", "ASKED", "DENIED", "KEY"}}
+	rows := [][]string{{"ZONE", "LIMIT", "ID", "USED", "ASKED", "DENIED", "REGIONS", "KEY"}}
 	bans := [][]string{{"BANNED IN", "ID", "KEY", "ENDS"}}
 	for _, t := range all {
 		for _, k := range t.Keys {
-			rows = append(rows, []string{t.Zone, limitText(t.Limit, t.Window, t.Concurrent), shortID(k.ID), number(k.Used), known(k.Asked), known(k.Denied), k.Key})
+			rows = append(rows, []string{t.Zone, limitText(t.Limit, t.Window, t.Concurrent), shortID(k.ID), number(k.Used), known(k.Asked), known(k.Denied), map[bool]string{true: "others, too"}[k.Regions], k.Key})
 			if k.BannedUntil != nil {
 				bans = append(bans, []string{t.Zone, shortID(k.ID), k.Key, p.in(*k.BannedUntil)})
 			}

@@ -20,7 +20,7 @@ func TestExplanationsArePrinted(t *testing.T) {
 		"site": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[{"not_run":["authentication","encode"],"decision":"denied","zone":"login","wait":12.5,"zones":[
 			{"zone":"api","decision":"skipped","mismatch":["path","method"]},
 			{"zone":"login","decision":"denied","key":"203.0.113.9","id":"000102030405060708090a0b0c0d0e0f","limits":[
-				{"limit":5,"window":"1m","used":5,"remote":2,"remaining":0,"after":0,"decision":"denied","wait":12.5},
+				{"limit":5,"window":"1m","used":5,"remote":2,"regions":true,"remaining":0,"after":0,"decision":"denied","wait":12.5},
 				{"limit":50,"window":"1d","used":5,"remote":2,"remaining":45,"after":45,"decision":"admitted"}]},
 			{"zone":"try","decision":"would_deny","shadow":true,"key":"\u001b[31mred\u001b[0m","id":"x","override":"10/1m","limits":[
 				{"limit":10,"window":"1m","used":10,"remaining":0,"after":0,"decision":"would_deny","wait":3}]}]}]}`},
@@ -44,7 +44,7 @@ func TestExplanationsArePrinted(t *testing.T) {
 func TestTopIsPrinted(t *testing.T) {
 	for name, answer := range map[string]string{
 		"keys": `[{"zone":"api","limit":100,"window":"1m","keys":[
-			{"id":"000102030405060708090a0b0c0d0e0f","key":"203.0.113.9","used":100,"asked":180,"denied":80},
+			{"id":"000102030405060708090a0b0c0d0e0f","key":"203.0.113.9","used":100,"asked":180,"denied":80,"regions":true},
 			{"id":"101112131415161718191a1b1c1d1e1f","key":"a\nb\u202e","used":7,"asked":7,"denied":0}]},
 			{"zone":"local","limit":5,"window":"1h","keys":[{"id":"202122232425262728292a2b2c2d2e2f","used":5}]}]`,
 		"none": `[{"zone":"api","limit":100,"window":"1m","keys":[]}]`,

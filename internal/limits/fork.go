@@ -68,6 +68,8 @@ type Standing struct {
 	Used, Size int64
 	// Remote is the part of Used that other nodes counted, as far as this node knows them apart.
 	Remote int64
+	// Regions is set where other regions have counted some of Remote.
+	Regions bool
 }
 
 // Stand returns how a limit stands for the key of a fork.
@@ -82,5 +84,7 @@ func (c *Counters) Stand(l algorithms.Limit, raw []byte, now int64) (s Standing)
 		s.Used = max(s.Used, l.Size-c.Table.Take(l, key, raw, now, 0, 0).Remaining)
 	}
 	s.Remote = min(s.Used, c.Table.Remote(l, key, now))
+	// A fork has one key.
+	c.EachSpend(func(one table.Spend) { s.Regions = s.Remote > 0 && one.Regions })
 	return s
 }

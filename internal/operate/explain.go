@@ -75,9 +75,11 @@ type ExplainedLimit struct {
 	// of the burst where there is one. Remote is the part of Used that other nodes counted, nil
 	// where Redis decides, which knows only the sum. Used is more than the limit where responses
 	// have cost more than was left.
-	Used      int64  `json:"used"`
-	Remote    *int64 `json:"remote,omitempty"`
-	Remaining int64  `json:"remaining"`
+	Used   int64  `json:"used"`
+	Remote *int64 `json:"remote,omitempty"`
+	// Regions is set where other regions counted some of Remote.
+	Regions   bool  `json:"regions,omitempty"`
+	Remaining int64 `json:"remaining"`
 	// After is what is left after the request, as its answer says.
 	After    int64         `json:"after"`
 	Decision answer.Reason `json:"decision"`
@@ -346,7 +348,7 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 	for i := range o.Results {
 		rate, d, s := o.Limits[i].Rate, &o.Results[i], stands.Stand(&o.Limits[i], clock.Now())
 		l := ExplainedLimit{
-			Limit: d.Quota, Window: config.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote,
+			Limit: d.Quota, Window: config.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote, Regions: s.Regions,
 			Remaining: max(0, s.Size-s.Used), Decision: answer.Admitted, After: d.Remaining,
 		}
 		if o.ByRedis {

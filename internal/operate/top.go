@@ -52,6 +52,8 @@ type TopKey struct {
 	// them were denied. They are there where the zone syncs at an interval.
 	Asked  *int64 `json:"asked,omitempty"`
 	Denied *int64 `json:"denied,omitempty"`
+	// Regions is set where other regions have counted the key, too.
+	Regions bool `json:"regions,omitempty"`
 	// BannedUntil is when the key's ban ends, nil where it is not banned.
 	BannedUntil *time.Time `json:"banned_until,omitempty"`
 }
@@ -158,7 +160,7 @@ func (c countedLimit) top(bans *limits.Bans, by limits.TopBy, rows []table.Spend
 	t := c.Top
 	t.Keys = []TopKey{}
 	for _, s := range rows {
-		k := TopKey{ID: s.ID.String(), Key: c.names.Of(s.Key), Used: s.Used}
+		k := TopKey{ID: s.ID.String(), Key: c.names.Of(s.Key), Used: s.Used, Regions: s.Regions}
 		if c.asked && (s.Asked > 0 || by != limits.ByUsed) {
 			k.Asked, k.Denied = &s.Asked, &s.Denied
 		}

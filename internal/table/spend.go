@@ -13,6 +13,8 @@ type Spend struct {
 	// key came; Denied those of them that were not admitted. They are known where a table syncs
 	// at an interval, and 0 in other tables.
 	Asked, Denied int64
+	// Regions is set where another region has something of the key, too.
+	Regions bool
 }
 
 // EachSpend calls f with what each key has spent that counted something lately, under the lock of
@@ -28,7 +30,7 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	epoch := o.In(now) / int64(b.Epoch)
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
-		s := Spend{Key: e.key, ID: e.id}
+		s := Spend{Key: e.key, ID: e.id, Regions: e.syncState != nil && e.regions&inOthers != 0}
 		for age := range int64(2) {
 			c, _ := l.At(epoch - age)
 			s.Used += c.Total()

@@ -30,7 +30,7 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 			if rate == 0 {
 				asked, denied = 0, 0
 			}
-			want := fmt.Sprint([]Spend{{keys.KeyOf(raw), keys.IDOf(raw), used, asked, denied}})
+			want := fmt.Sprint([]Spend{{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Used: used, Asked: asked, Denied: denied}})
 			if got := fmt.Sprint(spend()); got != want {
 				t.Errorf("rate %s, %s: %s, want %s", rate, when, got, want)
 			}
