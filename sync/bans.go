@@ -24,7 +24,8 @@ var (
 	//go:embed bans.lua
 	bansLua string
 
-	bansScript = redis.NewScript(BanLua + bansLua)
+	bansSource = BanLua + TellLua + bansLua
+	bansScript = redis.NewScript(bansSource)
 )
 
 // Bans are those of a zone, which go along with the sync of one of the zone's tables. A ban that
@@ -32,17 +33,19 @@ var (
 // Where Redis decides on every request, package strict reads it.
 type Bans struct {
 	*ban.Register
-	client  redis.UniversalClient
-	keys    Keys
-	cluster bool
-	now     func() int64
+	client redis.UniversalClient
+	keys   Keys
+	space  Keyspace
+	source *Source // that they go along with
+	now    func() int64
 }
 
 // ShareBans has the bans of a zone go along with the sync of a table, by the way of a client and in
 // a namespace, until Unshare.
 func ShareBans(r *ban.Register, s *Source, zone string, client redis.UniversalClient, namespace string, now func() int64) *Bans {
-	b := &Bans{Register: r, client: client, keys: NewKeyspace(namespace).Zone(zone, "ban"), now: now}
-	_, b.cluster = client.(*redis.ClusterClient)
+	_, cluster := client.(*redis.ClusterClient)
+	space := NewKeyspace(namespace).in(cluster)
+	b := &Bans{Register: r, client: client, keys: space.Zone(zone, "ban"), space: space, source: s, now: now}
 	s.bans.Store(b)
 	r.Share(s.Wake)
 	return b
@@ -74,8 +77,8 @@ func (b *Bans) Send(ctx context.Context, timeout time.Duration, lost uint64) (fa
 		return 0, nil
 	}
 	x := &bansOut{bans: b, timeout: timeout, gone: lost}
-	x.sender = sender[ban.Message]{out: x, cluster: b.cluster, buffers: &banBuffers, places: make(chan struct{}, 1)}
-	for (x.err == nil || b.cluster) && x.round(ctx, batchSize, true) > 0 {
+	x.sender = sender[ban.Message]{out: x, cluster: b.space.cluster, buffers: &banBuffers, places: make(chan struct{}, 1)}
+	for (x.err == nil || b.space.cluster) && x.round(ctx, batchSize, true) > 0 {
 		x.calls.Wait()
 	}
 	b.Fail(x.left)
@@ -120,6 +123,10 @@ func (b *Bans) ask(ctx context.Context, timeout time.Duration, messages []ban.Me
 	keys, args := make([]string, len(messages)), make([]any, len(messages))
 	for i, m := range messages {
 		keys[i], args[i] = b.keys.Of(m.ID), banInLua(m)
+	}
+	if b.source.least.Load() > 0 && len(messages) > 0 {
+		shard := b.space.shardOf(messages[0].ID)
+		keys = append(keys, b.space.Told(shard), b.space.Hurry(shard))
 	}
 	reply, err := bansScript.Run(ctx, b.client, keys, args...).Text()
 	if err != nil {

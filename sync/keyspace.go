@@ -30,7 +30,7 @@ import (
 //	                                told:region -> "mark cursor...", answered:region -> when,
 //	                                shown:region -> how it stands, record:region -> up to which
 //	                                clock of control it has that; only in shard 0
-//	told                    zset    the hashes of which other regions have to know, by when
+//	told                    zset    hashes and bans of which other regions have to know, by when
 //	                                they changed; only in shard 0 where there is no Cluster
 //	hurry                   zset    those of them that should not wait, where told is
 //	read                    string  the number of the last reading of the relay, where told is

@@ -34,6 +34,7 @@ type luaStore struct {
 
 var compiled = map[string]*lua.FunctionProto{
 	pushScript.Hash(): compile(pushSource), heartbeatScript.Hash(): compile(heartbeatSource),
+	bansScript.Hash():  compile(bansSource),
 	relayScript.Hash(): compile(headOfRelay + relayLua), toldScript.Hash(): compile(toldLua),
 	regionalScript.Hash(): compile(headOfRelay + regionalLua), regionScript.Hash(): compile("return redis.call('GET', KEYS[1]) or ''"),
 }

@@ -425,7 +425,9 @@ func (p *pair) hurries(ctx context.Context) {
 		}
 		calls.Go(func() {
 			defer func() { <-p.places }()
-			for _, b := range p.batches(names) {
+			counts, bans := splitBans(names)
+			p.sendBans(ctx, bans, false)
+			for _, b := range p.batches(counts) {
 				p.batch(ctx, b, true)
 			}
 		})
@@ -451,6 +453,8 @@ func (p *pair) pay(ctx context.Context, n int, waits bool) {
 func (p *pair) send(ctx context.Context, names []string) bool {
 	var calls sync.WaitGroup
 	var failed atomic.Bool
+	names, bans := splitBans(names)
+	failed.Store(!p.sendBans(ctx, bans, true))
 	for _, b := range p.batches(names) {
 		if failed.Load() || ctx.Err() != nil {
 			break

@@ -354,3 +354,44 @@ func TestOperateRegions(t *testing.T) {
 	cut(all, faultproxy.None)
 	await(http.StatusOK)
 }
+
+// A ban that begins in one region holds in the other one for as long, though the clocks differ, and
+// a reset ends it in both. One that began while the other region was cut off is told afterwards.
+func TestBansInRegions(t *testing.T) {
+	t.Parallel()
+	all, c := startRegions(t, 2, 2, 10*time.Millisecond, zones(
+		zone("z", "key {query}", "limit 20/"+far, "ban 1h after 10/1h"), zone("strict", "key {query}", "limit 20/"+far, "ban 1h after 10/1h", "sync_rate strict"),
+	)), client(t, 4)
+	here, there := all[0], all[1]
+	banned := func(r *realRegion, path string) {
+		t.Helper()
+		eventually(t, "it is banned in "+r.name, func() error {
+			out, _ := command(t, r.nodes[1], "explain", "http://"+r.nodes[1].Addr+path)
+			if get(t, r.nodes[1], path) != http.StatusTooManyRequests || !strings.Contains(out, "banned") {
+				return fmt.Errorf("%s", out)
+			}
+			return nil
+		})
+	}
+	for _, name := range []string{"z", "strict"} {
+		path := "/" + name + "?a"
+		c.Burst(t.Context(), here.nodes[:1], path, 60, nil)
+		banned(here, path)
+		banned(there, path)
+		done(t, there.nodes[0], "told to 1 of 1 regions", "reset "+name+" --all")
+		eventually(t, "the ban has ended in both", func() error {
+			for _, r := range all {
+				if got := get(t, r.nodes[0], path); got != http.StatusOK {
+					return fmt.Errorf("%s answers %d", r.name, got)
+				}
+			}
+			return nil
+		})
+	}
+	cut(all, faultproxy.Blackhole)
+	c.Burst(t.Context(), here.nodes[:1], "/z?b", 60, nil)
+	banned(here, "/z?b")
+	cut(all, faultproxy.Reset)
+	cut(all, faultproxy.None)
+	banned(there, "/z?b")
+}
