@@ -429,22 +429,54 @@ type page struct {
 	highest, last int64
 	names         []string
 	more          int64 // names after these
+	err           error
 }
 
 // told reads names that were told after a score. take removes them, sweep those that are gone.
-func (x *relay) told(ctx context.Context, key string, after int64, how string) (p page, err error) {
+func (x *relay) told(ctx context.Context, key string, after int64, how string) page {
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
-	reply, err := toldScript.Run(ctx, x.r.client, []string{key}, after, pageSize, how).Slice()
-	if err != nil {
-		return p, err
+	return parsePage(toldScript.Run(ctx, x.r.client, []string{key}, after, pageSize, how))
+}
+
+// toldInAll is told for each shard, in a Cluster by one pipeline for each of its masters.
+func (x *relay) toldInAll(ctx context.Context, key func(shard int) string, after [ShardCount]int64, how string) []page {
+	if !x.r.cluster {
+		return []page{x.told(ctx, key(0), after[0], how)}
 	}
+	ctx, cancel := CallContext(ctx, x.r.timeout)
+	defer cancel()
+	replies := make([]*redis.Cmd, ShardCount)
+	for _, eval := range []func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd{toldScript.EvalSha, toldScript.Eval} {
+		pipe := x.r.client.Pipeline()
+		for shard, reply := range replies {
+			if reply == nil || redis.HasErrorPrefix(reply.Err(), "NOSCRIPT") {
+				replies[shard] = eval(ctx, pipe, []string{key(shard)}, after[shard], pageSize, how)
+			}
+		}
+		if pipe.Len() > 0 {
+			_, _ = pipe.Exec(ctx) // each reply has its error
+		}
+	}
+	pages := make([]page, ShardCount)
+	for shard, reply := range replies {
+		pages[shard] = parsePage(reply)
+	}
+	return pages
+}
+
+func parsePage(cmd *redis.Cmd) (p page) {
+	reply, err := cmd.Slice()
+	if p.err = err; err != nil {
+		return p
+	}
+	p.err = ErrReply
 	if len(reply) != 4 {
-		return p, ErrReply
+		return p
 	}
 	names, ok := reply[2].([]any)
 	if !ok {
-		return p, ErrReply
+		return p
 	}
 	for _, name := range names {
 		p.names = append(p.names, fmt.Sprint(name))
@@ -453,18 +485,19 @@ func (x *relay) told(ctx context.Context, key string, after int64, how string) (
 	last, err2 := strconv.ParseFloat(fmt.Sprint(reply[1]), 64)
 	p.highest, p.last = int64(highest), int64(last)
 	p.more, _ = reply[3].(int64)
-	return p, errors.Join(err1, err2)
+	p.err = errors.Join(err1, err2)
+	return p
 }
 
 // hurry takes what should not wait, and reports whether there was something.
 func (x *relay) hurry(ctx context.Context) (some bool) {
-	for shard := range x.shards() {
-		for {
-			page, err := x.told(ctx, x.r.keys.Hurry(shard), 0, "take")
-			if err != nil || len(page.names) == 0 {
-				break // a hint that is lost goes with all that has changed
+	for more := true; more; {
+		more = false
+		for _, page := range x.toldInAll(ctx, x.r.keys.Hurry, [ShardCount]int64{}, "take") {
+			if page.err != nil || len(page.names) == 0 {
+				continue // a hint that is lost goes with all that has changed
 			}
-			some = true
+			some, more = true, more || page.more > 0
 			for _, p := range x.pairs {
 				p.hurry(page.names)
 			}
@@ -475,13 +508,9 @@ func (x *relay) hurry(ctx context.Context) (some bool) {
 
 // sweep drops the names of what is gone.
 func (x *relay) sweep(ctx context.Context) {
-	for shard := range x.shards() {
-		for after := int64(0); ; {
-			page, err := x.told(ctx, x.r.keys.Told(shard), after, "sweep")
-			if err != nil || len(page.names) < pageSize {
-				break
-			}
-			after = page.last
+	for shard, page := range x.toldInAll(ctx, x.r.keys.Told, [ShardCount]int64{}, "sweep") {
+		for page.err == nil && len(page.names) >= pageSize {
+			page = x.told(ctx, x.r.keys.Told(shard), page.last, "sweep")
 		}
 	}
 }

@@ -338,8 +338,11 @@ func (p *pair) checkLink() {
 // while ago. It reports whether all was answered.
 func (p *pair) pass(ctx context.Context) (ok bool) {
 	ok = true
-	for shard := range p.x.shards() {
-		ok = p.passShard(ctx, shard) && ok
+	p.mu.Lock()
+	after, turned := p.cursors, p.turned
+	p.mu.Unlock()
+	for shard, first := range p.x.toldInAll(ctx, p.x.r.keys.Told, after, "") {
+		ok = p.passShard(ctx, shard, first, after[shard], turned) && ok
 	}
 	p.mu.Lock()
 	clear(p.sent)
@@ -361,19 +364,17 @@ func (p *pair) pass(ctx context.Context) (ok bool) {
 	return false
 }
 
-func (p *pair) passShard(ctx context.Context, shard int) bool {
-	for ctx.Err() == nil {
-		p.mu.Lock()
-		after, turned := p.cursors[shard], p.turned
-		p.mu.Unlock()
-		page, err := p.x.told(ctx, p.x.r.keys.Told(shard), after, "")
-		if err != nil {
+// passShard is pass for one shard. page is the first one after a score, which was read when the
+// cursors had been set back so often.
+func (p *pair) passShard(ctx context.Context, shard int, page page, after int64, turned int) bool {
+	for ; ctx.Err() == nil; page = p.x.told(ctx, p.x.r.keys.Told(shard), after, "") {
+		if page.err != nil {
 			return false
 		}
 		p.wait(shard, page)
 		if page.highest < after { // it was lost, or all is gone
 			p.mu.Lock()
-			p.cursors[shard] = 0
+			p.cursors[shard], after, turned = 0, 0, p.turned
 			p.mu.Unlock()
 			if page.highest == 0 {
 				return true
@@ -390,6 +391,7 @@ func (p *pair) passShard(ctx context.Context, shard int) bool {
 		if p.turned == turned {
 			p.cursors[shard] = page.last
 		}
+		after, turned = p.cursors[shard], p.turned
 		p.waiting[shard] = page.more
 		p.mu.Unlock()
 		if len(page.names) < pageSize {

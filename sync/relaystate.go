@@ -84,11 +84,11 @@ func (p *pair) wait(shard int, todo page) {
 
 // count notes how much has to be told, without telling it.
 func (p *pair) count(ctx context.Context) {
-	for shard := range p.x.shards() {
-		p.mu.Lock()
-		after := p.cursors[shard]
-		p.mu.Unlock()
-		if todo, err := p.x.told(ctx, p.x.r.keys.Told(shard), after, ""); err == nil {
+	p.mu.Lock()
+	after := p.cursors
+	p.mu.Unlock()
+	for shard, todo := range p.x.toldInAll(ctx, p.x.r.keys.Told, after, "") {
+		if todo.err == nil {
 			p.wait(shard, todo)
 		}
 	}
