@@ -1,8 +1,13 @@
 package cluster_test
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"regexp"
+	"strconv"
+	"sync"
 	"testing"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
@@ -62,4 +67,67 @@ func differentCosts(t *testing.T, option string, estimate int) {
 			t.Errorf("%s: more than %d were admitted", algorithm, want)
 		}
 	}
+}
+
+// A request that costs more than is left, again and again on one node, tells the others of no more
+// requests than these are: nobody is denied there below the limit, and they sync no more often.
+func TestAHostileCostSpoilsNobodysShare(t *testing.T) {
+	t.Parallel()
+	const huge = 1 << 20
+	r := redistest.Start(t)
+	site := config(slowRedis(r)+"\nsync_rate 100ms", zones(keyedZone("lump", "lump", "limit 3000000/"+far, "algorithm fixed_window", "cost {http.request.uri.query.c}", "cost_default 1")))
+	c, all := start(t, 3, site), client(t, 8)
+	awaitFirstCycle(t, c.Nodes)
+	if got := all.Burst(t.Context(), c.Nodes[:1], "/lump?k=one&c=1000000", 2, nil).Status(http.StatusOK); got != 2 {
+		t.Fatalf("%d of 2 large requests were admitted", got)
+	}
+	others := func() float64 {
+		before := syncedKeys(t, c.Nodes[1]) + syncedKeys(t, c.Nodes[2])
+		tally := new(cluster.Tally)
+		all.Steady(t.Context(), c.Nodes[1:], "/lump?k=one&c=500", 100, 400, func(i int) int { return i % 2 }, tally)
+		if got := tally.Status(http.StatusOK); got != 400 {
+			t.Errorf("%d of 400 requests of other nodes were admitted", got)
+		}
+		return syncedKeys(t, c.Nodes[1]) + syncedKeys(t, c.Nodes[2]) - before
+	}
+	others() // and all nodes know the key
+	alone := others()
+	ctx, cancel := context.WithCancel(t.Context())
+	var hostile sync.WaitGroup
+	denied := new(cluster.Tally)
+	hostile.Go(func() {
+		all.Steady(ctx, c.Nodes[:1], fmt.Sprintf("/lump?k=one&c=%d", huge), 5, 0, func(int) int { return 0 }, denied)
+	})
+	beside := others()
+	cancel()
+	hostile.Wait()
+	if denied.Status(http.StatusTooManyRequests) < 5 || denied.Status(http.StatusOK) > 0 {
+		t.Errorf("the hostile requests were answered %+v", denied)
+	}
+	if beside > 1.5*alone+10 {
+		t.Errorf("the others sync %v keys beside a hostile cost, and %v without", beside, alone)
+	}
+}
+
+// syncedKeys is how many counts a node has synced.
+func syncedKeys(t *testing.T, n *cluster.Node) float64 {
+	t.Helper()
+	response, err := http.Get("http://" + n.Admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^caddy_rate_limit_synced_keys_total\{.*\} (\S+)$`).FindSubmatch(body)
+	if m == nil {
+		t.Fatalf("node %d has no such metric", n.Number)
+	}
+	synced, err := strconv.ParseFloat(string(m[1]), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return synced
 }
