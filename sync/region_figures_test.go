@@ -37,6 +37,9 @@ type regionRun struct {
 	quick      bool // it is run by default
 }
 
+// far is 100 ms there and back, whichever the regions.
+func far(int, int) time.Duration { return 50 * time.Millisecond }
+
 // regionSetup is regions with so many nodes each, and how long a message takes from one to another.
 type regionSetup struct {
 	regions, nodes int
@@ -44,7 +47,10 @@ type regionSetup struct {
 }
 
 var (
-	twoRegions = &regionSetup{2, 5, func(int, int) time.Duration { return 50 * time.Millisecond }}
+	// twoPairs and sixPairs are as those of go run ./cmd/demo -regions -figures.
+	twoPairs   = &regionSetup{2, 2, far}
+	sixPairs   = &regionSetup{6, 2, far}
+	twoRegions = &regionSetup{2, 5, far}
 	// sixRegions are two in Europe, two in North America and two in Asia.
 	sixRegions = &regionSetup{6, 3, func(a, b int) time.Duration {
 		trips := [3][3]time.Duration{{20, 90, 220}, {90, 65, 150}, {220, 150, 50}}
@@ -88,6 +94,9 @@ func regionRuns() (all []regionRun) {
 			regionRun{"cold at 50 a second", s, sim.Constant(50, 59*time.Second), 0, 100, true, 0, 0, true, false},
 			regionRun{"cold at 50 a second", s, sim.Constant(50, 59*time.Second), 0, 10, true, 0, 0, true, false},
 		)
+	}
+	for _, s := range []*regionSetup{twoPairs, sixPairs} {
+		all = append(all, regionRun{"cold at 2000 a second", s, sim.Constant(2000, 3*time.Second), 0, 2000, true, 1.12, 0, true, false})
 	}
 	return all
 }

@@ -6,6 +6,8 @@
 //	go run ./cmd/demo            for half a minute
 //	go run ./cmd/demo -regions   the same with three regions, one of which is cut off
 //	go run ./cmd/demo -figures   the tables of docs/internals/cluster.md
+//	go run ./cmd/demo -regions -figures
+//	                             floods of two and six regions
 //	go run ./cmd/demo -outage docs/reliability/outage.svg
 //	                             the picture of docs/reliability.md
 //	go run ./cmd/demo -for 20s -record docs/pictures/demo.svg
@@ -76,6 +78,9 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	program, err := cluster.Build(ctx, dir, cluster.Caddy)
 	if err != nil {
 		return err
+	}
+	if o.regions && o.figures {
+		return regionFigures(ctx, o, program, dir, out)
 	}
 	if o.regions {
 		return showRegions(ctx, o, program, dir, out)

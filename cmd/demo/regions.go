@@ -41,7 +41,13 @@ const regionsTemplate = `{
 }
 http://:{{.Port}} {
 	rate_limit {
-		zone demo {
+%s	}
+	respond "{{.Node}}"
+}
+`
+
+// shownZones are the limit that is shown, and one that counts the whole.
+var shownZones = fmt.Sprintf(`		zone demo {
 			limit %d/%s
 			algorithm fixed_window
 		}
@@ -49,10 +55,7 @@ http://:{{.Port}} {
 			limit 6000/30d
 			algorithm fixed_window
 		}
-	}
-	respond "{{.Node}}"
-}
-`
+`, limit, window)
 
 // A world is the regions, and the links between them.
 type world struct {
@@ -76,16 +79,16 @@ func (w *world) cut(f faultproxy.Fault) {
 	}
 }
 
-// startRegions starts a Redis and a server in each region.
-func startRegions(ctx context.Context, o options, program, dir string) (w *world, err error) {
+// startRegions starts a Redis in each region, and so many servers with these zones.
+func startRegions(ctx context.Context, o options, program, dir string, names []string, nodes int, zones string) (w *world, err error) {
 	w = &world{}
 	defer func() {
 		if err != nil {
 			w.end()
 		}
 	}()
-	stores := make([]store, len(regionNames))
-	for i, name := range regionNames {
+	stores := make([]store, len(names))
+	for i, name := range names {
 		of := filepath.Join(dir, name)
 		if err := os.Mkdir(of, 0o700); err != nil {
 			return w, err
@@ -102,12 +105,12 @@ func startRegions(ctx context.Context, o options, program, dir string) (w *world
 		w.close = append(w.close, func() { _ = client.Close() })
 		w.redis = append(w.redis, client)
 	}
-	for i, name := range regionNames {
+	for i, name := range names {
 		var list strings.Builder
-		for j, other := range regionNames {
+		for j, other := range names {
 			url := stores[j].url
 			if i != j {
-				if url, err = w.link(url, i == len(regionNames)-1 || j == len(regionNames)-1); err != nil {
+				if url, err = w.link(url, i == len(names)-1 || j == len(names)-1); err != nil {
 					return w, err
 				}
 			}
@@ -115,10 +118,10 @@ func startRegions(ctx context.Context, o options, program, dir string) (w *world
 		}
 		port := 0
 		if o.port != 0 {
-			port = o.port + i
+			port = o.port + i*nodes
 		}
 		c, err := cluster.Start(ctx, cluster.Options{
-			Program: program, Nodes: 1, Port: port, Caddyfile: fmt.Sprintf(regionsTemplate, name, &list, limit, window),
+			Program: program, Nodes: nodes, Port: port, Caddyfile: fmt.Sprintf(regionsTemplate, name, &list, zones),
 		})
 		if err != nil {
 			return w, err
@@ -146,7 +149,7 @@ func (w *world) link(url string, isCut bool) (string, error) {
 
 // showRegions runs the second act.
 func showRegions(ctx context.Context, o options, program, dir string, out io.Writer) error {
-	w, err := startRegions(ctx, o, program, dir)
+	w, err := startRegions(ctx, o, program, dir, regionNames, 1, shownZones)
 	if err != nil {
 		return err
 	}
@@ -232,9 +235,9 @@ func (w *world) line(ctx context.Context, since time.Duration, tally *cluster.Ta
 	fmt.Fprintf(s.out, "%s   %s %9d  %s\n", text, s.paint(style, fmt.Sprintf("%4d/%d", sum, limit)), tally.Denied(), s.paint(blue, bar(sum)))
 }
 
-// counted is how much the Redis of a region counts in all.
-func (w *world) counted(ctx context.Context, region int) (n int, err error) {
-	keys, err := w.redis[region].Keys(ctx, "*:whole:*").Result()
+// counted is how much the Redis of a region counts in a zone.
+func (w *world) counted(ctx context.Context, region int, zone string) (n int, err error) {
+	keys, err := w.redis[region].Keys(ctx, "*:"+zone+":*").Result()
 	for _, key := range keys {
 		sum, why := w.redis[region].HGet(ctx, key, "sum").Result()
 		if why != nil {
@@ -257,7 +260,7 @@ func (w *world) conclude(ctx context.Context, tally *cluster.Tally, out io.Write
 	for {
 		equal, text := true, ""
 		for i, name := range regionNames {
-			n, err := w.counted(ctx, i)
+			n, err := w.counted(ctx, i, "whole")
 			if err != nil {
 				return err
 			}
