@@ -57,8 +57,8 @@ type Handler struct {
 	// return together. Range: 0 to 1. Default: 0.
 	Jitter float64 `json:"jitter,omitempty"`
 
-	// LogKey shows keys in log lines about denials and in lists, beside their ids. A key may be
-	// personal data or a secret. Default: false.
+	// LogKey shows keys in log lines about denials, in lists and on the status page, beside their
+	// ids. A key may be personal data or a secret. Default: false.
 	LogKey bool `json:"log_key,omitempty"`
 
 	// SweepInterval is how often counters that no longer matter are dropped. Range: 1ms to ten
