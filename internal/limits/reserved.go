@@ -28,7 +28,11 @@ func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant,
 		seq, _ := g.Call()
 		for i := range limits {
 			l := &limits[i]
-			u.Note(l.Table, l.Enforced, seq, g.Asked()+int64(took[i].Reset), took[i].Top)
+			top := int64(0)
+			if z.Reserving&table.InParts != 0 {
+				top = took[i].Top
+			}
+			u.Note(l.Table, l.Enforced, seq, g.Asked()+int64(took[i].Reset), top)
 		}
 		units = append(units, u)
 	default:

@@ -221,8 +221,8 @@ func (g Grant) Asked() int64 { return g.asked }
 
 // Settle ends what a Take of rules that reserve has got: its request has cost m units. Those that
 // it has not used are refunded in the rules in which they still count; of a bucket top is that of
-// the Verdict. What it has cost beyond them is charged in all. Nobody waits for that: the key's
-// next call carries it.
+// the Verdict, or 0 where each request takes one unit, which is refunded as long as it counts. What
+// it has cost beyond them is charged in all. Nobody waits for that: the key's next call carries it.
 func (s *Limiter) Settle(g Grant, m int64, stands func(rule int) (top int64, counts bool)) {
 	f := g.ruleset.family
 	if g.unit == 0 || g.n == 0 || m == g.n && f != windows {
