@@ -16,7 +16,7 @@ import (
 const (
 	// UntrustedProxy is a proxy's header from an address that is not trusted. If that is your
 	// proxy, all clients behind it share one count: set trusted_proxies and trusted_proxies_strict.
-	// If it is a client that made the header up, its own address was used. See
+	// Else a client made the header up, and its own address was used. See
 	// docs/security.md#client-addresses-and-trusted-proxies.
 	UntrustedProxy = "TIDE001"
 	// TrustNotStrict is trusted_proxies without trusted_proxies_strict. Caddy takes the left-most
@@ -65,8 +65,8 @@ const (
 	// while Redis did not answer. Other nodes may admit `requests` more until the windows end.
 	NotSent = "TIDE015"
 	// NotSaved is counters or changes that were not saved. What persist names can't be written, or
-	// has not answered for 6 seconds; `error` says why. Until that is mended, the next process
-	// starts with empty counters.
+	// has not answered for 6 seconds; `error` says why. The next process may start with empty
+	// counters.
 	NotSaved = "TIDE016"
 	// NotRestored is saved counters that could not be read. What persist names is damaged, of
 	// another version, or from the future, so counting starts at zero. If it holds something else,
@@ -79,8 +79,8 @@ const (
 	// count. Write `key {client_ip}`, or `key all`.
 	NoBraces = "TIDE019"
 	// AddressIntended is a key of the older plugin that was meant for the client's address. Caddy
-	// doesn't know the placeholder, so the older plugin counted all clients together. Tide counts
-	// each address. Write `key {client_ip}`, or `key all` for one count.
+	// doesn't know the placeholder, so there all clients share one count. Tide counts each address.
+	// Write `key {client_ip}`, or `key all`.
 	AddressIntended = "TIDE020"
 	// ShareOfOneKey is a share of the keys where there is one key. The zone is enforced for all
 	// requests or for none. Write `enforce off`, or a key that tells clients apart. See
@@ -89,8 +89,8 @@ const (
 	// LimitValue is a request's limit that is no number. limit_default was used, as for all others
 	// like it. Look at what sets the placeholder; with log_key the line has its value.
 	LimitValue = "TIDE022"
-	// BeforeAuth is a key or limit of who the client is, before authentication. rate_limit runs
-	// before basic_auth. Put both into a route, or write `order rate_limit after basic_auth`. See
+	// BeforeAuth is a key or limit of who the client is, before authentication. Put both into a
+	// route, or write `order rate_limit after basic_auth`. See
 	// docs/configuration.md#order-of-directives.
 	BeforeAuth = "TIDE023"
 	// ClientsLimit is a limit that the client chooses. It comes from a header, a cookie or the URL.
@@ -134,9 +134,9 @@ const (
 	// strict_timeout, or a quarter of a sync_rate. Write what `write_strict_timeout` and
 	// `write_sync_rate` name, or use a nearer Redis.
 	FarRedis = "TIDE034"
-	// Backlog is strict zones that ask Redis for more than it can answer. Requests waited for a
-	// connection longer than strict_timeout and went by on_redis_loss. Raise pool_size or
-	// strict_timeout, or give zones that need not be exact an interval. See docs/sync-rate.md.
+	// Backlog is strict zones that ask Redis for more than it can answer. Requests waited longer
+	// than strict_timeout and went by on_redis_loss. Raise pool_size or strict_timeout, or give
+	// zones an interval. See docs/sync-rate.md.
 	Backlog = "TIDE035"
 	// SmallLimit is a limit that is small for as many nodes that sync at an interval. Each further
 	// node may admit one request before it hears of the others, up to `may_admit`. Write `sync_rate
