@@ -1,6 +1,7 @@
 package ratesync
 
 import (
+	"cmp"
 	"encoding/base64"
 	"flag"
 	"fmt"
@@ -25,9 +26,9 @@ var regionSchedules = flag.Int("region-schedules", 2, "random schedules of regio
 // request. The tables, the loops and the scripts are the real ones.
 func TestRegionsConverge(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, uint64){
-		"fixed_window": regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}),
-		"token_bucket": regionsOf[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 30, Burst: 1 << 30, Window: 24 * time.Hour}),
-		"reserved":     regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour, Reserves: true}),
+		"fixed_window": regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 0),
+		"token_bucket": regionsOf[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 30, Burst: 1 << 30, Window: 24 * time.Hour}, 0),
+		"reserved":     regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour, Reserves: true}, 0),
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(*regionSchedules) {
@@ -37,6 +38,14 @@ func TestRegionsConverge(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Six regions converge as two and three do: each tells five others.
+func TestSixRegionsConverge(t *testing.T) {
+	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}
+	for seed := range uint64((*regionSchedules + 1) / 2) {
+		synctest.Test(t, func(t *testing.T) { regionsOf[algorithms.WindowState](alg, 6)(t, seed) })
 	}
 }
 
@@ -63,9 +72,9 @@ type testRegion[S any] struct {
 	saved *saved
 }
 
-func regionsOf[S any](alg algorithms.Params) func(*testing.T, uint64) {
+func regionsOf[S any](alg algorithms.Params, regions int) func(*testing.T, uint64) {
 	return func(t *testing.T, seed uint64) {
-		w := newWorld[S](t, seed, alg, 2+int(seed%2))
+		w := newWorld[S](t, seed, alg, cmp.Or(regions, 2+int(seed%2)))
 		w.twins = seed%2 == 1
 		// Midday, so that no clock comes near the end of the day's epoch.
 		time.Sleep(12 * time.Hour)

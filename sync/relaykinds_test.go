@@ -46,31 +46,23 @@ func (c *counted) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-// A region may be a Cluster, watched by Sentinel, or reached by TLS: what each counts is told to
-// the others, also after a failover. In a Cluster the relay looks at all shards by one pipeline.
-func TestRegionsOfAllKinds(t *testing.T) {
-	cluster := redistest.StartCluster(t, 3)
-	sentinel := redistest.StartSentinel(t)
-	secure := redistest.Start(t, redistest.TLS(true))
-	counts := new(counted)
-	connect := map[string]func() redis.UniversalClient{
-		"cluster": func() redis.UniversalClient {
-			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs})
-		},
-		"sentinel": func() redis.UniversalClient {
-			return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: sentinel.Name, SentinelAddrs: []string{sentinel.Sentinel.Addr}})
-		},
-		"secure": func() redis.UniversalClient { return secure.Client() },
-	}
-	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 1000 * time.Hour}
-	nodes := map[string]*member[algorithms.WindowState]{}
+// kinds are regions of one node each, by their names.
+type kinds struct {
+	t     *testing.T
+	alg   algorithms.Params
+	nodes map[string]*member[algorithms.WindowState]
+	want  map[string]int64 // by key, what all have counted
+}
+
+func startKinds(t *testing.T, connect map[string]func() redis.UniversalClient, count *counted) *kinds {
+	k := &kinds{t: t, alg: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 1000 * time.Hour}, nodes: make(map[string]*member[algorithms.WindowState]), want: make(map[string]int64)}
 	for here := range connect {
 		client := connect[here]()
 		if here == "cluster" {
-			client.AddHook(counts)
+			client.AddHook(count)
 		}
-		m := &member[algorithms.WindowState]{table: tableOf[algorithms.WindowState](alg, 1000)}
-		m.source = NewSource(m.table, SpecOf("z", alg))
+		m := &member[algorithms.WindowState]{table: tableOf[algorithms.WindowState](k.alg, 1000)}
+		m.source = NewSource(m.table, SpecOf("z", k.alg))
 		m.rep = NewReplicator(client, "test", time.Second, clock.Now, zap.NewNop())
 		others := map[string]redis.UniversalClient{}
 		for there := range connect {
@@ -80,7 +72,10 @@ func TestRegionsOfAllKinds(t *testing.T) {
 		}
 		m.rep.Relay(Regions{Here: here, Others: others, Rate: 200 * time.Millisecond})
 		m.source.Tell(1)
-		m.table.Configure(table.SyncConfig{Params: alg, Rate: 100 * time.Millisecond, Early: true, Regions: 3, Wake: m.source.Wake, After: func(d time.Duration, f func()) { time.AfterFunc(d, f) }}, 1000)
+		m.table.Configure(table.SyncConfig{
+			Params: k.alg, Rate: 100 * time.Millisecond, Early: true, Regions: len(connect), Wake: m.source.Wake,
+			After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
+		}, 1000)
 		m.rep.Attach(m.source, 100*time.Millisecond)
 		t.Cleanup(func() {
 			m.source.Detach()
@@ -90,41 +85,136 @@ func TestRegionsOfAllKinds(t *testing.T) {
 				_ = other.Close()
 			}
 		})
-		nodes[here] = m
+		k.nodes[here] = m
 	}
-	want := map[string]int64{}
-	take := func(here string, n int) {
-		for k := range 20 { // of many shards
-			raw := fmt.Sprint("k", k)
-			if nodes[here].table.Take(alg.Compile(), keys.KeyOf([]byte(raw)), []byte(raw), clock.Now(), int64(n), 0).Allowed {
-				want[raw] += int64(n)
+	return k
+}
+
+// take counts in each region, for keys of many shards.
+func (k *kinds) take(n int) {
+	for _, m := range k.nodes {
+		for i := range 20 {
+			raw := fmt.Sprint("k", i)
+			if m.table.Take(k.alg.Compile(), keys.KeyOf([]byte(raw)), []byte(raw), clock.Now(), int64(n), 0).Allowed {
+				k.want[raw] += int64(n)
 			}
 		}
 	}
-	await := func(what string) {
-		t.Helper()
-		for here, m := range nodes {
-			redistest.Eventually(t, fmt.Sprintf("%s: all is known in %s", what, here), func() bool {
-				for raw, n := range want {
-					sum, _ := m.rep.client.HGet(t.Context(), string(m.rep.keys.Table(m.source.spec).appendEpoch(nil, keys.IDOf([]byte(raw)), clock.Now()/int64(alg.Window))), "sum").Result()
-					if first(sum) != n {
-						return false
-					}
+}
+
+func (k *kinds) hash(raw string) string {
+	return string(NewKeyspace("test").Table(SpecOf("z", k.alg)).appendEpoch(nil, keys.IDOf([]byte(raw)), clock.Now()/int64(k.alg.Window)))
+}
+
+// await waits until each region has what all have counted, except of the key without.
+func (k *kinds) await(what, without string) {
+	k.t.Helper()
+	for here, m := range k.nodes {
+		redistest.Eventually(k.t, fmt.Sprintf("%s: all is known in %s", what, here), func() bool {
+			for raw, n := range k.want {
+				if sum, _ := m.rep.client.HGet(k.t.Context(), k.hash(raw), "sum").Result(); raw != without && first(sum) != n {
+					return false
 				}
-				return true
-			})
-		}
+			}
+			return true
+		})
 	}
-	for here := range nodes {
-		take(here, 3)
-	}
-	await("at first")
+}
+
+// A region may be a Cluster, watched by Sentinel, or reached by TLS: what each counts is told to
+// the others, also after a failover. In a Cluster the relay looks at all shards by one pipeline.
+func TestRegionsOfAllKinds(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3)
+	sentinel := redistest.StartSentinel(t)
+	secure := redistest.Start(t, redistest.TLS(true))
+	count := new(counted)
+	k := startKinds(t, map[string]func() redis.UniversalClient{
+		"cluster": func() redis.UniversalClient {
+			return redis.NewClusterClient(&redis.ClusterOptions{Addrs: cluster.Addrs})
+		},
+		"sentinel": func() redis.UniversalClient {
+			return redis.NewFailoverClient(&redis.FailoverOptions{MasterName: sentinel.Name, SentinelAddrs: []string{sentinel.Sentinel.Addr}})
+		},
+		"secure": func() redis.UniversalClient { return secure.Client() },
+	}, count)
+	k.take(3)
+	k.await("at first", "")
 	sentinel.Failover()
-	for here := range nodes {
-		take(here, 2)
-	}
-	await("after a failover")
-	if alone, pipelines, piped := counts.alone.Load(), counts.pipelines.Load(), counts.piped.Load(); alone > 0 || piped != ShardCount*pipelines {
+	k.take(2)
+	k.await("after a failover", "")
+	if alone, pipelines, piped := count.alone.Load(), count.pipelines.Load(), count.piped.Load(); alone > 0 || piped != ShardCount*pipelines {
 		t.Errorf("the relay has looked %d times at one shard, and %d times at %d", alone, pipelines, piped)
+	}
+}
+
+// A key that another region rejects, as another program uses it, keeps nothing else from being
+// told. It is tried again, and told once it can be.
+func TestARejectedKeyHoldsNothingUp(t *testing.T) {
+	a, b := redistest.Start(t), redistest.Start(t)
+	k := startKinds(t, map[string]func() redis.UniversalClient{
+		"a": func() redis.UniversalClient { return a.Client() }, "b": func() redis.UniversalClient { return b.Client() },
+	}, nil)
+	k.take(1)
+	k.await("at first", "")
+	b.Do("DEL", k.hash("k7"))
+	b.Do("SET", k.hash("k7"), "of another program")
+	p := k.nodes["a"].rep.relay.pairs[0]
+	isRejected := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		_, rejected := p.rejected[k.hash("k7")]
+		return rejected
+	}
+	k.take(2)
+	k.await("beside a rejected key", "k7")
+	redistest.Eventually(t, "it is rejected", isRejected)
+	redistest.Eventually(t, "the cursor is at the end", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.cursors[0] == k.nodes["a"].rep.relay.told(t.Context(), p.x.r.keys.Told(0), 0, "").highest
+	})
+	b.Do("DEL", k.hash("k7"))
+	p.mu.Lock()
+	p.tried = time.Time{} // a minute is over
+	p.mu.Unlock()
+	redistest.Eventually(t, "it is told", func() bool {
+		total, _ := k.nodes["b"].rep.client.HGet(t.Context(), k.hash("k7"), "~a").Result()
+		return second(total) == 3
+	})
+}
+
+// A reading whose number a Redis doesn't know any more reads nothing and writes nothing: what was
+// read with it may be lost, and a lower total with a new number would free a limit elsewhere.
+func TestAReadingOfAForgetfulRedisIsNone(t *testing.T) {
+	r := redistest.Start(t)
+	client := r.Client()
+	defer client.Close()
+	r.Do("HSET", "h", "sum", "5 5")
+	read := func(above, known int64) string {
+		t.Helper()
+		text, err := regionalScript.Run(t.Context(), client, []string{"read", "told", "h"}, above, known, 0).Text()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	number := first(read(0, 0))
+	if next := first(read(0, number)); next <= number {
+		t.Errorf("a reading has the number %d after %d", next, number)
+	}
+	if far := first(read(number+1e12, number)); far <= number+1e12 {
+		t.Errorf("a reading has the number %d, want more than %.0f", far, float64(number)+1e12)
+	}
+	for _, value := range []string{"", fmt.Sprint(number - 1), "nonsense"} {
+		r.Do("DEL", "read")
+		if value != "" {
+			r.Do("SET", "read", value)
+		}
+		if got := read(0, number); got != "!" {
+			t.Errorf("with the number %q the reading is %q, want none", value, got)
+		}
+		if now, _ := client.Get(t.Context(), "read").Result(); now != value {
+			t.Errorf("the number %q was replaced by %q", value, now)
+		}
 	}
 }
