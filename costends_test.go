@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -383,5 +385,55 @@ func TestPersistedReservationsStaySpent(t *testing.T) {
 	}
 	if s.get("1.2.3.4"); left != "920" {
 		t.Errorf("%s are left, want 920: 40 of before stay spent", left)
+	}
+}
+
+// What is reset while a request is under way is forgiven: its settlement then neither refunds nor
+// charges.
+func TestAResetForgivesASettlementToo(t *testing.T) {
+	s := costEndings(t, "", cutBackend(t))
+	for _, path := range []string{"/held/30", "/held/500"} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = s.get(t.Context(), "HTTP/1.1", onPath(path))
+		}()
+		<-entered
+		for _, source := range costSources {
+			reset(t, fmt.Sprintf(`{"zone":"costs-%s","key":%q}`, source, path))
+		}
+		leave <- struct{}{}
+		<-done
+		s.settles(path, 0, 0, 0)
+	}
+}
+
+// A handler within that compresses hides figures of JSON, which then cost the default, and bytes
+// are those that left; one outside hides nothing. Nobody reads a body that is sent as a file, whose
+// bytes are counted all the same.
+func TestCostsBesideEncode(t *testing.T) {
+	dir := t.TempDir()
+	body := `{"usage":500}` + strings.Repeat(" ", 5000)
+	for i, c := range []struct {
+		site    string
+		smaller bool
+		json    int64
+	}{
+		{"rate_limit {\n" + costZones + "}\nencode gzip\n", true, 70}, {"encode gzip\nrate_limit {\n" + costZones + "}\n", false, 500},
+	} {
+		path := fmt.Sprintf("/usage-%d.json", i)
+		if err := os.WriteFile(filepath.Join(dir, path), []byte(body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := startCaddy(t, "", "route {\n"+c.site+"root "+dir+"\nfile_server\n}")
+		a, err := s.get(t.Context(), "HTTP/2.0", onPath(path), header("Accept-Encoding", "gzip"))
+		if err != nil || a.header.Get("Content-Encoding") != "gzip" {
+			t.Fatalf("%v, %v", a.header, err)
+		}
+		bytes := int64(len(body))
+		if c.smaller {
+			bytes = int64(len(a.body))
+		}
+		s.settles(path, 40, bytes, c.json)
 	}
 }
