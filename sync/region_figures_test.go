@@ -127,9 +127,11 @@ func (c regionRun) run(t *testing.T, seed uint64) (got, exact sim.Result) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world[algorithms.WindowState]{t: t, random: rand.New(rand.NewPCG(seed, 11)), alg: alg, own: make(map[string]int64)}
 		w.addRegions(seed, c.regions, c.way)
+		for _, r := range w.regions {
+			r.net.way = sc.Latency
+		}
 		for range c.nodes {
 			for _, r := range w.regions {
-				r.net.way = sc.Latency
 				w.join(r)
 			}
 		}

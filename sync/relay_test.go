@@ -60,6 +60,7 @@ type world[S any] struct {
 	twins   bool             // all nodes are the relay at once
 	apart   bool             // each node has a network of its own
 	divides bool             // each side takes its part
+	log     *zap.Logger      // nil for none
 }
 
 // testRegion is a store with its nodes, and a way to the store of each other region.
@@ -121,7 +122,7 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 	}
 	m := &member[S]{alg: w.alg, rate: time.Second, wire: &wire{net: net, store: r.store}, table: tableOf[S](w.alg, 1000)}
 	m.source = NewSource(m.table, Spec{Zone: "z", Kind: w.alg.Kind.Code(), Window: w.alg.Window, Buckets: 1, Live: w.alg.Compile().History})
-	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
+	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, cmp.Or(w.log, zap.NewNop()))
 	others := make(map[string]redis.UniversalClient)
 	for _, other := range w.regions {
 		if other != r {

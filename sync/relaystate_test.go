@@ -103,13 +103,14 @@ func TestClocksOfRegionsDiffer(t *testing.T) {
 		{time.Second, -700 * time.Millisecond, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := calmWorld(t, false)
 			core, log := observer.New(zap.WarnLevel)
+			w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: c.window}, 2)
+			w.log = zap.New(core)
 			here, there := w.regions[0], w.regions[1]
-			for _, m := range here.nodes {
-				m.rep.logger = zap.New(core)
-				m.source.spec.Window = c.window
+			for _, r := range w.regions {
+				w.join(r)
 			}
+			time.Sleep(time.Minute)
 			warned := func() int {
 				n := 0
 				for _, e := range log.FilterMessageSnippet("clocks").All() {
