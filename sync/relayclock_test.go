@@ -1,0 +1,64 @@
+package ratesync
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
+
+// Clocks of two regions that are 31 s apart lose nothing, deny nobody that has room, and part no
+// region from the other: messages are numbered by the clock of who reads.
+func TestClocksOfRegionsAreApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		w.names = w.names[:1]
+		here, there := w.regions[0], w.regions[1]
+		there.store.step(31 * time.Second)
+		raw := []byte(w.names[0])
+		for range 20 {
+			for _, r := range w.regions {
+				if d := r.nodes[0].table.Take(w.alg.Compile(), keys.KeyOf(raw), raw, wallClock(), 1, 0); !d.Allowed {
+					t.Error("a request is denied")
+				}
+				id := keys.IDOf(raw)
+				w.own[string(id[:])]++
+			}
+			time.Sleep(time.Second)
+		}
+		time.Sleep(10 * time.Second)
+		w.compare()
+		if a, b := told(here, there), told(there, here); a != 20 || b != 20 {
+			t.Errorf("the regions have told each other of %d and %d, want 20", a, b)
+		}
+		w.close()
+	})
+}
+
+// Many keys below the threshold cost no message between regions, and leave no name in
+// told.
+func TestManyKeysBelowTheThreshold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		here := w.regions[0]
+		for _, m := range here.nodes {
+			m.source.Tell(3)
+		}
+		before := w.messages()
+		for i := range 900 {
+			raw := []byte{byte(i), byte(i >> 8), 'k'}
+			here.nodes[0].table.Take(w.alg.Compile(), keys.KeyOf(raw), raw, wallClock(), 2, 0)
+		}
+		time.Sleep(time.Minute)
+		here.store.mu.Lock()
+		if counts, names := len(here.store.counting()), len(here.store.sets["test:2:{0}:told"]); counts != 900 || names != 0 {
+			t.Errorf("%d keys are counted, %d told, want 900 and none", counts, names)
+		}
+		here.store.mu.Unlock()
+		if n := w.messages() - before; n != 0 {
+			t.Errorf("%d messages for keys below the threshold", n)
+		}
+		w.close()
+	})
+}
