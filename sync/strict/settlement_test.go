@@ -296,3 +296,55 @@ func TestAReplayKnowsNoPlaceInTheBucket(t *testing.T) {
 		pay(t, b, "twice", id(1), 20, rule)
 	}
 }
+
+// While requests run, Redis' clock steps by an hour, or Redis forgets all. After a step what was
+// taken is refunded where it stands, and what was more is charged now: the sum is what was used.
+// Of what Redis has forgotten nothing is refunded, and what was more is charged.
+func TestSettlementsOverStepsAndLosses(t *testing.T) {
+	server := redistest.Start(t)
+	v := newVirtualOn(t, server)
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA} {
+		for what, change := range map[string]func(){
+			"ahead": func() { v.set(v.now + int64(time.Hour/time.Microsecond)) },
+			"back":  func() { v.set(v.now - int64(time.Hour/time.Microsecond)) },
+			"lost": func() {
+				server.Do("FLUSHALL")
+				v.set(v.now)
+			},
+		} {
+			rule := Rule{Kind: kind, Limit: 1000, Window: 1000 * time.Hour, Reserves: true}
+			zone := fmt.Sprint("faulty ", kind, what)
+			v.use(zone, rule)
+			var open []settling
+			used, charged, reserved := int64(0), int64(0), int64(0)
+			for i := range int64(8) {
+				g, said := pay(t, v.Limiter, zone, id(1), 10, rule)
+				open = append(open, settling{v.Limiter, g, said[0].Top, v.now, 10, 4 * i})
+				used, charged, reserved = used+4*i, charged+max(0, 4*i-10), reserved+max(10, 4*i)
+			}
+			change()
+			for i := range open {
+				open[i].settle()
+			}
+			v.settled(zone)
+			got := usedNow(t, v, zone, rule)
+			low, high := used, used
+			if what == "lost" {
+				low, high = charged, charged
+			}
+			if kind.Draining() { // which refunds no more than stands, and drains one in an hour
+				low, high = min(low-2, used-2), max(high, reserved)
+			}
+			if got < low || got > high {
+				t.Errorf("%s, %s: %d are held, want %d to %d", kind, what, got, low, high)
+			}
+		}
+	}
+}
+
+// usedNow is what is used of a limit by the virtual time.
+func usedNow(t *testing.T, v *virtual, zone string, rule Rule) int64 {
+	t.Helper()
+	_, said := pay(t, v.Limiter, zone, id(1), 0, rule)
+	return rule.Limit - said[0].Decision.Remaining
+}
