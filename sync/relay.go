@@ -67,6 +67,7 @@ type Regions struct {
 //	relay.go      the lease, and what has to be known of this region's Redis
 //	relaypair.go  the way to one other region: how far it has been told
 //	relayban.go   bans
+//	relaystate.go how the other regions stand, for all nodes of this one
 //	regional.go   what a reading has, and the push of it
 type relay struct {
 	Regions

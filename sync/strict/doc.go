@@ -13,6 +13,7 @@
 //	ban.go         a call looks at the ban of its key first
 //	reset.go       what is forgiven: which keys a call goes by
 //	look.go        what a request would get, with nothing written
+//	told.go        what windows admit is told to other regions
 //	rule.go        a zone's limits as scripts have them, and its queues by key
 //
 // A call runs head.lua, the file of its family, and tail.lua; a charge ends with charge_tail.lua.
