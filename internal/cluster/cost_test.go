@@ -53,7 +53,7 @@ func differentCosts(t *testing.T, option string, estimate int) {
 		if got := tally.Status(http.StatusTooManyRequests); got > 0 {
 			t.Errorf("%s: %d of 90 requests were denied at half the limit", algorithm, got)
 		}
-		awaitKnown(t, c.Nodes, algorithm, 60*cost+30)
+		awaitTotal(t, r, algorithm, 60*cost+30)
 		// What a node expects of the others may deny for a moment.
 		admitted, want := 0, (limit-60*cost-30-estimate*cost)/cost+1
 		ask := func() int {
@@ -63,6 +63,7 @@ func differentCosts(t *testing.T, option string, estimate int) {
 			admitted += ask()
 			return admitted == want
 		})
+		awaitTotal(t, r, algorithm, 60*cost+30+want*cost) // by which the node has heard of the others
 		if ask() > 0 {
 			t.Errorf("%s: more than %d were admitted", algorithm, want)
 		}
