@@ -63,7 +63,7 @@ func differentCosts(t *testing.T, option string, estimate int) {
 			admitted += ask()
 			return admitted == want
 		})
-		awaitTotal(t, r, algorithm, 60*cost+30+want*cost) // by which the node has heard of the others
+		awaitTotal(t, r, algorithm, 60*cost+30+want*cost) // then the node has heard of the others
 		if ask() > 0 {
 			t.Errorf("%s: more than %d were admitted", algorithm, want)
 		}

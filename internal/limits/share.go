@@ -51,9 +51,12 @@ func (s *Shares) of(limits []Limit, share share) []Limit {
 // goBySide leaves the limits of a request what the side of this region takes of them: all, where no
 // region is lost.
 func (p *part) goBySide() {
-	if !p.Regions {
-		return
+	if p.Regions {
+		p.takeSide()
 	}
+}
+
+func (p *part) takeSide() {
 	if heard, of := p.Redis.Replicator.Side(); heard < of {
 		p.limits = p.share(p.limits, share{heard, of, 1}, &p.sides)
 		p.lowerEstimate()
