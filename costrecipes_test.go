@@ -102,7 +102,7 @@ var serviceAnswers = map[string][]serviceAnswer{
 			`response.completed|{"type":"response.completed","response":{"id":"resp_67","object":"response","status":"completed","usage":{"input_tokens":37,"output_tokens":11,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":48}}}`), costs: 48, left: dearest, read: 48},
 	},
 	"Anthropic": {
-		{path: "/v1/messages", contentType: "application/json", body: `{"id":"msg_01","type":"message","role":"assistant","model":"claude-sonnet-4-5","content":[{"type":"text","text":"Hi! My name is Claude."}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":2095,"output_tokens":503,"cache_creation_input_tokens":40,"cache_read_input_tokens":7}}`, costs: 2095 + 503 + 40 + 7, left: dearest},
+		{path: "/v1/messages", contentType: "application/json", body: `{"id":"msg_01","type":"message","role":"assistant","model":"claude-sonnet-4-5","content":[{"type":"text","text":"Good day."}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":2095,"output_tokens":503,"cache_creation_input_tokens":40,"cache_read_input_tokens":7}}`, costs: 2095 + 503 + 40 + 7, left: dearest},
 		{path: "/v1/messages/stream", contentType: events, body: stream(
 			`message_start|{"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","content":[],"model":"claude-opus-4-1","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":25,"cache_creation_input_tokens":30,"cache_read_input_tokens":600,"output_tokens":1}}}`,
 			`content_block_start|{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`, `ping|{"type":"ping"}`,
