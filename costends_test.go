@@ -217,7 +217,7 @@ func everyHardEndOfACost(t *testing.T, s *served) {
 }
 
 // A reload in the middle of responses changes nothing: they settle in the counters that go on. Of a
-// zone that is removed meanwhile there are none, and one that comes back begins anew.
+// zone that is removed meanwhile there are none, and one that comes back begins at nothing.
 func TestCostsOverReloads(t *testing.T) {
 	s := costEndings(t, "", cutBackend(t))
 	ask := func() {

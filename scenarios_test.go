@@ -57,7 +57,7 @@ const scenarioFile = "testdata/scenarios.txt"
 // A change of the code that is to change nothing leaves all as it is: go test -run
 // '^TestScenarios$' . -scenarios 4500 compares all that the file has. Where one differs,
 // -scenario-trace and its seed print what it does, before the change and after it, for diff. Where
-// that is meant, -scenarios 4500 -scenarios-write writes the file anew.
+// that is meant, -scenarios 4500 -scenarios-write writes the file again.
 //
 // Without -scenarios it is skipped: on a busy machine a few scenarios don't do the same each time.
 func TestScenarios(t *testing.T) {

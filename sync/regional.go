@@ -113,7 +113,7 @@ func (p *pair) batches(names []string) (batches [][]hashName) {
 
 // batch reads hashes and tells the other region of them, and reports whether it has answered. What
 // was told meanwhile by another relay, with a higher number, is read and told once more.
-func (p *pair) batch(ctx context.Context, hashes []hashName, hurried bool) bool {
+func (p *pair) batch(ctx context.Context, hashes []hashName, urgent bool) bool {
 	for range 3 {
 		turned := p.turns()
 		number, messages, err := p.readBatch(ctx, hashes)
@@ -121,19 +121,19 @@ func (p *pair) batch(ctx context.Context, hashes []hashName, hurried bool) bool 
 			return false
 		}
 		doubt := p.x.inDoubt() // asked for after the reading, which notices a loss
-		if !hurried && !doubt {
+		if !urgent && !doubt {
 			messages = slices.DeleteFunc(messages, func(m regional) bool { return p.isSent(&m) })
 		}
 		if len(messages) == 0 {
 			return true
 		}
-		p.pay(ctx, len(messages), !hurried)
+		p.pay(ctx, len(messages), !urgent)
 		if doubt {
 			if messages, err = p.higher(ctx, number, messages); err != nil || len(messages) == 0 {
 				return err == nil
 			}
 		}
-		again, err := p.push(ctx, number, messages, turned, hurried)
+		again, err := p.push(ctx, number, messages, turned, urgent)
 		if err != nil {
 			return false
 		}
@@ -271,7 +271,7 @@ type regionalAnswer struct {
 
 // push tells the other region of messages, which were read when the cursors had been set back so
 // often. It reports whether some have to be read once more.
-func (p *pair) push(ctx context.Context, number int64, messages []regional, turned int, hurried bool) (again bool, err error) {
+func (p *pair) push(ctx context.Context, number int64, messages []regional, turned int, urgent bool) (again bool, err error) {
 	answers, err := p.call(ctx, number, messages)
 	if err != nil {
 		return false, err
@@ -286,7 +286,7 @@ func (p *pair) push(ctx context.Context, number int64, messages []regional, turn
 		case m.ask:
 		case a.number >= number:
 			highest = max(highest, a.number)
-		case hurried && turned == p.turned: // else it may be lost by now
+		case urgent && turned == p.turned: // else it may be lost by now
 			p.sent[m.name] = m.counts()
 		}
 	}

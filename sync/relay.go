@@ -141,7 +141,7 @@ var errLost = errors.New("redis has forgotten what it knew")
 func (x *relay) run(ctx context.Context) {
 	defer x.end()
 	x.answered = time.Now()
-	var beat, hurried, swept time.Time
+	var beat, urgent, swept time.Time
 	for ctx.Err() == nil {
 		now := time.Now()
 		if rate := x.beatRate(); now.Sub(beat) >= rate {
@@ -152,9 +152,9 @@ func (x *relay) run(ctx context.Context) {
 		if x.holds {
 			wait = calmRate
 			if x.hurry(ctx) {
-				hurried = now
+				urgent = now
 			}
-			if now.Sub(hurried) < time.Second {
+			if now.Sub(urgent) < time.Second {
 				wait = hurryRate
 			}
 			if now.Sub(swept) >= sweepRate {

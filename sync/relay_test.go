@@ -316,7 +316,7 @@ func TestNoTotalFallsAfterALoss(t *testing.T) {
 			away := here.nodes[1].wire.net
 			away.become(&away.lost, 1)
 			here.store.forget(0, true)
-			w.takeOf(here.nodes[2], []byte(w.names[0]), 1) // the key is new to it, and so hurried
+			w.takeOf(here.nodes[2], []byte(w.names[0]), 1) // the key is new to it, and so urgent
 			highest := int64(70)
 			for i := range 600 {
 				if time.Sleep(100 * time.Millisecond); i == 100 {

@@ -56,8 +56,8 @@ type pair struct {
 	// often they were set back.
 	cursors [ShardCount]int64
 	turned  int
-	hurried map[string]struct{}
-	// sent is what was confirmed of what was hurried since the last pass, rejected what the other
+	urgent  map[string]struct{}
+	// sent is what was confirmed of what was urgent since the last pass, rejected what the other
 	// region rejects.
 	sent     map[string]string
 	rejected map[string]struct{}
@@ -86,7 +86,7 @@ func newPair(x *relay, name string, client redis.UniversalClient) *pair {
 	return &pair{
 		x: x, name: name, client: client, keys: x.r.keys.in(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls),
 		record: x.r.record.Elsewhere(client, x.r.keys.Control()), due: NewWaker(), woken: NewWaker(),
-		hurried: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{},
+		urgent: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{},
 	}
 }
 
@@ -150,7 +150,7 @@ func (p *pair) rewind(by int64) {
 func (p *pair) hurry(names []string) {
 	p.mu.Lock()
 	for _, name := range names {
-		p.hurried[name] = struct{}{}
+		p.urgent[name] = struct{}{}
 	}
 	p.mu.Unlock()
 	p.woken.Wake()
@@ -417,8 +417,8 @@ func (p *pair) hurries(ctx context.Context) {
 		case p.places <- struct{}{}: // more that comes meanwhile goes along
 		}
 		p.mu.Lock()
-		names := slices.Collect(maps.Keys(p.hurried))
-		clear(p.hurried)
+		names := slices.Collect(maps.Keys(p.urgent))
+		clear(p.urgent)
 		late := time.Until(p.paid) > time.Second
 		p.mu.Unlock()
 		if len(names) == 0 || late || !p.ready.Load() {

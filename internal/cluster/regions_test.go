@@ -144,11 +144,11 @@ func TestRelayIsKilledBeforeItTells(t *testing.T) {
 	all, c := startRegions(t, 2, 1, 0, zones(zone("z", "key all", "limit 1000/"+far))), client(t, 4)
 	here := all[0]
 	relay := here.nodes[0]
-	heir := start(t, 1, here.text).Nodes
+	next := start(t, 1, here.text).Nodes
 	admit(t, c, here.nodes, "z", 10)
 	awaitEqual(t, all, "z", 10)
 	cut(all, faultproxy.Blackhole)
-	admit(t, c, heir, "z", 15)
+	admit(t, c, next, "z", 15)
 	awaitTotal(t, here.redis, "z", 25)
 	relay.Kill()
 	cut(all, faultproxy.Reset)

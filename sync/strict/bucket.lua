@@ -87,7 +87,7 @@ function fill(r, n, at)
   if r.whole >= r.size then r.whole, r.rest = r.size, 0 end
 end
 
-function owe(r, n)
+function debit(r, n)
   advance(r, now)
   local used = r.whole
   if r.rest > 0 then used = used + 1 end

@@ -27,7 +27,7 @@ const (
 	refund  op = 1 // refunds what was admitted
 	penalty op = 2 // charges a request that was denied, until the bucket is full
 	settled op = 3 // notes that what was reserved in a window stays spent
-	owed    op = 4 // charges what a response has cost beyond what was reserved, whenever it arrives
+	charged op = 4 // charges what a response has cost beyond what was reserved, whenever it arrives
 	unspent op = 5 // refunds what was reserved in a bucket, as far as it has not drained
 )
 
@@ -44,19 +44,19 @@ const (
 // corrections are those of one rule of one key. They are combined as they are added, so that their
 // number goes by the rule and not by the requests: a window has two for each live epoch, a bucket
 // one refund and one penalty, a log one penalty for each sixteenth of the window and refunds of no
-// more than it admitted. All have one for what is owed. A bucket has one more for each request that
-// has cost less than it had reserved.
+// more than it admitted. All have one charge. A bucket has one more for each request that has cost
+// less than it had reserved.
 type corrections []correction
 
 // add combines a correction with those of a rule. now is the latest known instant of Redis' clock:
 // what has left the window by then is dropped.
 func (c corrections) add(r Rule, now int64, new correction) corrections {
 	f := familyOf(r.Kind)
-	left := func(one correction) bool { return one.op != owed && f.hasLeft(r, one.at, now) }
+	left := func(one correction) bool { return one.op != charged && f.hasLeft(r, one.at, now) }
 	if left(new) {
 		return c
 	}
-	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op && (new.op == owed || f.combine(r, old, new)) })
+	i := slices.IndexFunc(c, func(old correction) bool { return old.op == new.op && (new.op == charged || f.combine(r, old, new)) })
 	if i < 0 {
 		c = append(slices.DeleteFunc(c, left), new)
 	} else {
@@ -84,7 +84,7 @@ func inOneSlot(r Rule, old, new correction) bool {
 	return old.at/slot == new.at/slot
 }
 
-// cap leaves the latest limit units of penalty, and as many that are owed.
+// cap leaves the latest limit units of penalty, and a charge of as many.
 func (c corrections) cap(limit int64) corrections {
 	limit = max(0, limit)
 	over := -limit
@@ -92,7 +92,7 @@ func (c corrections) cap(limit int64) corrections {
 		switch one.op {
 		case penalty:
 			over = saturate.Add(over, one.n)
-		case owed:
+		case charged:
 			c[i].n = min(one.n, limit)
 		}
 	}
@@ -114,10 +114,10 @@ func (c corrections) cap(limit int64) corrections {
 func cutAll(c corrections) (now, later corrections) { return c, nil }
 
 // cutBucket takes out all, penalties first: they came before the refunds that follow from the same
-// denial. What is owed comes last, as a full bucket takes no more of it. Of many refunds of what
+// denial. A charge comes last, as a full bucket takes no more of it. Of many refunds of what
 // was reserved the rest waits for the next call.
 func cutBucket(c corrections) (now, later corrections) {
-	order := map[op]int{penalty: 0, refund: 1, unspent: 2, owed: 3}
+	order := map[op]int{penalty: 0, refund: 1, unspent: 2, charged: 3}
 	slices.SortStableFunc(c, func(a, b correction) int { return cmp.Or(order[a.op]-order[b.op], cmp.Compare(a.at, b.at)) })
 	if len(c) <= maxUnspent {
 		return c, nil

@@ -81,4 +81,4 @@ local now = clock[1] * 1000000 + clock[2]
 first, reset, ends, forgiven = tonumber(first), tonumber(reset) or 0, tonumber(ends) or 0, tonumber(forgiven) or 0
 if ends <= now then reset = 0 end
 local told, asked, runs, replayed
-local open, bring, room, spend, give, fill, settle, owe, unspend, foresee, close, report, rules
+local open, bring, room, spend, give, fill, settle, debit, unspend, foresee, close, report, rules

@@ -234,7 +234,7 @@ func (s *Limiter) Settle(g Grant, m int64, stands func(rule int) (top int64, cou
 			q.correct(correction{op: settled, n: used, at: g.at}, inAll)
 		}
 		if m > g.n {
-			q.correct(correction{op: owed, n: m - g.n, at: g.at}, inAll)
+			q.correct(correction{op: charged, n: m - g.n, at: g.at}, inAll)
 		}
 		for i := range g.rules {
 			top, counts := stands(i)

@@ -82,7 +82,7 @@ function fill(r, n, at)
 end
 
 -- What leaves for it, as more than twice the limit would stand, would leave before the rest does.
-function owe(r, n)
+function debit(r, n)
   n = math.min(n, r.limit)
   if n <= 0 then return end
   add(r, n, now, first, filled - 1, -1)

@@ -26,7 +26,7 @@ local function correct(r)
     elseif op == '3' then
       settle(r, n, a)
     elseif op == '4' then
-      owe(r, n)
+      debit(r, n)
     elseif op == '5' then
       unspend(r, n, b)
     else

@@ -86,7 +86,7 @@ end
 
 local most = exact / 2 -- what sums of nodes can still be added to
 
-function owe(r, n)
+function debit(r, n)
   n = math.max(0, math.min(n, most - r[0].total))
   add(r[0], n, 0, n)
 end
