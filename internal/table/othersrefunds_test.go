@@ -15,11 +15,11 @@ func TestRefundsOfOthersShortenOnesOwnReservations(t *testing.T) {
 		for _, c := range []struct {
 			refunded, seconds, back int64
 		}{
-			{0, 0, 50}, {0, 50, 50}, {0, 51, 49}, {0, 99, 1}, {0, 100, 0}, // from 50 s on
+			{0, 0, 50}, {0, 50, 50}, {0, 51, 49}, {0, 99, 1}, {0, 100, 0}, // from 50 on
 			{50, 0, 50}, {50, 1, 49}, {50, 49, 1}, {50, 50, 0}, {50, 60, 0}, // at once
-			{30, 20, 50}, {30, 21, 49}, {30, 69, 1}, {30, 70, 0}, {30, 90, 0}, // from 20 s on
+			{30, 20, 50}, {30, 21, 49}, {30, 69, 1}, {30, 70, 0}, {30, 90, 0}, // from 20 on
 		} {
-			p := algorithms.Params{Kind: kind, Limit: 60, Window: time.Minute, Burst: 200} // one a second
+			p := algorithms.Params{Kind: kind, Limit: 60, Window: time.Minute, Burst: 200}
 			a := costedOf[algorithms.BucketState](p, 1)
 			p.Reserves = true
 			a.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
