@@ -193,7 +193,7 @@ func (z *Zone) settings(inherited config.SyncRate, g globals) (s config.Settings
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. Each step runs, also where one before it has failed.
-	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g), z.counting(&s), z.responses(&s), z.costs(&s, &found), z.responseCosts(&s, &found), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), z.exactPath(&found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g, &found), z.counting(&s), z.responses(&s), z.costs(&s, &found), z.responseCosts(&s, &found), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), z.exactPath(&found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return config.Settings{}, nil, err
 	}
@@ -430,22 +430,26 @@ func (z *Zone) legacyKey(s *config.Settings) (found []warning.Warning) {
 }
 
 // sync sets how often counts are synced.
-func (z *Zone) sync(s *config.Settings, inherited config.SyncRate, g globals) error {
+func (z *Zone) sync(s *config.Settings, inherited config.SyncRate, g globals, found *[]warning.Warning) error {
 	s.SyncRate = max(or(z.SyncRate, inherited), config.Local)
 	if s.SyncRate >= 0 && g.redisEmpty {
 		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.SyncRate)
 	}
-	return cmp.Or(checkSyncRate(z.SyncRate, g.hasRedis), z.regions(s, g))
+	return cmp.Or(checkSyncRate(z.SyncRate, g.hasRedis), z.regions(s, g, found))
 }
 
 // regions sets whether the zone counts over all regions.
-func (z *Zone) regions(s *config.Settings, g globals) error {
+func (z *Zone) regions(s *config.Settings, g globals, found *[]warning.Warning) error {
 	if or(z.Regions, false) && !g.hasRegions {
 		return wrongf("regions", "there is one region only; write the regions into the global option rate_limit, as `regions { … }`, or remove it here")
 	}
 	s.Regions = g.hasRegions && s.SyncRate >= 0 && or(z.Regions, true)
 	if s.Regions && s.SyncRate == config.Strict && len(s.Limits) > 0 && !s.Kind.Windowed() {
 		return wrongf("regions", "with sync_rate strict only windows count over regions; write `algorithm sliding_window`, `regions off` for a limit in each region, or an interval, like `sync_rate 1s`")
+	}
+	if s.Regions && s.Concurrent > 0 {
+		*found = append(*found, warning.Warning{Code: warning.ConcurrentByRegion, Text: fmt.Sprintf(
+			"concurrent counts each region for itself, so a client may run %d requests at once in each; write its part for a region, in a zone of its own with `regions off`", s.Concurrent)})
 	}
 	return nil
 }

@@ -164,10 +164,13 @@ const (
 	// RegionWithoutTLS is another region's Redis without TLS. Write rediss://, or tls_enabled. See
 	// docs/regions.md#security.
 	RegionWithoutTLS = "TIDE043"
+	// ConcurrentByRegion is `concurrent` in a zone that counts over regions. Each region counts for
+	// itself: write its part in a zone of its own with `regions off`. See docs/regions.md.
+	ConcurrentByRegion = "TIDE044"
 )
 
 // newest is the last code.
-const newest = RegionWithoutTLS
+const newest = ConcurrentByRegion
 
 // trouble are the codes that tell of something that is broken while the server runs.
 var trouble = []string{SyncFails, ForeignKey, CountsLost, NotSent, NotSaved, NotRestored, Backlog, WrongRegion, RegionLost, ClocksApart}
