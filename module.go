@@ -53,12 +53,12 @@ type Handler struct {
 	// several of them, or "off". Default: draft.
 	Headers []string `json:"headers,omitempty"`
 
-	// Jitter lengthens Retry-After at random by up to this share, so that denied clients don't
-	// return together. Range: 0 to 1. Default: 0.
+	// Jitter lengthens Retry-After at random by up to this share, so that clients don't return
+	// together. Range: 0 to 1. Default: 0.
 	Jitter float64 `json:"jitter,omitempty"`
 
-	// LogKey shows keys in log lines about denials, in lists and on the status page, beside their
-	// ids. A key may be personal data or a secret. Default: false.
+	// LogKey shows keys beside their ids in log lines, lists and on the status page. A key may be
+	// personal data or a secret. Default: false.
 	LogKey bool `json:"log_key,omitempty"`
 
 	// SweepInterval is how often counters that no longer matter are dropped. Range: 1ms to ten
@@ -68,8 +68,8 @@ type Handler struct {
 	// DisableMetrics leaves this handler's decisions out of the metrics. Default: false.
 	DisableMetrics bool `json:"disable_metrics,omitempty"`
 
-	// DisablePlaceholders leaves {http.rate_limit.*} unset for admitted requests, which saves an
-	// allocation where headers are off. Default: false.
+	// DisablePlaceholders leaves {http.rate_limit.*} unset for admitted requests: one allocation
+	// less where headers are off. Default: false.
 	DisablePlaceholders bool `json:"disable_placeholders,omitempty"`
 
 	// Distributed is the older plugin's block: the smaller interval becomes the sync_rate of this
@@ -109,8 +109,7 @@ type Zone struct {
 	// all.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
-	// ExceptRaw selects requests that the zone leaves alone: they are not counted and get none of
-	// its headers. Default: none.
+	// ExceptRaw selects requests that the zone neither counts nor adds headers to. Default: none.
 	ExceptRaw caddyhttp.RawMatcherSets `json:"except,omitempty" caddy:"namespace=http.matchers"`
 
 	// Key groups requests: those with the same key share one count. It may hold placeholders.
@@ -122,7 +121,7 @@ type Zone struct {
 	// or bandwidth.
 	Limits []Limit `json:"limits,omitempty"`
 
-	// Concurrent is how many requests of a key may run at once, until their handler has returned or
+	// Concurrent is how many requests of a key may run at once, until their handler returns or
 	// their upgraded connection ends. Range: 1 to 1000000000. Default: any number.
 	Concurrent *int64 `json:"concurrent,omitempty"`
 
@@ -130,7 +129,7 @@ type Zone struct {
 	// ten years. Default: none.
 	Window caddy.Duration `json:"window,omitempty"`
 
-	// MaxEvents is the number of requests in window; 0 denies all. The zone is then a sliding_log,
+	// MaxEvents is the number of requests in window; 0 denies all. The zone is a sliding_log,
 	// unless algorithm is given. Range: 0 or more. Default: none.
 	MaxEvents *int64 `json:"max_events,omitempty"`
 
@@ -153,8 +152,7 @@ type Zone struct {
 
 	// SyncRate is how often counts are synced: "local" or -1 is never, "strict" or 0 has Redis
 	// decide on every request. Range: these, or an interval of 20ms to ten years, as a duration or
-	// a number of seconds. Default: the handler's, else the smaller one of distributed, else the
-	// global one.
+	// a number of seconds. Default: the handler's, else that of distributed, else the global one.
 	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
 	// IPv4Prefix is how many bits of IPv4 addresses in the key count; 0 is all. Range: 0 to 32.
@@ -184,8 +182,8 @@ type Zone struct {
 	CountDenied bool `json:"count_denied,omitempty"`
 
 	// CountResponses says which responses make a request count. Others refund, when they begin,
-	// what the request had reserved. In JSON, 4 stands for 4xx. Not with leaky_bucket or
-	// count_denied. Default: every admitted request counts.
+	// what was reserved. In JSON, 4 stands for 4xx. Not with leaky_bucket or count_denied. Default:
+	// every admitted request counts.
 	CountResponses *caddyhttp.ResponseMatcher `json:"count_responses,omitempty"`
 
 	// Cost is what a request takes of each limit, in units: the sum of its entries, rounded up.
@@ -193,7 +191,7 @@ type Zone struct {
 	Cost []config.CostTerm `json:"cost,omitempty"`
 
 	// CostDefault is the cost of a request whose placeholder in cost has no number, or whose body
-	// has no length. Range: 0 to 2^40. Default: none; it must be given with these, and only there.
+	// has no length. Range: 0 to 2^40. Default: none; required with these, and only there.
 	CostDefault *int64 `json:"cost_default,omitempty"`
 
 	// ResponseCost is where the response says what the request has cost, in units. Entries add up,
@@ -220,8 +218,8 @@ type Zone struct {
 	Regions *bool `json:"regions,omitempty"`
 
 	// Enforce is the share of keys that the zone is enforced for, in steps of 0.0001, the same keys
-	// on all nodes. For the others it counts and reports, and denies nobody. Range: 0 to 1; 0 or
-	// off is shadow mode for all. Default: 1.
+	// on all nodes. The others are counted and never denied. Range: 0 to 1; 0 or off is shadow mode
+	// for all. Default: 1.
 	Enforce *float64 `json:"enforce,omitempty"`
 
 	// Ban denies all requests of a key for a while once it was denied too often. Default: none.
@@ -251,34 +249,33 @@ type Zone struct {
 // once the key's use by all reaches the limit less its reserves that are not for them.
 type Reserve struct {
 	// Share is the part of each limit, in steps of 0.0001; what it comes to is rounded up. Range:
-	// more than 0, 0.9 at most. Default: none; it must be given.
+	// more than 0, 0.9 at most. Default: none; required.
 	Share float64 `json:"share"`
 
 	// MatcherSetsRaw selects the requests that it is for: those that one of the sets matches.
-	// Default: none; it must be given.
+	// Default: none; required.
 	MatcherSetsRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 }
 
 // Limit is a number of requests in a window of time.
 type Limit struct {
 	// MaxEvents is the number of requests; 0 denies all. A placeholder in quotes, like "{plan}",
-	// gives a whole number with each request, or unlimited. Range: 0 to 2^53. Default: none; it
-	// must be given.
+	// gives a whole number with each request, or unlimited. Range: 0 to 2^53. Default: none;
+	// required.
 	MaxEvents config.Events `json:"max_events"`
 
-	// Window is how long the limit looks back. Range: 1ms to ten years. Default: none; it must be
-	// given.
+	// Window is how long the limit looks back. Range: 1ms to ten years. Default: none; required.
 	Window caddy.Duration `json:"window"`
 
 	// Default is the number of requests if the placeholder in max_events has no number from 0 up.
-	// Range: 0 or more. Default: none; it must be given with a placeholder, and only there.
+	// Range: 0 or more. Default: none; required with a placeholder, and only there.
 	Default *int64 `json:"default,omitempty"`
 }
 
 // Ban is how long a key is banned, and when that begins. A ban lasts from its beginning: requests
 // during it are denied, count nowhere, and don't prolong it.
 type Ban struct {
-	// For is how long a ban lasts. Range: 1ms to ten years. Default: none; it must be given.
+	// For is how long a ban lasts. Range: 1ms to ten years. Default: none; required.
 	For caddy.Duration `json:"for"`
 
 	// After is how many denials by a spent limit begin a ban. Default: the first one.
@@ -287,12 +284,11 @@ type Ban struct {
 
 // BanAfter is a number of denied requests in a window of time.
 type BanAfter struct {
-	// MaxEvents is the number of denied requests. Range: 1 or more. Default: none; it must be
-	// given.
+	// MaxEvents is the number of denied requests. Range: 1 or more. Default: none; required.
 	MaxEvents int64 `json:"max_events"`
 
 	// Window is how long they are counted, aligned to the clock. Range: 1ms to ten years. Default:
-	// none; it must be given.
+	// none; required.
 	Window caddy.Duration `json:"window"`
 }
 

@@ -27,11 +27,11 @@ import (
 // each region tells the others what its nodes have counted.
 type Regions struct {
 	// Here is the name of the region that this node is in. It may hold {env.*}, so that one
-	// configuration serves all regions. Default: none; it must be given.
+	// configuration serves all. Default: none; required.
 	Here string `json:"here,omitempty"`
 
 	// Redis are the Redis of all regions, by their names: lower-case letters, digits and hyphens, 1
-	// to 16 of them. There are 2 to 16 regions. Default: none; they must be given.
+	// to 16 of them. There are 2 to 16 regions. Default: none; required.
 	Redis map[string]*redisconn.Options `json:"redis,omitempty"`
 
 	// SyncRate is how often a region tells the others what has changed, 100ms to 1m. Keys near

@@ -14,11 +14,9 @@ const (
 	Admitted Reason = iota
 	// Denied is a limit that has no room: 429; or an operator who denies the key: 403.
 	Denied
-	// Reserved is a limit whose rest is held by requests that may not count, as count_responses
-	// says: 429.
+	// Reserved is a limit whose rest is held by requests that count_responses may refund: 429.
 	Reserved
-	// Banned is a key that was denied too often: 429; the denied request that begins a ban is
-	// denied.
+	// Banned is a key that was denied too often: 429; the request that begins a ban is denied.
 	Banned
 	// TooEarly is early data (RFC 8470) denied by the count of an address that is not proven: 425.
 	TooEarly
@@ -28,8 +26,8 @@ const (
 	TooLarge
 	// WouldDeny is a denial by a zone in shadow mode, which denied nobody.
 	WouldDeny
-	// Skipped is a request that the zone doesn't limit: it is excepted, unlimited, not slowed, or
-	// has no key and empty_key is skip.
+	// Skipped is a request that the zone doesn't limit: excepted, unlimited, not slowed, or without
+	// a key where empty_key is skip.
 	Skipped
 	// Counted is the number of the reasons that metrics count, which are those above.
 	Counted

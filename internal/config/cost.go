@@ -31,7 +31,7 @@ type Cost struct {
 // A CostTerm is an amount: some units, or as many as the body of the request has bytes, times a
 // factor.
 type CostTerm struct {
-	// Units are a number, or a placeholder for one. Default: none; they or bytes must be given.
+	// Units are a number, or a placeholder for one. Default: none; they or bytes are required.
 	Units *Amount `json:"units,omitempty"`
 
 	// Bytes takes the length of the request's body for the units. Default: false.

@@ -53,14 +53,14 @@ var nested = map[string][]string{"limit": {"Limit"}, "ban": {"Ban", "BanAfter"},
 
 // further is where more is said of an option.
 var further = map[string]string{
-	"match": "[Match widely](security.md#requests-that-a-zone-matches)", "except": "[Exceptions](keys.md#exceptions)", "key": "[Keys](keys.md)",
+	"match": "[Matching](security.md#requests-that-a-zone-matches)", "except": "[Exceptions](keys.md#exceptions)", "key": "[Keys](keys.md)",
 	"limit": "[Rates](configuration.md#rates)", "limit_default": "[Placeholders](configuration.md#limits-that-come-with-the-request)",
-	"concurrent": "[What runs at once](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Buckets](algorithms.md#token_bucket)",
+	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Buckets](algorithms.md#token_bucket)",
 	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Rates](sync-rate.md)", "ipv6_prefix": "[Networks](security.md#networks)",
-	"empty_key": "[Empty keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "cost": "[Costs](cost.md)",
+	"empty_key": "[Keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "cost": "[Costs](cost.md)",
 	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[Intervals](sync-rate.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Downloads](bandwidth.md)",
-	"max_keys": "[Floods of keys](security.md#floods-of-keys)", "enforce": "[Shadow mode](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Reserves](reserve.md)",
-	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[What is stored](security.md#what-is-stored-of-a-key)",
+	"max_keys": "[Floods](security.md#floods-of-keys)", "enforce": "[Shadow](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Reserves](reserve.md)",
+	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[Privacy](security.md#what-is-stored-of-a-key)",
 	"window": "[Migration](migration/mholt.md)", "events": "[Migration](migration/mholt.md)", "distributed": "[Migration](migration/mholt.md)",
 	"persist": "[Restarts](restarts.md#keep-counts-without-redis)", "redis": "[Redis](redis.md)", "strict_timeout": "[Outages](outages.md)",
 	"username": "[Permissions](redis.md#acl)",
@@ -71,10 +71,10 @@ var examples = map[string]string{"match": "match path /login*", "zone": "zone lo
 
 const optionsIntro = `# What does each option do?
 
-Each begins with an example; the [grammar](grammar.md) has all of them together, and
+Each begins with an example; the [grammar](grammar.md) has all together, and
 [configuration](configuration.md) where they go. Where no default is named, there is none; a flag
-without a value is on. Durations are those of Caddy, ` + "`90s`, `1h30m`, `1d`" + `, at most ten years;
-in JSON also nanoseconds. All are there since ` + since + `, unless it says otherwise.
+without a value is on. Durations are Caddy's, ` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also
+nanoseconds. All are there since ` + since + `, unless it says otherwise.
 `
 
 func (s *source) optionsPage() string {
@@ -258,7 +258,7 @@ const redisURLs = `| URL | meaning |
 | ` + "`rediss://…`" + ` | the same with TLS |
 | ` + "`unix://[user:password@]/path[?db=0]`" + ` | a unix socket |
 | ` + "`redis://host1,host2,host3`" + `, or several URLs | a Cluster |
-| ` + "`redis://host1,host2?master_name=<name>`" + ` | sentinels and the master they know; their default port is 26379 |
+| ` + "`redis://host1,host2?master_name=<name>`" + ` | sentinels, by default on port 26379 |
 
 Options after ` + "`?`: `addr` (one more address), `db`, `master_name`, `sentinel_username`," + `
 ` + "`sentinel_password`, `pool_size`, `protocol` (2 or 3), `timeout` (or the longest of `dial_timeout`," + `

@@ -33,21 +33,25 @@ func (s *source) addReason(literal string) {
 	s.reasons = append(s.reasons, text)
 }
 
-var docLink = regexp.MustCompile(`docs/(([a-z/-]+)\.md(?:#[a-z_-]+)?)`)
+var docLink = regexp.MustCompile(`(See )?docs/(([a-z/-]+)\.md(?:#[a-z_-]+)?)`)
 
-// linked makes links of the pages that a comment names.
+// linked makes links of the pages that a comment names. One after "See" begins the sentence.
 func linked(text string) string {
 	return docLink.ReplaceAllStringFunc(text, func(page string) string {
 		m := docLink.FindStringSubmatch(page)
-		return "[" + strings.ReplaceAll(path.Base(m[2]), "-", " ") + "](" + m[1] + ")"
+		name := strings.ReplaceAll(path.Base(m[3]), "-", " ")
+		if m[1] != "" {
+			name = upper(name)
+		}
+		return "[" + name + "](" + m[2] + ")"
 	})
 }
 
 const warningsIntro = `# What does this warning mean?
 
-A code stays when its text changes, so alerts can use it. The log line says where: the file and line
-of the Caddyfile, or the place in JSON. A warning is logged once for a configuration, or once when
-trouble begins and once when it ends. ` + "`caddy validate`" + ` shows those that need no requests.
+A code stays when its text changes. The log line says where: the file and line of the Caddyfile, or
+the place in JSON. A warning is logged once for a configuration, or when trouble begins and when it
+ends. ` + "`caddy validate`" + ` shows those that need no requests.
 
 If all is as you want it, the global option [` + "`quiet`" + `](options.md#quiet) leaves a warning out:
 ` + "`quiet TIDE024`" + `. Those of something broken are *always logged*. All are there since ` + since + `,

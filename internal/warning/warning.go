@@ -16,8 +16,7 @@ import (
 const (
 	// UntrustedProxy is a proxy's header from an address that is not trusted. If that is your
 	// proxy, all clients behind it share one count: set trusted_proxies and trusted_proxies_strict.
-	// Else a client made the header up, and its own address was used. See
-	// docs/security.md#client-addresses-and-trusted-proxies.
+	// Else a client made it up. See docs/security.md#client-addresses-and-trusted-proxies.
 	UntrustedProxy = "TIDE001"
 	// TrustNotStrict is trusted_proxies without trusted_proxies_strict. Caddy takes the left-most
 	// address of the header, which a client can write. Add trusted_proxies_strict to the servers
@@ -30,26 +29,26 @@ const (
 	// PoorKey is a key that clients can change at will. With an id, a time or a port in it, each
 	// request has its own count and nothing is limited. The message names what was probably meant.
 	PoorKey = "TIDE004"
-	// BodyKey is a key that reads the body. All of it goes into memory, also of denied requests.
-	// Use a header, a path or a query parameter.
+	// BodyKey is a key that reads the body. All of it goes into memory, even if denied. Use a
+	// header, a path or a query parameter.
 	BodyKey = "TIDE005"
-	// UnknownKey is a key without a value. A placeholder has none when requests are limited, or
-	// nothing sets it. The message names what was probably meant. See docs/keys.md#empty-keys.
+	// UnknownKey is a key without a value. Nothing sets the placeholder, or not yet. The message
+	// names what was probably meant. See docs/keys.md#empty-keys.
 	UnknownKey = "TIDE006"
 	// OneKey is one count for all requests. A zone with window and events has no key. Write `key
 	// all` if that is meant, else `key {client_ip}`.
 	OneKey = "TIDE007"
-	// NoZone is a handler without zones. In JSON, rate_limits is empty, so nothing is limited.
+	// NoZone is a handler without zones. Nothing is limited.
 	NoZone = "TIDE008"
-	// EmptyKey is a key that came out empty. A request had none of its values, such as the header.
-	// See docs/keys.md#empty-keys.
+	// EmptyKey is a key that came out empty. A request had none of its values. See
+	// docs/keys.md#empty-keys.
 	EmptyKey = "TIDE009"
 	// MaxKeys is more keys than max_keys. Further keys share a sketch: newcomers may be denied
-	// early. If you have that many clients, raise max_keys; if clients choose their key, add a zone
-	// by address. See docs/security.md#floods-of-keys.
+	// early. If you have that many clients, raise it; if clients choose their key, add a zone by
+	// address. See docs/security.md#floods-of-keys.
 	MaxKeys = "TIDE010"
-	// NoRedis is an empty address of Redis. A variable in the redis line is not set, so each node
-	// counts for itself. If that is meant, write `redis off`, or `redis {$REDIS_URL:off}`.
+	// NoRedis is an empty address of Redis. A variable is not set, so each node counts for itself.
+	// If that is meant, write `redis {$REDIS_URL:off}`.
 	NoRedis = "TIDE011"
 	// SyncFails is Redis being unavailable. Requests are served and limited meanwhile. It is logged
 	// when an outage begins, at most once a minute; `sync with redis works again` ends it. `reason`
@@ -58,7 +57,7 @@ const (
 	// ForeignKey is another program's keys in Redis. Give Tide a namespace of its own.
 	ForeignKey = "TIDE013"
 	// CountsLost is counts that Redis had confirmed and forgot. It was emptied, failed over to a
-	// replica that lagged, or evicts keys. The nodes send what they know again. See
+	// replica that lagged, or evicts keys. Nodes send theirs again. See
 	// docs/redis.md#memory-and-eviction.
 	CountsLost = "TIDE014"
 	// NotSent is last counts that could not be sent. The process ended, or a zone was removed,
@@ -68,48 +67,46 @@ const (
 	// has not answered for 6 seconds; `error` says why. The next process may start with empty
 	// counters.
 	NotSaved = "TIDE016"
-	// NotRestored is saved counters that could not be read. What persist names is damaged, of
-	// another version, or from the future, so counting starts at zero. If it holds something else,
-	// persist is off: name another file.
+	// NotRestored is saved counters that could not be read. They are damaged, of another version,
+	// or from the future: counting starts at zero. If the file holds something else, persist is
+	// off: name another one.
 	NotRestored = "TIDE017"
-	// SameLimit is the same unnamed limit twice in a site. They count apart, as the first and the
-	// second; moving one may swap them. Give each a zone with a name.
+	// SameLimit is the same unnamed limit twice in a site. They count apart, by their order. Give
+	// each a zone with a name.
 	SameLimit = "TIDE018"
-	// NoBraces is a key without its braces. `key ip` is one text for all requests, so all share one
-	// count. Write `key {client_ip}`, or `key all`.
+	// NoBraces is a key without its braces. All requests share one count. Write `key {client_ip}`,
+	// or `key all`.
 	NoBraces = "TIDE019"
 	// AddressIntended is a key of the older plugin that was meant for the client's address. Caddy
-	// doesn't know the placeholder, so there all clients share one count. Tide counts each address.
-	// Write `key {client_ip}`, or `key all`.
+	// doesn't know the placeholder; Tide counts each address. Write `key {client_ip}`, or `key
+	// all`.
 	AddressIntended = "TIDE020"
 	// ShareOfOneKey is a share of the keys where there is one key. The zone is enforced for all
-	// requests or for none. Write `enforce off`, or a key that tells clients apart. See
+	// requests or none. Write `enforce off`, or a key that tells clients apart. See
 	// docs/shadow.md#which-keys-are-in.
 	ShareOfOneKey = "TIDE021"
-	// LimitValue is a request's limit that is no number. limit_default was used, as for all others
-	// like it. Look at what sets the placeholder; with log_key the line has its value.
+	// LimitValue is a request's limit that is no number. limit_default was used. Look at what sets
+	// the placeholder; with log_key the line has its value.
 	LimitValue = "TIDE022"
 	// BeforeAuth is a key or limit of who the client is, before authentication. Put both into a
 	// route, or write `order rate_limit after basic_auth`. See
 	// docs/configuration.md#order-of-directives.
 	BeforeAuth = "TIDE023"
 	// ClientsLimit is a limit that the client chooses. It comes from a header, a cookie or the URL.
-	// Derive it from who the client is, or from a header that a proxy replaces, as copy_headers of
-	// forward_auth does. See docs/tiers.md.
+	// Derive it from who the client is, or from a header that a proxy replaces, as forward_auth
+	// does with copy_headers. See docs/tiers.md.
 	ClientsLimit = "TIDE024"
-	// BanOfOthers is a ban that a client can bring upon others. Whoever sends another client's
-	// value in the key has it banned. Ban by {client_ip}, or by what authentication has proven. See
-	// docs/ban.md.
+	// BanOfOthers is a ban that a client can bring upon others. Whoever sends another client's key
+	// has it banned. Ban by {client_ip}, or by what authentication has proven. See docs/ban.md.
 	BanOfOthers = "TIDE025"
-	// LongBan is a long ban of an address. After an hour it may be somebody else's, or many share
-	// it. See docs/ban.md#a-shared-address.
+	// LongBan is a long ban of an address. Many may share it, or somebody else may have it later.
+	// See docs/ban.md#a-shared-address.
 	LongBan = "TIDE026"
-	// BanOfAll is a ban of everybody. All requests have one key, so one client has all banned.
-	// Write `key {client_ip}`, or remove ban.
+	// BanOfAll is a ban of everybody. All requests have one key. Write `key {client_ip}`, or remove
+	// ban.
 	BanOfAll = "TIDE027"
-	// LimitOnErrors is a limit in an error route. It sees only requests that have failed, so
-	// guesses go on. Put the zone before the handler, with `count_responses 401 403`. See
-	// docs/login.md.
+	// LimitOnErrors is a limit in an error route. Guesses go on, as it sees only requests that have
+	// failed. Put the zone before the handler, with `count_responses 401 403`. See docs/login.md.
 	LimitOnErrors = "TIDE028"
 	// AllReserve is count_responses without a matcher. Each request of a page holds a unit until
 	// its response begins, so pictures may be denied. Write `match path /login*`. See
@@ -118,32 +115,31 @@ const (
 	// ReserveOfOne is a reserve where each client has a count of its own. Use a key that clients
 	// share, as `key all`. For higher limits see docs/tiers.md.
 	ReserveOfOne = "TIDE030"
-	// ExactPath is an exact path in a zone against guesses. Many backends take /login/ for /login,
-	// and it passes uncounted. Write `path /login*`. See
-	// docs/security.md#requests-that-a-zone-matches.
+	// ExactPath is an exact path in a zone against guesses. Many backends take /login/ for /login.
+	// Write `path /login*`. See docs/security.md#requests-that-a-zone-matches.
 	ExactPath = "TIDE031"
 	// AmbiguousKey is a key with several values. Headers or parameters of one name differ, and
 	// backends read them differently. Such requests share one count. If your proxy adds the second,
 	// have it replace the client's.
 	AmbiguousKey = "TIDE032"
-	// ClientsKey is a key that is only what a client sends. With another value each time it has a
-	// new count each time. Add a zone by address, or put rate_limit behind what checks the value.
-	// See docs/security.md#keys-from-headers.
+	// ClientsKey is a key that is only what a client sends. Each new value has a new count. Add a
+	// zone by address, or put rate_limit behind what checks the value. See
+	// docs/security.md#keys-from-headers.
 	ClientsKey = "TIDE033"
 	// FarRedis is a Redis that is too far away for a setting. `round_trip` is more than half of
 	// strict_timeout, or a quarter of a sync_rate. Write what `write_strict_timeout` and
 	// `write_sync_rate` name, or use a nearer Redis.
 	FarRedis = "TIDE034"
 	// Backlog is strict zones that ask Redis for more than it can answer. Requests waited longer
-	// than strict_timeout and went by on_redis_loss. Raise pool_size or strict_timeout, or give
-	// zones an interval. See docs/sync-rate.md.
+	// than strict_timeout and went by on_redis_loss. Raise that or pool_size, or give zones an
+	// interval. See docs/sync-rate.md.
 	Backlog = "TIDE035"
 	// SmallLimit is a limit that is small for as many nodes that sync at an interval. Each further
-	// node may admit one request before it hears of the others, up to `may_admit`. Write `sync_rate
-	// strict`. See docs/accuracy.md#small-limits.
+	// node may admit one request more, up to `may_admit`. Write `sync_rate strict`. See
+	// docs/accuracy.md#small-limits.
 	SmallLimit = "TIDE036"
 	// ClientsCost is a cost that clients choose. It comes from a header, a cookie, the URL or the
-	// body; such a request costs at least 1. Take it from what is asked for. See docs/cost.md.
+	// body; such a request costs at least 1. Derive it from what is asked for. See docs/cost.md.
 	ClientsCost = "TIDE037"
 	// WrongRegion is a Redis of another region than `here`. Other regions are told of nothing.
 	// Correct here, or the URL; if a node with a wrong `here` started first, delete the key that
@@ -154,9 +150,10 @@ const (
 	// docs/regions.md.
 	RegionLost = "TIDE039"
 	// CostEncoded is a compressed response that should say what it costs. Have the upstream send
-	// none, see docs/cost.md.
+	// none. See docs/cost.md#what-only-the-response-knows.
 	CostEncoded = "TIDE040"
-	// NoCost is a response without the number that it costs. See docs/cost.md.
+	// NoCost is a response without the number that it costs. See
+	// docs/cost.md#what-only-the-response-knows.
 	NoCost = "TIDE041"
 	// ClocksApart is Redis clocks of two regions that differ by a second, or a twentieth of a
 	// window. More or less than the limit passes: keep them by NTP.
