@@ -66,6 +66,7 @@ type Regions struct {
 //
 //	relay.go      the lease, and what has to be known of this region's Redis
 //	relaypair.go  the way to one other region: how far it has been told
+//	relaycrowd.go the order where more waits than a second can tell
 //	relayban.go   bans
 //	relaystate.go how the other regions stand, for all nodes of this one
 //	regional.go   what a reading has, and the push of it
@@ -430,10 +431,13 @@ type page struct {
 	highest, last int64
 	names         []string
 	more          int64 // names after these
+	scores        []int64
+	totals        []int64 // what their hashes have
 	err           error
 }
 
-// told reads names that were told after a score. take removes them, sweep those that are gone.
+// told reads names that were told after a score. take removes them, sweep those that are gone, and
+// weigh reads their scores and totals, too.
 func (x *relay) told(ctx context.Context, key string, after int64, how string) page {
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
@@ -472,15 +476,22 @@ func parsePage(cmd *redis.Cmd) (p page) {
 		return p
 	}
 	p.err = ErrReply
-	if len(reply) != 4 {
+	if len(reply) != 6 {
 		return p
 	}
 	names, ok := reply[2].([]any)
-	if !ok {
+	scores, ok2 := reply[4].([]any)
+	totals, ok3 := reply[5].([]any)
+	if !ok || !ok2 || !ok3 || len(scores) != len(totals) || len(scores) > len(names) {
 		return p
 	}
 	for _, name := range names {
 		p.names = append(p.names, fmt.Sprint(name))
+	}
+	for i := range scores {
+		score, _ := strconv.ParseFloat(fmt.Sprint(scores[i]), 64)
+		total, _ := totals[i].(int64)
+		p.scores, p.totals = append(p.scores, int64(score)), append(p.totals, total)
 	}
 	highest, err1 := strconv.ParseFloat(fmt.Sprint(reply[0]), 64)
 	last, err2 := strconv.ParseFloat(fmt.Sprint(reply[1]), 64)

@@ -60,6 +60,8 @@ type world[S any] struct {
 	twins   bool             // all nodes are the relay at once
 	apart   bool             // each node has a network of its own
 	divides bool             // each side takes its part
+	waits   bool             // nothing is synced early
+	room    int              // how many keys a node holds, 0 for 1000
 	log     *zap.Logger      // nil for none
 }
 
@@ -120,7 +122,7 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 	if w.apart {
 		net = &network{random: rand.New(rand.NewPCG(uint64(len(r.nodes)), 3))}
 	}
-	m := &member[S]{alg: w.alg, rate: time.Second, wire: &wire{net: net, store: r.store}, table: tableOf[S](w.alg, 1000)}
+	m := &member[S]{alg: w.alg, rate: time.Second, wire: &wire{net: net, store: r.store}, table: tableOf[S](w.alg, cmp.Or(w.room, 1000))}
 	m.source = NewSource(m.table, Spec{Zone: "z", Kind: w.alg.Kind.Code(), Window: w.alg.Window, Buckets: 1, Live: w.alg.Compile().History})
 	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, cmp.Or(w.log, zap.NewNop()))
 	others := make(map[string]redis.UniversalClient)
@@ -133,11 +135,11 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 	if w.twins {
 		m.rep.relay.node = "twin" // each takes the lease for its own
 	}
-	m.source.Tell(1)
+	m.source.Tell(1, w.alg.Limit)
 	m.table.Configure(table.SyncConfig{
-		Params: w.alg, Rate: m.rate, Early: true, Regions: len(w.regions), Wake: m.source.Wake,
+		Params: w.alg, Rate: m.rate, Early: !w.waits, Regions: len(w.regions), Wake: m.source.Wake,
 		After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
-	}, 1000)
+	}, cmp.Or(w.room, 1000))
 	m.rep.Attach(m.source, m.rate)
 	r.nodes = append(r.nodes, m)
 	return m
@@ -394,7 +396,7 @@ func TestWhatIsBelowTheThresholdStaysAtHome(t *testing.T) {
 		here, there := w.regions[0], w.regions[1]
 		for _, r := range w.regions {
 			for _, m := range r.nodes {
-				m.source.Tell(10)
+				m.source.Tell(10, 1<<30)
 			}
 		}
 		before := w.messages()
@@ -407,7 +409,7 @@ func TestWhatIsBelowTheThresholdStaysAtHome(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		w.compare()
 		for _, m := range there.nodes {
-			m.source.Tell(100)
+			m.source.Tell(100, 1<<30)
 		}
 		w.take(there, 2) // it is below a threshold, and the other region has the key
 		time.Sleep(10 * time.Second)
@@ -448,6 +450,12 @@ func TestClockOfARegionIsSetBack(t *testing.T) {
 func calmWorld(t *testing.T, apart bool) *world[algorithms.WindowState] {
 	w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
 	w.apart = apart
+	w.begin()
+	return w
+}
+
+// begin has three nodes join each region, and waits until the doubt is over.
+func (w *world[S]) begin() {
 	time.Sleep(12 * time.Hour)
 	for _, r := range w.regions {
 		for range 3 {
@@ -455,7 +463,6 @@ func calmWorld(t *testing.T, apart bool) *world[algorithms.WindowState] {
 		}
 	}
 	time.Sleep(time.Minute)
-	return w
 }
 
 // messages is how many have gone to other regions.

@@ -71,7 +71,7 @@ func startKinds(t *testing.T, connect map[string]func() redis.UniversalClient, c
 			}
 		}
 		m.rep.Relay(Regions{Here: here, Others: others, Rate: 200 * time.Millisecond})
-		m.source.Tell(1)
+		m.source.Tell(1, k.alg.Limit)
 		m.table.Configure(table.SyncConfig{
 			Params: k.alg, Rate: 100 * time.Millisecond, Early: true, Regions: len(connect), Wake: m.source.Wake,
 			After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },

@@ -23,8 +23,10 @@ const (
 	linkTimeout = 3 * time.Second
 	// linkCalls is how many calls to one other region are under way at once.
 	linkCalls = 8
-	// linkPace is how much time a message to one other region has: 2,000 a second.
-	linkPace = time.Second / 2000
+	// linkSecond is how many messages go to one other region in a second, and linkPace how much
+	// time each of them has.
+	linkSecond = 2000
+	linkPace   = time.Second / linkSecond
 	// rejectedRate is how often what another region rejects is tried again.
 	rejectedRate = time.Minute
 	// lostAfter is how long another region was not heard of that is lost.
@@ -61,8 +63,10 @@ type pair struct {
 	// region rejects.
 	sent     map[string]string
 	rejected map[string]struct{}
-	tried    time.Time // the rejected ones
-	paid     time.Time // up to when the pace is used up
+	// ahead is what was told beyond the cursors, fullest first, with the score that it had.
+	ahead map[string]int64
+	tried time.Time // the rejected ones
+	paid  time.Time // up to when the pace is used up
 	// mark is the other Redis' last loss as its heartbeats tell, and answered the last number that
 	// a heartbeat was answered with, -1 for none.
 	mark, answered int64
@@ -86,7 +90,7 @@ func newPair(x *relay, name string, client redis.UniversalClient) *pair {
 	return &pair{
 		x: x, name: name, client: client, keys: x.r.keys.in(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls),
 		record: x.r.record.Elsewhere(client, x.r.keys.Control()), due: NewWaker(), woken: NewWaker(),
-		urgent: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{},
+		urgent: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{}, ahead: map[string]int64{},
 	}
 }
 
@@ -124,6 +128,7 @@ func (p *pair) load(saved string, server int64) {
 		p.told = server
 	}
 	clear(p.sent)
+	clear(p.ahead)
 	fields := strings.Fields(saved)
 	if len(fields) != p.x.shards()+1 || p.x.inDoubt() {
 		p.mark = 0
@@ -144,12 +149,14 @@ func (p *pair) rewind(by int64) {
 		p.cursors[shard] = max(0, p.cursors[shard]-by)
 	}
 	clear(p.sent)
+	clear(p.ahead)
 }
 
-// hurry has names sent at once.
+// hurry has names sent at once. Where more than a second can tell wait for that, as the link hangs,
+// the next pass has what is left out.
 func (p *pair) hurry(names []string) {
 	p.mu.Lock()
-	for _, name := range names {
+	for _, name := range names[:min(len(names), linkSecond-len(p.urgent))] {
 		p.urgent[name] = struct{}{}
 	}
 	p.mu.Unlock()
@@ -294,7 +301,8 @@ func (p *pair) note(err error) {
 	}
 }
 
-// passes tells the other region of all that has changed, every rate.
+// passes tells the other region of all that has changed, every rate, and at once where something
+// is left.
 func (p *pair) passes(ctx context.Context) {
 	failing := false
 	for ctx.Err() == nil {
@@ -302,16 +310,18 @@ func (p *pair) passes(ctx context.Context) {
 		if p.ready.Load() {
 			p.checkLink()
 			server := p.x.r.serverNow()
-			failed := !p.pass(ctx)
-			if !failed {
+			left, ok := p.pass(ctx)
+			if ok && !left {
 				p.mu.Lock()
 				p.told = server
 				p.mu.Unlock()
 			}
-			if failed && !failing && ctx.Err() == nil {
+			if !ok && !failing && ctx.Err() == nil {
 				p.rewind(back)
 			}
-			failing = failed
+			if failing = !ok; ok && left {
+				continue
+			}
 		}
 		wait := p.x.Rate
 		if !p.ready.Load() {
@@ -335,14 +345,23 @@ func (p *pair) checkLink() {
 }
 
 // pass tells the other region of what has changed since the cursors, and of what it has rejected a
-// while ago. It reports whether all was answered.
-func (p *pair) pass(ctx context.Context) (ok bool) {
+// while ago. It reports whether something is left, and whether all was answered.
+func (p *pair) pass(ctx context.Context) (left, ok bool) {
 	ok = true
 	p.mu.Lock()
 	after, turned := p.cursors, p.turned
 	p.mu.Unlock()
-	for shard, first := range p.x.toldInAll(ctx, p.x.r.keys.Told, after, "") {
-		ok = p.passShard(ctx, shard, first, after[shard], turned) && ok
+	pages := p.x.toldInAll(ctx, p.x.r.keys.Told, after, "")
+	if isCrowd(pages, after) {
+		left, ok = p.passFullest(ctx, after, turned)
+	} else {
+		p.mu.Lock()
+		clear(p.ahead)
+		p.mu.Unlock()
+		for shard, page := range pages {
+			more, answered := p.passShard(ctx, shard, page, after[shard], turned)
+			left, ok = left || more, ok && answered
+		}
 	}
 	p.mu.Lock()
 	clear(p.sent)
@@ -353,52 +372,37 @@ func (p *pair) pass(ctx context.Context) (ok bool) {
 		clear(p.rejected)
 	}
 	p.mu.Unlock()
-	if p.send(ctx, again) {
-		return ok
+	if p.send(ctx, again, nil) {
+		return left, ok
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, name := range again {
 		p.rejected[name] = struct{}{}
 	}
-	return false
+	return left, false
 }
 
-// passShard is pass for one shard. page is the first one after a score, which was read when the
-// cursors had been set back so often.
-func (p *pair) passShard(ctx context.Context, shard int, page page, after int64, turned int) bool {
-	for ; ctx.Err() == nil; page = p.x.told(ctx, p.x.r.keys.Told(shard), after, "") {
-		if page.err != nil {
-			return false
-		}
-		p.wait(shard, page)
-		if page.highest < after { // it was lost, or all is gone
-			p.mu.Lock()
-			p.cursors[shard], after, turned = 0, 0, p.turned
-			p.mu.Unlock()
-			if page.highest == 0 {
-				return true
-			}
-			continue
-		}
-		if len(page.names) == 0 {
-			return true
-		}
-		if !p.send(ctx, page.names) {
-			return false
-		}
-		p.mu.Lock()
-		if p.turned == turned {
-			p.cursors[shard] = page.last
-		}
-		after, turned = p.cursors[shard], p.turned
-		p.waiting[shard] = page.more
-		p.mu.Unlock()
-		if len(page.names) < pageSize {
-			return true
-		}
+// passShard is pass for one shard, of which page is what comes after a score, which was read when
+// the cursors had been set back so often.
+func (p *pair) passShard(ctx context.Context, shard int, page page, after int64, turned int) (left, ok bool) {
+	if page.err != nil {
+		return false, false
 	}
-	return false
+	p.wait(shard, page)
+	last, left := page.last, page.more > 0
+	if page.highest < after { // it was lost, or all is gone
+		last, left = 0, page.highest > 0
+	} else if !p.send(ctx, page.names, nil) {
+		return false, false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.turned == turned {
+		p.cursors[shard] = last
+		p.waiting[shard] = page.more
+	}
+	return left || p.turned != turned, true
 }
 
 // hurries sends what should not wait, while calls for more of it are under way.
@@ -451,12 +455,18 @@ func (p *pair) pay(ctx context.Context, n int, waits bool) {
 	}
 }
 
-// send sends names, a few calls at a time, and reports whether all were answered.
-func (p *pair) send(ctx context.Context, names []string) bool {
+// send sends names, a few calls at a time, and reports whether all were answered. It has answered
+// called, where that is not nil, for each one that was.
+func (p *pair) send(ctx context.Context, names []string, answered func(name string)) bool {
 	var calls sync.WaitGroup
 	var failed atomic.Bool
 	names, bans := splitBans(names)
 	failed.Store(!p.sendBans(ctx, bans, true))
+	if answered != nil && !failed.Load() {
+		for _, name := range bans {
+			answered(name)
+		}
+	}
 	for _, b := range p.batches(names) {
 		if failed.Load() || ctx.Err() != nil {
 			break
@@ -466,6 +476,10 @@ func (p *pair) send(ctx context.Context, names []string) bool {
 			defer func() { <-p.places }()
 			if !p.batch(ctx, b, false) {
 				failed.Store(true)
+			} else if answered != nil {
+				for i := range b {
+					answered(b[i].name)
+				}
 			}
 		})
 	}

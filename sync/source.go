@@ -43,8 +43,9 @@ type Source struct {
 	spec  Spec
 
 	bans atomic.Pointer[Bans] // that go along, nil for none
-	// least is how much of a key other regions have to know of, 0 where they are told of none.
-	least atomic.Int64
+	// least is how much of a key other regions have to know of, 0 where they are told of none, and
+	// most how much a key may have.
+	least, most atomic.Int64
 
 	// pending is what a strict zone's node has decided alone and Redis has not confirmed.
 	pending pendingCharges
@@ -66,8 +67,12 @@ func LeastTold(l algorithms.Limit) int64 {
 	return max(1, min(l.N, l.Size)/leastPart/int64(l.History+1))
 }
 
-// Tell has other regions told of what a key has in this one from so much on, 0 for nothing.
-func (s *Source) Tell(least int64) { s.least.Store(least) }
+// Tell has other regions told of what a key has in this one from so much on, 0 for nothing. Where
+// they can't be told of all at once, the keys come first that have most of what they may have.
+func (s *Source) Tell(least, most int64) {
+	s.least.Store(least)
+	s.most.Store(most)
+}
 
 // Attach begins to sync a table every rate, or changes the rate. A table that was attached to
 // another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.

@@ -1,9 +1,10 @@
 -- Names of hashes that other regions have to know, in the order in which they changed: those after
 -- a score. KEYS[1]: a sorted set. ARGV: after which score; how many at most; and "take" to remove
--- them and all before, "sweep" to remove those whose hash is gone, or "". Several names have one
--- score, and those are never parted.
+-- them and all before, "sweep" to remove those whose hash is gone, "weigh" to be told how much they
+-- have, or "". Several names have one score, and those are never parted.
 -- Reply: the highest score that there is, that of the last name (or the one after which there are
--- none), the names, and how many names come after them.
+-- none), the names, how many names come after them, and with "weigh" the score of each name and the
+-- total of its hash, 0 for what is none.
 local key, after, most = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local highest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or '0'
 local found = redis.call('ZRANGEBYSCORE', key, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
@@ -21,4 +22,12 @@ if ARGV[3] == 'sweep' then
     if redis.call('EXISTS', name) == 0 then redis.call('ZREM', key, name) end
   end
 end
-return {highest, last, names, full and redis.call('ZCOUNT', key, '(' .. last, '+inf') or 0}
+local scores, totals = {}, {}
+if ARGV[3] == 'weigh' then
+  for i, name in ipairs(names) do
+    local sum = redis.pcall('HGET', name, 'sum')
+    scores[i] = found[2 * i] or last
+    totals[i] = type(sum) == 'string' and tonumber(string.match(sum, '^%d+')) or 0
+  end
+end
+return {highest, last, names, full and redis.call('ZCOUNT', key, '(' .. last, '+inf') or 0, scores, totals}

@@ -41,7 +41,7 @@ func newRegion(t *testing.T, server *redistest.Server, here string, others map[s
 	regions := 1
 	if others != nil {
 		r.rep.Relay(ratesync.Regions{Here: here, Others: others, Rate: rate})
-		r.source.Tell(least)
+		r.source.Tell(least, 1<<30)
 		regions = len(others) + 1
 	}
 	tab.Configure(table.SyncConfig{Params: alg, Rate: 100 * time.Millisecond, Regions: regions, Wake: r.source.Wake}, 1<<20)

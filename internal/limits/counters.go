@@ -188,7 +188,8 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	config.Charges, config.Wake = charges, c.Source.Wake
 	config.After = c.timers.After
 	config.Regions, least = l.regions(redis)
-	c.Source.Tell(least)
+	limit := l.Params().Compile()
+	c.Source.Tell(least, min(limit.N, limit.Size))
 	if isStrict && redis != nil {
 		redis.Strict.Tell(z.Name, config.Regions)
 	}
