@@ -48,13 +48,19 @@ type deployment struct {
 	nodes   map[string]*container
 	secret  string // the file
 	client  *http.Client
+
+	variable string // of each node, beside those of its service
 }
 
-func deploy(t *testing.T) *deployment {
+// deploy has a limit of more than a test asks for.
+func deploy(t *testing.T) *deployment { return deployWith(t, "LIMIT=100000") }
+
+// deployWith gives all nodes a variable.
+func deployWith(t *testing.T, variable string) *deployment {
 	t.Helper()
 	needRoot(t)
 	d := &deployment{
-		project: readProject(t), port: map[string]string{}, admin: map[string]string{}, nodes: map[string]*container{},
+		project: readProject(t), port: map[string]string{}, admin: map[string]string{}, nodes: map[string]*container{}, variable: variable,
 		secret: filepath.Join(t.TempDir(), "redis_password"), client: &http.Client{Timeout: 30 * time.Second},
 	}
 	var pairs []string
@@ -100,9 +106,9 @@ func (d *deployment) prepare(t *testing.T, i image, name string) *container {
 	for key, value := range service.Environment {
 		c.env = append(c.env, key+"="+d.ports.Replace(*value))
 	}
-	// More than a test asks for, and an address of its own for what is on loopback in a container.
+	// An address of its own for what is on loopback in a container.
 	d.admin[name] = fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
-	c.env = append(c.env, "LIMIT=100000", "CADDY_ADMIN="+d.admin[name])
+	c.env = append(c.env, d.variable, "CADDY_ADMIN="+d.admin[name])
 	slices.Sort(c.env)
 	table := "127.0.0.1 localhost\n"
 	for host, addr := range hosts {

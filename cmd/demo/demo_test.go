@@ -34,16 +34,16 @@ func TestDemo(t *testing.T) {
 			if err := run(t.Context(), options{length: 3 * time.Second, embedded: embedded, record: record}, &out); err != nil {
 				t.Fatalf("run() = %v after %s", err, &out)
 			}
-			expectRecorded(t, record, out.String())
+			expectRecorded(t, record, "demo.svg", out.String())
 			expectShow(t, out.String())
 			expectOperated(t, out.String())
 		})
 	}
 }
 
-// expectRecorded checks that a picture has the lines of the table, and the one of the README the
+// expectRecorded checks that a picture has the lines of the table, and the one of the pages the
 // same heading.
-func expectRecorded(t *testing.T, file, text string) {
+func expectRecorded(t *testing.T, file, picture, text string) {
 	t.Helper()
 	linesOf := func(file string) (all []string) {
 		drawn, err := os.ReadFile(file)
@@ -55,12 +55,12 @@ func expectRecorded(t *testing.T, file, text string) {
 		}
 		return all
 	}
-	got, shown := linesOf(file), linesOf("../../docs/pictures/demo.svg")
+	got, shown := linesOf(file), linesOf("../../docs/pictures/"+picture)
 	if len(got) < 4 || !strings.Contains(text, "\n"+strings.Join(got, "\n")+"\n") {
 		t.Errorf("%s has the lines %q, which are not those of:\n%s", file, got, text)
 	}
 	if len(shown) < 20 || strings.Join(shown[:2], "\n") != strings.Join(got[:2], "\n") {
-		t.Errorf("docs/pictures/demo.svg has another heading than the table has now; draw it with -record")
+		t.Errorf("docs/pictures/%s has another heading than the table has now; draw it with -record", picture)
 	}
 }
 
@@ -208,9 +208,12 @@ func TestRegions(t *testing.T) {
 		t.Skip("redis-server is not installed")
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), options{regions: true, length: cutAfter + cutFor + 4*time.Second}, &out); err != nil {
+	record := filepath.Join(t.TempDir(), "regions.svg")
+	if err := run(t.Context(), options{regions: true, length: cutAfter + cutFor + 4*time.Second, record: record}, &out); err != nil {
 		t.Fatalf("run() = %v after %s", err, &out)
 	}
+	// What is recorded has colors.
+	expectRecorded(t, record, "regions.svg", regexp.MustCompile("\x1b\\[\\d+m").ReplaceAllString(out.String(), ""))
 	for _, want := range []string{"asia is cut off", "asia is reached again", "a new window of 10s"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output has no %q:\n%s", want, &out)

@@ -11,7 +11,8 @@
 //	go run ./cmd/demo -outage docs/reliability/outage.svg
 //	                             the picture of docs/reliability.md
 //	go run ./cmd/demo -for 20s -record docs/pictures/demo.svg
-//	                             the table of a run, as it comes, in a picture
+//	                             the table of a run, as it comes, in a picture; with -regions and
+//	                             regions.svg that of three regions
 package main
 
 import (

@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/plot"
 )
 
 // The regions of the second act: a server and a Redis each, as far apart as continents, and a
@@ -176,10 +177,19 @@ others   what its server knows that the others have admitted
 			return in
 		}, tally)
 	}()
-	w.watch(shown, tally, at, newScreen(out, o.color))
+	s, recording := newScreen(out, o.color), &plot.Recording{Title: fmt.Sprintf("Three regions share %d requests in %s, and one is cut off for a while: what each counts, second by second", limit, window)}
+	if o.record != "" {
+		s = newScreen(io.MultiWriter(out, recording), true)
+	}
+	w.watch(shown, tally, at, s)
 	cancel()
 	<-done
 	w.cut(faultproxy.None)
+	if o.record != "" {
+		if err := os.WriteFile(o.record, recording.SVG(), 0o644); err != nil {
+			return err
+		}
+	}
 	return w.conclude(ctx, tally, out)
 }
 
@@ -190,7 +200,8 @@ func (w *world) watch(ctx context.Context, tally *cluster.Tally, at *atomic.Int6
 	for _, name := range regionNames {
 		head += fmt.Sprintf("  %-12s", name)
 	}
-	fmt.Fprintln(s.out, s.paint(bold, head+" all regions   denied\n"+strings.Repeat(" ", 17)+strings.Repeat("   own others ", len(regionNames))))
+	fmt.Fprintln(s.out, s.paint(bold, head+" all regions   denied"))
+	fmt.Fprintln(s.out, s.paint(bold, strings.Repeat(" ", 17)+strings.Repeat("   own others ", len(regionNames))))
 	start, isCut := time.Now(), false
 	for {
 		next := time.Now().Truncate(time.Second).Add(1950 * time.Millisecond)

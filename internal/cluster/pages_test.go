@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-tide/ratelimit/internal/plot"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -28,9 +29,12 @@ var taskPages = map[string]taskPage{
 	"ban":             {},
 	"bandwidth":       {},
 	"concurrent":      {},
+	"cost":            {},
 	"login":           {},
+	"observability":   {},
 	"operate":         {},
 	"recipes":         {},
+	"redis":           {},
 	"reserve":         {},
 	"shadow":          {},
 	"simulate":        {saved: "login", log: true},
@@ -41,6 +45,10 @@ var taskPages = map[string]taskPage{
 
 // elsewhere are commands that no test can run as they stand, and why.
 var elsewhere = map[string]string{
+	"cp -r grafana/provisioning/. /etc/grafana/provisioning/":                                "Grafana is not needed for tests: TestGrafanaProvisioning",
+	"mkdir -p /var/lib/grafana/dashboards":                                                   "the same",
+	"cp grafana/tide.json /var/lib/grafana/dashboards/":                                      "the same",
+	"prometheus --config.file examples/prometheus/prometheus.yml":                            "Prometheus is not needed for tests: TestGrafanaProvisioning",
 	"caddy rate-limit override api_key gold-0001 6000/1m --for forever --note \"plan gold\"": "its zone is of another site than the one that runs: TestOverridesByRate",
 }
 
@@ -166,11 +174,18 @@ func anyTime(line string) string {
 func (n newcomer) draw(t *testing.T, s step, printed string) {
 	t.Helper()
 	file := filepath.Join("../../docs", filepath.FromSlash(s.picture))
-	// Ports are those of the page again.
+	// Ports are those of the page again, and the machine is called web1.
+	if host, err := os.Hostname(); err == nil {
+		names := regexp.MustCompile(`(?m)^(NODE|` + regexp.QuoteMeta(host) + `/\d+) +`)
+		printed = names.ReplaceAllStringFunc(printed, func(cell string) string {
+			name := strings.Replace(strings.TrimSpace(cell), host+"/", "web1/", 1)
+			return fmt.Sprintf("%-*s", len(cell)+len("web1")-len(host), name)
+		})
+	}
 	back := regexp.MustCompile(`\b(` + strings.Join(slices.Collect(maps.Keys(n.shown)), "|") + `)\b`)
 	printed = back.ReplaceAllStringFunc(printed, func(port string) string { return n.shown[port] })
 	if *pictures {
-		if err := os.WriteFile(file, terminal(s.command, printed), 0o644); err != nil {
+		if err := os.WriteFile(file, plot.Terminal(s.command, printed), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -179,7 +194,7 @@ func (n newcomer) draw(t *testing.T, s step, printed string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := linesOf(drawn)
+	shown := plot.LinesOf(drawn)
 	if len(shown) < 2 || shown[0] != "$ "+s.command {
 		t.Fatalf("%s shows %q", s.picture, shown)
 	}
