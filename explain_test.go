@@ -260,7 +260,7 @@ func TestExplainRequestsThatNobodyCanSend(t *testing.T) {
 		{operate.ExplainRequest{URL: "ftp://site/"}, `url: "ftp://site/" has no scheme and host`},
 		{operate.ExplainRequest{URL: "http://site:81/"}, "no server listens at port 81; the servers listen at"},
 		{operate.ExplainRequest{URL: "http://site/", RemoteIP: "nobody"}, `remote_ip: "nobody" is no address`},
-		{operate.ExplainRequest{URL: "http://site/", Method: "a b"}, `method: "a b" is none`},
+		{operate.ExplainRequest{URL: "http://site/", Method: "a b"}, `method: "a b" is invalid; write one like POST`},
 	} {
 		if _, err := explained(t, c.q); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %s", c.q, err, c.want)

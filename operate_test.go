@@ -383,7 +383,7 @@ func TestResetsThatAreRefused(t *testing.T) {
 		`{"zone":"login","key":"192.0.2.1","all":true}`:    `400 give "key", "id" or "all"`,
 		`{"zone":"login","all":true,"for":"1h"}`:           `400 the body is not what is expected: there is no "for"`,
 		`{"zone":"logn","all":true}`:                       `404 there is no zone "logn"; did you mean "login"?`,
-		`{"zone":"login","id":"short"}`:                    `400 id: "short" is none; an id is hex digits`,
+		`{"zone":"login","id":"short"}`:                    `400 id: "short" is invalid; an id is hex digits`,
 		`{"zone":"login","all":true,"x":"` + "\x1b" + `"}`: "400 the body is not",
 	} {
 		if status, text := ask(http.MethodPost, operate.ResetPath, body); !strings.HasPrefix(fmt.Sprint(status, " ", text), want) {

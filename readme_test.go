@@ -391,6 +391,19 @@ func TestPagesAreShort(t *testing.T) {
 	}
 }
 
+// A blank line ends a table, and what follows is shown with its marks.
+func TestTablesOfThePagesHaveNoGaps(t *testing.T) {
+	for _, page := range pages(t) {
+		lines := strings.Split(readPage(t, page), "\n")
+		for i := 1; i < len(lines)-2; i++ {
+			row := func(i int) bool { return strings.HasPrefix(lines[i], "|") }
+			if lines[i] == "" && row(i-1) && row(i+1) && !strings.HasPrefix(lines[i+2], "|--") {
+				t.Errorf("%s:%d: a blank line in a table", page, i+1)
+			}
+		}
+	}
+}
+
 // anchorsOf are a page's headings as links name them.
 func anchorsOf(t *testing.T, page string) (all []string) {
 	t.Helper()

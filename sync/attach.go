@@ -111,8 +111,8 @@ func (l *link) Status() *TableStatus {
 }
 
 // attach begins to sync a client every rate, or changes the rate. set sets what else its attachment
-// is to have. A client that was attached elsewhere leaves that and brings what it has along. attach
-// doesn't wait for the network.
+// is to have. A client that was attached to another Redis leaves that and brings what it has along.
+// attach doesn't wait for the network.
 func (g *group) attach(l *link, rate time.Duration, set func(at *attachment)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -47,16 +47,16 @@ type Record interface {
 	Merge(a HeartbeatReply) time.Duration
 	// IsEqual reports whether the record is the same here and there.
 	IsEqual() bool
-	// Elsewhere returns what goes along with the heartbeats at the Redis of another region, where
+	// OfRegion returns what goes along with the heartbeats at the Redis of another region, where
 	// the record is at this key.
-	Elsewhere(client redis.UniversalClient, key string) Elsewhere
+	OfRegion(client redis.UniversalClient, key string) RegionRecord
 	// Told notes up to which clock of the record each other region has been told of it, 0 where
 	// that is not known.
 	Told(regions map[string]int64)
 }
 
-// An Elsewhere tells the record of another region what it lacks. One goroutine uses it.
-type Elsewhere interface {
+// A RegionRecord tells the record of another region what it lacks. One goroutine uses it.
+type RegionRecord interface {
 	// Ask is as that of a Record. Merge merges the answer, and reports whether the next heartbeat
 	// should come at once.
 	Ask() []any
@@ -241,7 +241,7 @@ func (noRecord) Merge(HeartbeatReply) time.Duration { return heartbeatRate }
 func (noRecord) IsEqual() bool                      { return true }
 func (noRecord) Told(map[string]int64)              {}
 
-func (noRecord) Elsewhere(redis.UniversalClient, string) Elsewhere { return nothing{} }
+func (noRecord) OfRegion(redis.UniversalClient, string) RegionRecord { return nothing{} }
 
 // nothing is told to nobody.
 type nothing struct{ noRecord }

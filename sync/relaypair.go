@@ -47,9 +47,9 @@ type pair struct {
 	node   string // what this region is called there
 	places chan struct{}
 
-	record Elsewhere // that of the other region
-	due    Waker     // a heartbeat should not wait
-	woken  Waker     // there is something that should not wait
+	record RegionRecord // that of the other region
+	due    Waker        // a heartbeat should not wait
+	woken  Waker        // there is something that should not wait
 	ready  atomic.Bool
 	stats  pairStats
 
@@ -72,7 +72,7 @@ type pair struct {
 	mark, answered int64
 	stale          uint32 // connections that were found closed
 	heard          time.Time
-	recorded       int64 // see Elsewhere.Clock
+	recorded       int64 // see RegionRecord.Clock
 	lost           bool
 	offset         time.Duration
 	apart          bool // the clocks are, as was logged
@@ -89,7 +89,7 @@ func newPair(x *relay, name string, client redis.UniversalClient) *pair {
 	_, cluster := client.(*redis.ClusterClient)
 	return &pair{
 		x: x, name: name, client: client, keys: x.r.keys.in(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls),
-		record: x.r.record.Elsewhere(client, x.r.keys.Control()), due: NewWaker(), woken: NewWaker(),
+		record: x.r.record.OfRegion(client, x.r.keys.Control()), due: NewWaker(), woken: NewWaker(),
 		urgent: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{}, ahead: map[string]int64{},
 	}
 }

@@ -61,8 +61,9 @@ func (src *SlotSource) Nodes() int64 {
 	return 1
 }
 
-// Attach begins to sync a table every rate, or changes the rate. A table that was attached
-// elsewhere leaves that, and has been flushed there. Attach waits for the network only for that.
+// Attach begins to sync a table every rate, or changes the rate. A table that was attached to
+// another Redis leaves that, and has been flushed there. Attach waits for the network only for
+// that.
 func (s *Slots) Attach(src *SlotSource, rate time.Duration) {
 	if at := src.at.Load(); at != nil && at.to != &s.group {
 		src.Detach()

@@ -233,7 +233,7 @@ Shows the keys of a zone, or of all, that have spent the most lately, as far as 
 node that is asked knows. Keys are shown by their ids; with log_key, the key itself
 is shown once another request has come with it.
 
-Asked and denied are known in zones that sync at an interval: elsewhere a node does
+Asked and denied are known in zones that sync at an interval: in others a node does
 not count by key what it denies.`,
 		Example: `  caddy rate-limit top api --by denied
   caddy rate-limit top login --banned

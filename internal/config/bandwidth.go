@@ -19,7 +19,7 @@ type Bandwidth int64
 // MaxBandwidth is a tebibyte a second.
 const MaxBandwidth Bandwidth = 1 << 40
 
-// ParseBandwidth reads bytes a second: 1MiB/s, 500kB/s, 100000/s. Sizes are as elsewhere in Caddy:
+// ParseBandwidth reads bytes a second: 1MiB/s, 500kB/s, 100000/s. Sizes are as Caddy reads them:
 // a kB is 1,000 bytes, a KiB 1,024.
 func ParseBandwidth(s string) (Bandwidth, error) {
 	size, ok := strings.CutSuffix(s, "/s")

@@ -13,8 +13,8 @@ import (
 // record of each other region what that one lacks. It compares digests and whole records, and no
 // stamps: an entry that comes by a third region may be older than what is there.
 
-// elsewhere is what this node has told the record of another region. One goroutine uses it.
-type elsewhere struct {
+// regionRecord is what this node has told the record of another region. One goroutine uses it.
+type regionRecord struct {
 	c      *Control
 	client redis.UniversalClient
 	key    string
@@ -24,13 +24,13 @@ type elsewhere struct {
 	clock int64
 }
 
-// Elsewhere returns what goes along with the heartbeats at the Redis of another region.
-func (c *Control) Elsewhere(client redis.UniversalClient, key string) ratesync.Elsewhere {
-	return &elsewhere{c: c, client: client, key: key}
+// OfRegion returns what goes along with the heartbeats at the Redis of another region.
+func (c *Control) OfRegion(client redis.UniversalClient, key string) ratesync.RegionRecord {
+	return &regionRecord{c: c, client: client, key: key}
 }
 
 // Ask returns what the next heartbeat asks of the record there.
-func (e *elsewhere) Ask() []any {
+func (e *regionRecord) Ask() []any {
 	from := ""
 	if e.wants {
 		from = "-1"
@@ -40,11 +40,11 @@ func (e *elsewhere) Ask() []any {
 
 // Clock is up to which clock of the record here the other region has all of it, 0 where nothing is
 // known.
-func (e *elsewhere) Clock() int64 { return e.clock }
+func (e *regionRecord) Clock() int64 { return e.clock }
 
 // Merge tells the record there what it lacks, by the answer to a heartbeat. It reports whether the
 // next one should come at once.
-func (e *elsewhere) Merge(h ratesync.HeartbeatReply) (again bool, err error) {
+func (e *regionRecord) Merge(h ratesync.HeartbeatReply) (again bool, err error) {
 	reply, _, err := parseReply(h)
 	if err != nil {
 		return false, err

@@ -103,7 +103,7 @@ func (q ExplainRequest) build() (*http.Request, error) {
 	method := strings.ToUpper(q.Method)
 	r, err := http.NewRequest(method, u.String(), http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("method: %q is none", spelling.Clip(q.Method))
+		return nil, fmt.Errorf("method: %q is invalid; write one like POST", spelling.Clip(q.Method))
 	}
 	r.RemoteAddr, r.RequestURI = net.JoinHostPort(ip.String(), "49152"), u.RequestURI()
 	r.URL.Scheme, r.URL.Host = "", "" // a server gets them apart

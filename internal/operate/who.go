@@ -30,7 +30,7 @@ import (
 func idOf(zone *limits.Zone, text string) (keys.ID, error) {
 	p, err := keys.ParsePrefix(strings.ToLower(text))
 	if err != nil {
-		return keys.ID{}, fmt.Errorf("id: %q is none; %w", spelling.Clip(text), err)
+		return keys.ID{}, fmt.Errorf("id: %q is invalid; %w", spelling.Clip(text), err)
 	}
 	if id, ok := p.Whole(); ok {
 		return id, nil

@@ -153,7 +153,7 @@ func (sc Scenario[S]) Run() Result {
 	return m.done()
 }
 
-// On runs the load on nodes that are made elsewhere: until waits until so much time has passed
+// On runs the load on nodes of the caller: until waits until so much time has passed
 // since the start, and take is a request to a node.
 func (sc Scenario[S]) On(until func(at time.Duration), take func(node, of int) algorithms.Result) Result {
 	m := newMeter(sc)

@@ -296,7 +296,7 @@ func (p *Policy) needsHeaders() bool {
 func (p *Policy) warnSampling(whole object) {
 	for name, v := range asObject(asObject(whole["logging"])["logs"]) {
 		if asObject(v)["sampling"] != nil {
-			p.warn(fmt.Sprintf("the log %q of the configuration is sampled: requests that it leaves out are not replayed, so fewer are denied here than in truth", name))
+			p.warn(fmt.Sprintf("the log %q of the configuration is sampled: requests that it leaves out are not replayed, so fewer are denied here than would be", name))
 		}
 	}
 }

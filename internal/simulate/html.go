@@ -119,7 +119,7 @@ func (w Window) mostPlot() *picture {
 	}
 	p := plot.Plot{
 		Title: "What clients sent at most in any " + w.Window, X: "requests in any " + w.Window, LogX: true,
-		Description: fmt.Sprintf("The share of the clients that sent no more than so many requests in any %s: half of them %d, 99.9 %% of them %d, all of them %d.",
+		Description: fmt.Sprintf("The share of the clients that sent at most a number of requests in any %s: half of them %d, 99.9 %% of them %d, all of them %d.",
 			w.Window, w.Most.P50, w.Most.P999, w.Most.Max),
 		Panels: []plot.Panel{{Y: "% of the clients", High: 105, Lines: []plot.Line{line}}},
 	}

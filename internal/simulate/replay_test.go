@@ -366,8 +366,8 @@ func TestWhatCannotBeReplayed(t *testing.T) {
 		"reacted":    {site(limited + "}"), asked{0, "203.0.113.1", "/", "example.com", 429}.json(""), "had reacted"},
 		"both":       {site(limited + `,"concurrent":4,"bandwidth":"1MiB/s"}`), line.json(""), "slowed"},
 		"matcher":    {site(limited + `,"match":[{"header":{"X":["y"]}},{"path":["/"]}]}`), line.combined(), "headers that a matcher may look at"},
-		"masked":     {site(limited + "}"), asked{0, "203.0.113.0", "/", "example.com", 200}.json("") + asked{1, "2001:db8::", "/", "example.com", 200}.json(""), "as of one that masks them"},
-		"hashed":     {site(limited + "}"), asked{0, "1a2b3c4d", "/", "example.com", 200}.json(""), "as of a log that hashes"},
+		"masked":     {site(limited + "}"), asked{0, "203.0.113.0", "/", "example.com", 200}.json("") + asked{1, "2001:db8::", "/", "example.com", 200}.json(""), "as in one that masks them"},
+		"hashed":     {site(limited + "}"), asked{0, "1a2b3c4d", "/", "example.com", 200}.json(""), "as in a log that hashes"},
 		"response":   {site(limited + `,"count_responses":{"headers":{"X":["y"]}}}`), line.json(""), "headers of responses"},
 	} {
 		r, err := run(t, test.config, simulate.Options{}, test.log)

@@ -291,8 +291,8 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 	caution(t.noHeaders > 0, "%d requests are in a log format without the header that a key or limit needs; use Caddy's JSON format", t.noHeaders)
 	caution(r.policy.sees && t.texts > 0, "%d requests are in a log format without the headers that a matcher may look at; use Caddy's JSON format", t.texts)
 	caution(t.noCost > 0, "%d of %d requests have no number at %s in the log: what each of them takes is cost_default, or its estimate", t.noCost, t.Requests, r.CostField)
-	caution(t.noAddress > 0, "%d requests have an address that is none, as of a log that hashes or removes them: no matcher of addresses matches them, and who has the same text counts as one client", t.noAddress)
-	caution(t.masked > 0 && t.masked > (t.Requests-t.noAddress)*99/100, "the addresses of the log end in zeros, as of one that masks them: a whole network counts as one client, so more is denied here than in truth")
+	caution(t.noAddress > 0, "%d requests have no valid address, as in a log that hashes or removes them: no matcher of addresses matches them, and those with the same text count as one client", t.noAddress)
+	caution(t.masked > 0 && t.masked > (t.Requests-t.noAddress)*99/100, "the addresses of the log end in zeros, as in one that masks them: a whole network counts as one client, so more is denied here than would be")
 	caution(read.Early > 0, "too many requests began within --reorder to hold all of them back: lines may be out of order by less than that")
 	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
 		s := r.zones[name]

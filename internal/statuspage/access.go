@@ -40,7 +40,7 @@ func (h *Handler) check(r *http.Request) (status int, why string) {
 			return rejected("%s may not see this page. Write its address after allow, in the block of rate_limit_status.", hostport.Host(address))
 		}
 	}
-	// A page from elsewhere could have its name resolved to this machine, and read what its reader
+	// A page of another site could have its name resolved to this machine, and read what its reader
 	// may see. A name that stands in the configuration is not the name of such a page.
 	switch {
 	case isLocal(r.Host):

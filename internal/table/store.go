@@ -224,7 +224,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 }
 
 // Refund returns n units of an allowed Take, which asked for as many. It counts as no attempt
-// either: what was denied elsewhere spends nothing here, and would pass for what others spend
+// either: what other nodes denied spends nothing here, and would pass for what others spend
 // unseen.
 func (t *Table[S]) Refund(l algorithms.Limit, key keys.Key, taken Taken, n int64) {
 	if taken.Overflow {

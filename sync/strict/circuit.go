@@ -204,7 +204,7 @@ func (s *Limiter) measure(ctx context.Context, c *circuit, shard int) {
 	}
 }
 
-// roundTrip is how long Redis takes to answer where that is why the circuit is open, 0 elsewhere.
+// roundTrip is how long Redis takes to answer where that is why the circuit is open, else 0.
 func (c *circuit) roundTrip() time.Duration {
 	if c.down.Load() {
 		if far, ok := c.why.Load().Cause.(*redisconn.FarError); ok {
