@@ -62,6 +62,7 @@ type world[S any] struct {
 	divides bool             // each side takes its part
 	waits   bool             // nothing is synced early
 	room    int              // how many keys a node holds, 0 for 1000
+	rate    time.Duration    // of nodes, 0 for a second
 	log     *zap.Logger      // nil for none
 }
 
@@ -122,7 +123,7 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 	if w.apart {
 		net = &network{random: rand.New(rand.NewPCG(uint64(len(r.nodes)), 3))}
 	}
-	m := &member[S]{alg: w.alg, rate: time.Second, wire: &wire{net: net, store: r.store}, table: tableOf[S](w.alg, cmp.Or(w.room, 1000))}
+	m := &member[S]{alg: w.alg, rate: cmp.Or(w.rate, time.Second), wire: &wire{net: net, store: r.store}, table: tableOf[S](w.alg, cmp.Or(w.room, 1000))}
 	m.source = NewSource(m.table, Spec{Zone: "z", Kind: w.alg.Kind.Code(), Window: w.alg.Window, Buckets: 1, Live: w.alg.Compile().History})
 	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, cmp.Or(w.log, zap.NewNop()))
 	others := make(map[string]redis.UniversalClient)

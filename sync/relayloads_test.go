@@ -1,0 +1,353 @@
+package ratesync
+
+import (
+	"encoding/base64"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/reset"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// startWorld is regions with so many nodes each, where keys are told as in a zone.
+func startWorld[S any](t *testing.T, regions, nodes int, alg algorithms.Params) *world[S] {
+	w := newWorld[S](t, 1, alg, regions)
+	time.Sleep(alg.Window / 2)
+	for _, r := range w.regions {
+		for range nodes {
+			m := w.join(r)
+			m.source.Tell(LeastTold(alg.Compile()), alg.Limit)
+		}
+	}
+	time.Sleep(time.Minute)
+	return w
+}
+
+// A client below its limit that is only in one region is never denied, and the other region's Redis
+// learns of its key and of nothing else: not of the many that are below their threshold.
+func TestAClientOfOneRegion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: 10 * time.Second, Buckets: 1}
+		w := startWorld[algorithms.WindowState](t, 2, 3, alg)
+		here, there := w.regions[0], w.regions[1]
+		denied := 0
+		for i := range 10 * 950 {
+			m := here.nodes[i%3]
+			if !m.table.Take(alg.Compile(), keys.KeyOf([]byte("client")), []byte("client"), wallClock(), 1, 0).Allowed {
+				denied++
+			}
+			if raw := fmt.Append(nil, "other", i/20); i%20 == 0 {
+				m.table.Take(alg.Compile(), keys.KeyOf(raw), raw, wallClock(), 1, 0)
+			}
+			time.Sleep(10 * time.Second / 950)
+		}
+		if denied > 0 {
+			t.Errorf("%d requests of a client at 0.95 of its limit are denied", denied)
+		}
+		want := keys.IDOf([]byte("client"))
+		there.store.mu.Lock()
+		known := there.store.counting()
+		there.store.mu.Unlock()
+		for _, key := range known {
+			if h, ok := parseHashName(key); !ok || h.shard != ShardOf(want) || h.id != base64.RawURLEncoding.EncodeToString(want[:]) {
+				t.Errorf("the other region has %s", key)
+			}
+		}
+		if len(known) < 2 {
+			t.Errorf("the other region knows of %d windows of the client", len(known))
+		}
+		for _, m := range there.nodes {
+			if s := m.rep.Status(); s.Keys > 0 {
+				t.Errorf("a node of the other region has asked for %d keys", s.Keys)
+			}
+		}
+		w.close()
+	})
+}
+
+// silent is a limit of 100 over two regions of which the first can't tell the other. In between
+// something happens to both.
+func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
+	w := startWorld[S](t, 2, 2, alg)
+	here, there, link, raw := w.regions[0], w.regions[1], w.regions[0].links["r1"], []byte("client")
+	take := func(r *testRegion[S], n int) (left int64) {
+		d := r.nodes[0].table.Take(alg.Compile(), keys.KeyOf(raw), raw, wallClock(), int64(n), 0)
+		if !d.Allowed {
+			t.Errorf("%d units are denied", n)
+		}
+		return d.Remaining
+	}
+	link.become(&link.lost, 1)
+	take(here, 30)
+	take(there, 20)
+	time.Sleep(5 * time.Second)
+	if a, b := take(here, 1), take(there, 1); a > 100-51 || a < 100-52 || b > 100-21 || b < 100-22 {
+		t.Errorf("while the link is silent %d and %d are left, want 49 and 79", a, b)
+	}
+	sum := 52
+	switch happens {
+	case "reset":
+		stamp := here.store.now().UnixMicro()
+		set := &reset.Set{Keys: map[[16]byte]reset.Reset{keys.IDOf(raw): {Stamp: stamp, At: stamp * 1000, Until: stamp*1000 + int64(100*time.Hour)}}}
+		for _, r := range w.regions {
+			for _, m := range r.nodes {
+				m.table.Reset(wallClock(), set)
+			}
+		}
+		sum = 0
+	case "reload":
+		for _, r := range w.regions {
+			for _, m := range r.nodes {
+				w.reload(r, m)
+			}
+		}
+	}
+	take(here, 3)
+	take(there, 4)
+	sum += 7
+	time.Sleep(3 * time.Second)
+	link.heal()
+	time.Sleep(table.ResentUnsettled + 20*time.Second)
+	take(here, 1)
+	take(there, 1)
+	sum += 2
+	for _, r := range w.regions {
+		time.Sleep(5 * time.Second) // they have asked
+		if left := take(r, 1); left > int64(100-sum) || left < int64(100-sum-2) {
+			t.Errorf("in the end %d are left in %s, want %d", left, r.name, 100-sum-1)
+		}
+		sum++
+	}
+	if here.nodes[0].table.Take(alg.Compile(), keys.KeyOf(raw), raw, wallClock(), int64(100-sum)+2, 0).Allowed {
+		t.Error("more than the limit is admitted")
+	}
+	w.close()
+}
+
+// reload moves a node to another client of the same Redis, as a configuration that has changed.
+func (w *world[S]) reload(r *testRegion[S], m *member[S]) {
+	old, others := m.rep, m.rep.relay.Regions
+	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
+	m.rep.Relay(others)
+	m.rep.Attach(m.source, m.rate)
+	old.Close()
+}
+
+// Every kind of limit goes over two regions with one link silent, units that are reserved until a
+// response has ended as well: each side decides by what it knows, and when the link is back, by
+// all; also where counts were reset meanwhile, or a node has another configuration.
+func TestKindsOverASilentLink(t *testing.T) {
+	of := func(k algorithms.Kind) algorithms.Params {
+		return algorithms.Params{Kind: k, Limit: 100, Burst: 100, Window: 24 * time.Hour, Buckets: 1}
+	}
+	reserved := of(algorithms.SlidingWindow)
+	reserved.Reserves = true
+	for name, run := range map[string]func(*testing.T, string){
+		"fixed_window":   func(t *testing.T, what string) { silent[algorithms.WindowState](t, of(algorithms.FixedWindow), what) },
+		"sliding_window": func(t *testing.T, what string) { silent[algorithms.WindowState](t, of(algorithms.SlidingWindow), what) },
+		"reserved":       func(t *testing.T, what string) { silent[algorithms.WindowState](t, reserved, what) },
+		"sliding_log":    func(t *testing.T, what string) { silent[algorithms.LogState](t, of(algorithms.SlidingLog), what) },
+		"token_bucket":   func(t *testing.T, what string) { silent[algorithms.BucketState](t, of(algorithms.TokenBucket), what) },
+		"gcra":           func(t *testing.T, what string) { silent[algorithms.BucketState](t, of(algorithms.GCRA), what) },
+	} {
+		for _, what := range []string{"nothing", "reset", "reload"} {
+			t.Run(name+" "+what, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { run(t, what) }) })
+		}
+	}
+}
+
+// A ban that began while a link was silent is told when it is back, with what is left of it.
+func TestABanOverASilentLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		here, there, link := w.regions[0], w.regions[1], w.regions[0].links["r1"]
+		link.become(&link.lost, 1)
+		register := new(ban.Register)
+		register.Configure(1000)
+		b := ShareBans(register, here.nodes[0].source, "z", here.nodes[0].wire, "test", wallClock)
+		register.Begin(keys.IDOf([]byte("a")), wallClock(), time.Hour)
+		time.Sleep(20 * time.Minute)
+		key := b.keys.Of(keys.IDOf([]byte("a")))
+		rest := func() time.Duration {
+			there.store.mu.Lock()
+			defer there.store.mu.Unlock()
+			if _, ok := there.store.texts[key]; !ok {
+				return 0
+			}
+			return there.store.expires[key].Sub(there.store.time())
+		}
+		if got := rest(); got != 0 {
+			t.Errorf("%v of a ban are told over a silent link", got)
+		}
+		link.heal()
+		time.Sleep(10 * time.Second)
+		if got := rest(); (got - 40*time.Minute).Abs() > time.Minute {
+			t.Errorf("%v of the ban are left, want 40 minutes", got)
+		}
+		b.Unshare(here.nodes[0].source)
+		w.close()
+	})
+}
+
+// Of 100,000 keys below their threshold other regions are told nothing.
+func TestAHundredThousandKeysBelowTheThreshold(t *testing.T) {
+	const many = 100_000
+	a, b := redistest.Start(t), redistest.Start(t)
+	k := startKinds(t, map[string]func() redis.UniversalClient{
+		"a": func() redis.UniversalClient { return a.Client() }, "b": func() redis.UniversalClient { return b.Client() },
+	}, nil)
+	m := k.nodes["a"]
+	m.source.Tell(2, k.alg.Limit)
+	m.table.Configure(table.SyncConfig{Params: k.alg, Rate: 100 * time.Millisecond, Regions: 2, Wake: m.source.Wake}, many+1000)
+	for i := range many {
+		raw := fmt.Append(nil, "key", i)
+		m.table.Take(k.alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), 1, 0)
+	}
+	redistest.Eventually(t, "all is counted", func() bool { return m.table.Totals(clock.Now()).Unsent == 0 })
+	if n := m.rep.client.DBSize(t.Context()).Val(); n < many {
+		t.Fatalf("%d keys are counted", n)
+	}
+	if n := m.rep.client.Exists(t.Context(), m.rep.keys.Told(0), m.rep.keys.Hurry(0)).Val(); n != 0 {
+		t.Error("some of them are to be told")
+	}
+	k.take(2)
+	k.await("of other keys", "")
+	if n := m.rep.relay.pairs[0].stats.messages.Load(); n > 20*5 {
+		t.Errorf("%d messages for 20 keys", n)
+	}
+}
+
+// Just below their thresholds in each of six regions, keys take little beyond their limit: neither
+// those with many sub-windows, of which each may be below, nor buckets with a small burst.
+func TestWhatSixRegionsDoNotTell(t *testing.T) {
+	t.Run("buckets 31", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 64 * 32 * 10, Window: 310 * time.Second, Buckets: 31}
+			w := startWorld[algorithms.WindowState](t, 6, 1, alg)
+			admitted := int64(0)
+			take := func(r *testRegion[algorithms.WindowState], n int64) bool {
+				raw := []byte("client")
+				if !r.nodes[0].table.Take(alg.Compile(), keys.KeyOf(raw), raw, wallClock(), n, 0).Allowed {
+					return false
+				}
+				admitted += n
+				return true
+			}
+			for range 31 {
+				for _, r := range w.regions {
+					take(r, LeastTold(alg.Compile())-1)
+				}
+				time.Sleep(10 * time.Second)
+			}
+			for range 1000 { // a flood, all within the window
+				for _, r := range w.regions {
+					take(r, 10)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			if over := float64(admitted) / float64(alg.Limit); over > 1.15 || over < .95 {
+				t.Errorf("%.3f of the limit are admitted", over)
+			}
+			w.close()
+		})
+	})
+	t.Run("a small burst", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3600, Window: time.Hour, Burst: 10}
+			w := startWorld[algorithms.BucketState](t, 6, 1, alg)
+			admitted, start, raw := 0, wallClock(), []byte("client")
+			for _, r := range w.regions {
+				for range 30 {
+					if r.nodes[0].table.Take(alg.Compile(), keys.KeyOf(raw), raw, wallClock(), 1, 0).Allowed {
+						admitted++
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			}
+			const unseen = 6 * 3 // what a region admits before it has asked
+			if most := int(10 + unseen + (wallClock()-start)/int64(time.Second)); admitted > most || admitted < 10 {
+				t.Errorf("%d are admitted in all regions, at most %d", admitted, most)
+			}
+			w.close()
+		})
+	})
+}
+
+// Ten nodes send each 10 s what they have. After a FLUSHALL of their Redis the other region's total
+// of them never falls, and in the end all is there again.
+func TestTenNodesAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
+		w.names, w.waits, w.rate = w.names[:1], true, 10*time.Second
+		time.Sleep(12 * time.Hour)
+		for _, r := range w.regions {
+			for range 10 {
+				w.join(r)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		here, there := w.regions[0], w.regions[1]
+		for i, m := range here.nodes {
+			w.takeOf(m, []byte(w.names[0]), 1+i)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(30 * time.Second)
+		if got := told(here, there); got != 55 {
+			t.Fatalf("the other region has %d of 55", got)
+		}
+		here.store.forget(0, true)
+		for highest, i := int64(55), 0; i < 1200; i++ {
+			if i%200 == 0 {
+				w.takeOf(here.nodes[i/200], []byte(w.names[0]), 1)
+			}
+			time.Sleep(100 * time.Millisecond)
+			n := told(here, there)
+			if n < highest {
+				t.Errorf("the total has fallen from %d to %d", highest, n)
+				break
+			}
+			highest = n
+		}
+		time.Sleep(time.Minute)
+		w.compare()
+		w.close()
+	})
+}
+
+// A replica that takes over may be fifty calls behind, at home or in the other region: nothing is
+// missed, though nothing is counted afterwards.
+func TestAFailoverToAReplicaThatIsBehind(t *testing.T) {
+	for which, name := range []string{"at home", "in the other region"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := calmWorld(t, false)
+				here, r := w.regions[0], w.regions[which]
+				count := func() {
+					for i := range 50 {
+						w.takeOf(here.nodes[i%2], fmt.Append(nil, "key", i%20), 1)
+						time.Sleep(100 * time.Millisecond)
+					}
+				}
+				count()
+				behind := r.store.save()
+				count()
+				time.Sleep(5 * time.Second)
+				r.store.restore(behind)
+				w.breakLinks(r)
+				time.Sleep(table.ResentUnsettled + 30*time.Second)
+				w.compare()
+				w.close()
+			})
+		})
+	}
+}
