@@ -311,6 +311,7 @@ func (p *pair) call(ctx context.Context, number int64, messages []regional) ([]r
 	reply, err := c.send(ctx, p.client)
 	if err != nil {
 		p.stats.failures.Add(1)
+		p.x.forbids(p.name, err)
 		return nil, err
 	}
 	lines := strings.Split(reply, "\n")

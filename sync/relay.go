@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -103,12 +104,14 @@ type relay struct {
 	// that was written there. doubtful is set until the other regions have been told once more.
 	doubt           time.Time
 	noted, doubtful bool
+	// forbade are the regions whose Redis rejects a command, as was logged.
+	forbade map[string]bool
 }
 
 // Relay has the Replicator share with other regions what it counts. It is to be called before
 // Start.
 func (r *Replicator) Relay(o Regions) {
-	x := &relay{Regions: o, r: r, node: r.node, due: NewWaker()}
+	x := &relay{Regions: o, r: r, node: r.node, due: NewWaker(), forbade: make(map[string]bool)}
 	for name, client := range o.Others {
 		x.pairs = append(x.pairs, newPair(x, name, client))
 		x.names += name + " "
@@ -288,6 +291,22 @@ func (x *relay) reject(name string) {
 		warning.Field(warning.WrongRegion), zap.String("here", x.Here), zap.String("redis", name))
 }
 
+// forbids logs once that the user may not do at the Redis of a region what regions need: nothing
+// else would tell, as that region is heard of all the while.
+func (x *relay) forbids(region string, err error) {
+	if !redisconn.IsForbidden(err) {
+		return
+	}
+	x.mu.Lock()
+	known := x.forbade[region]
+	x.forbade[region] = true
+	x.mu.Unlock()
+	if !known {
+		x.r.logger.Error("other regions are told too little, as redis rejects a command; ACL LOG there shows which",
+			warning.Field(warning.RegionLost), zap.String("region", region), zap.String("reason", redisconn.Classify(err)))
+	}
+}
+
 // lead goes on as the relay, or begins to be it, with what was kept.
 func (x *relay) lead(ctx context.Context, fields map[string]string, server int64) {
 	until, err := strconv.ParseInt(fields["doubt"], 10, 64)
@@ -400,6 +419,7 @@ func (x *relay) read(ctx context.Context, shard int, hashes, fills []string) ([]
 	keys := append([]string{x.r.keys.Read(shard), x.r.keys.Told(shard)}, hashes...)
 	text, err := regionalScript.Run(ctx, x.r.client, append(keys, fills...), above, known, len(fills)).Text()
 	if err != nil {
+		x.forbids(x.Here, err)
 		return nil, err
 	}
 	if text == "!" {
@@ -441,7 +461,9 @@ type page struct {
 func (x *relay) told(ctx context.Context, key string, after int64, how string) page {
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
-	return parsePage(toldScript.Run(ctx, x.r.client, []string{key}, after, pageSize, how))
+	p := parsePage(toldScript.Run(ctx, x.r.client, []string{key}, after, pageSize, how))
+	x.forbids(x.Here, p.err)
+	return p
 }
 
 // toldInAll is told for each shard, in a Cluster by one pipeline for each of its masters.
@@ -466,6 +488,7 @@ func (x *relay) toldInAll(ctx context.Context, key func(shard int) string, after
 	pages := make([]page, ShardCount)
 	for shard, reply := range replies {
 		pages[shard] = parsePage(reply)
+		x.forbids(x.Here, pages[shard].err)
 	}
 	return pages
 }

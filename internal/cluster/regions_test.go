@@ -30,6 +30,12 @@ type realRegion struct {
 // these options beside them.
 func startRegions(t *testing.T, regions, nodes int, away time.Duration, site string, beside ...string) (all []*realRegion) {
 	t.Helper()
+	return startRegionsWith(t, regions, nodes, away, "", site, beside...)
+}
+
+// startRegionsWith is startRegions with global options.
+func startRegionsWith(t *testing.T, regions, nodes int, away time.Duration, global, site string, beside ...string) (all []*realRegion) {
+	t.Helper()
 	rules := rulesOfTheDocs(t)
 	for i := range regions {
 		r := redistest.Start(t, redistest.User("tide", rules))
@@ -52,7 +58,7 @@ func startRegions(t *testing.T, regions, nodes int, away time.Duration, site str
 			}
 			options += "\n\tregion " + other.name + " " + url
 		}
-		r.text = config(options+"\n}", site)
+		r.text = config(options+"\n}\n"+global, site)
 		r.nodes = start(t, nodes, r.text).Nodes
 	}
 	return all

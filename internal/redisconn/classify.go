@@ -68,6 +68,17 @@ func IsQueued(err error) bool {
 	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
+// IsForbidden reports whether the server's user may not do what was asked.
+func IsForbidden(err error) bool {
+	reply, ok := errors.AsType[redis.Error](err)
+	return ok && (strings.HasPrefix(reply.Error(), "NOPERM") || isForbiddenInScript(reply.Error()))
+}
+
+// isForbiddenInScript knows what Redis 7.0 says, and later ones.
+func isForbiddenInScript(text string) bool {
+	return strings.Contains(text, "The user executing the script can't") || strings.Contains(text, "ACL failure in script")
+}
+
 // replies are the errors that a server answers with, by their first words, and what to do about
 // them.
 var replies = []struct{ prefix, text string }{
@@ -123,7 +134,7 @@ func classifyReply(err error) string {
 		}
 	}
 	switch {
-	case strings.Contains(text, "The user executing the script can't"):
+	case isForbiddenInScript(text):
 		return "the redis user may not run a command that the scripts use; give it the commands that the documentation lists"
 	case strings.Contains(text, "cluster support disabled"):
 		return "the server is not part of a cluster; use mode simple"

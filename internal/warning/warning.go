@@ -146,8 +146,8 @@ const (
 	// the line names. See docs/regions.md.
 	WrongRegion = "TIDE038"
 	// RegionLost is another region that was not heard of for ten seconds, or whose Redis is that of
-	// a third. Its last counts stay, and on_loss holds. A second line tells that it is back. See
-	// docs/regions.md.
+	// a third. Its last counts stay, and on_loss holds. A second line tells that it is back. Or a
+	// Redis user lacks a command that regions need. See docs/regions.md and docs/redis.md#acl.
 	RegionLost = "TIDE039"
 	// CostEncoded is a compressed response that should say what it costs. Have the upstream send
 	// none. See docs/cost.md#what-only-the-response-knows.

@@ -1,0 +1,139 @@
+package cluster_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// rulesOfTheDocsForClusters are those of the docs with what a Cluster needs as well.
+func rulesOfTheDocsForClusters(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/redis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	more := regexp.MustCompile("for a Cluster: `([^`]+)`").FindSubmatch(page)
+	if more == nil {
+		t.Fatal("docs/redis.md doesn't say what a user of a Cluster may do")
+	}
+	return rulesOfTheDocs(t) + " " + string(more[1])
+}
+
+// The Redis of a region may be a Cluster, watched by Sentinel or reached by TLS, each with the user
+// of the documentation and nothing more: what one of them counts is told to the others, also in
+// strict mode, and after a failover.
+func TestRegionsOfEachKindOfRedis(t *testing.T) {
+	t.Parallel()
+	user := redistest.User("tide", rulesOfTheDocs(t))
+	shards := redistest.StartCluster(t, 3, redistest.User("tide", rulesOfTheDocsForClusters(t)))
+	watched := redistest.StartSentinels(t, 3, user)
+	secure := redistest.Start(t, redistest.TLS(false), user)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, []byte(secure.CA), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	withUser := strings.NewReplacer("redis://", "redis://tide:secret@")
+	regions := "region shards " + withUser.Replace(shards.URL) + "\nregion watched " + withUser.Replace(watched.URL) +
+		"\nregion secure {\naddress " + secure.Addr + "\nusername tide\npassword secret\ntls_enabled\ntls_server_certs_path " + ca + "\n}\n}"
+	site := zones(zone("window", "key all", "limit 60/"+far), zone("bucket", "key all", "limit 60/"+far, "algorithm token_bucket"),
+		zone("strict", "key all", "limit 60/"+far, "sync_rate strict"))
+	servers := map[string]func() []*redistest.Server{
+		"shards": func() []*redistest.Server { return shards.Nodes }, "watched": func() []*redistest.Server { return []*redistest.Server{watched.Master} },
+		"secure": func() []*redistest.Server { return []*redistest.Server{secure} },
+	}
+	nodes, c := make(map[string][]*cluster.Node), client(t, 4)
+	for name := range servers {
+		nodes[name] = start(t, 1, config("regions {\nhere "+name+"\n"+regions, site)).Nodes
+	}
+	names, sent := []string{"window", "bucket", "strict"}, 0
+	round := func(n int) {
+		t.Helper()
+		for _, of := range nodes {
+			sent += n
+			for _, zone := range names {
+				admit(t, c, of, zone, n)
+			}
+		}
+		for _, servers := range servers {
+			for _, zone := range names {
+				awaitTotalOfAll(t, servers, zone, sent)
+			}
+		}
+	}
+	round(4)
+	if n := watched.Master.Do("WAIT", 1, 4000).(int64); n != 1 {
+		t.Fatal("the replica has not caught up within 4 s")
+	}
+	watched.Failover()
+	awaitUp(t, nodes["watched"][0])
+	round(3)
+	for _, servers := range servers {
+		for _, r := range servers() {
+			if denied, _ := r.Do("ACL", "LOG").([]any); len(denied) > 0 {
+				t.Errorf("the user of the documentation lacks permissions: %v", denied)
+			}
+		}
+	}
+}
+
+// awaitTotalOfAll waits until servers hold a total together.
+func awaitTotalOfAll(t *testing.T, servers func() []*redistest.Server, zone string, want int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("redis counts %d requests of zone %s", want, zone), func() error {
+		got := 0
+		for _, r := range servers() {
+			got += total(t, r, zone)
+		}
+		if got != want {
+			return fmt.Errorf("it counts %d", got)
+		}
+		return nil
+	})
+}
+
+// A right that the user lacks is logged, once, with what to do; when the user has it, all is told
+// that was not.
+func TestRegionWithoutARightIsLogged(t *testing.T) {
+	t.Parallel()
+	for _, right := range []struct {
+		name    string
+		command string
+		there   bool // at the other region
+	}{
+		{"counts are not read", "pttl", false},
+		{"counts are refused", "pexpire", true},
+	} {
+		t.Run(right.name, func(t *testing.T) {
+			t.Parallel()
+			all, c := startRegions(t, 2, 1, 0, zones(zone("z", "key all", "limit 60/"+far))), client(t, 4)
+			here, server := all[0], all[0].redis
+			if right.there {
+				server = all[1].redis
+			}
+			admit(t, c, here.nodes, "z", 2)
+			awaitEqual(t, all, "z", 2)
+			server.Do("ACL", "SETUSER", "tide", "-"+right.command)
+			admit(t, c, here.nodes, "z", 3)
+			lines := func() []string { return here.nodes[0].Log.With("give it the commands that the documentation lists") }
+			eventually(t, "it is logged", func() error {
+				if len(lines()) == 0 {
+					return fmt.Errorf("%s", here.nodes[0].Log.Tail(3))
+				}
+				return nil
+			})
+			server.Do("ACL", "SETUSER", "tide", "+"+right.command)
+			server.Do("ACL", "LOG", "RESET")
+			awaitEqual(t, all, "z", 5)
+			if n := len(lines()); n > 2 {
+				t.Errorf("it is logged %d times: %q", n, lines())
+			}
+		})
+	}
+}
