@@ -559,9 +559,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return err
 	}
 	defer e.Free()
-	h.answers.WouldDeny(r, e.WouldDeny)
+	if e.WouldDeny.Zone != "" {
+		h.answers.WouldDeny(r, &e.WouldDeny)
+	}
 	if e.Denied {
-		return e.MarkCounted(r, h.answers.Deny(w, r, e.Denial))
+		return e.MarkCounted(r, h.answers.Deny(w, r, &e.Denial))
 	}
 	if err := e.Enter(r.Context()); err != nil {
 		return e.MarkCounted(r, err)

@@ -154,12 +154,12 @@ func (d *ShadowDenial) Note(zone string, who Who, wait time.Duration) {
 
 // WouldDeny tells handlers of events, and by placeholders those that handle the request from here
 // on. It does nothing for none.
-func (o *Responder) WouldDeny(r *http.Request, would ShadowDenial) {
+func (o *Responder) WouldDeny(r *http.Request, would *ShadowDenial) {
 	if would.Zone == "" {
 		return
 	}
 	seconds := retryAfterSeconds(would.Wait, 0)
-	o.Events.emit(wouldDenyEvent, r, would.Zone, would.Who, seconds)
+	o.Events.emit(wouldDenyEvent, r, would.Zone, &would.Who, seconds)
 	if repl := reqkey.ReplacerOf(r); repl != nil && !o.NoPlaceholders {
 		repl.Set(placeholderPrefix+wouldDenyName, would.Zone)
 		repl.Set(placeholderPrefix+wouldDenyWait, seconds)
@@ -168,22 +168,22 @@ func (o *Responder) WouldDeny(r *http.Request, would ShadowDenial) {
 
 // Deny answers a denied request. It returns an error only for the server's error routes to handle;
 // else the response is written.
-func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error {
+func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d *Denial) error {
 	a := &o.replies[d.Reason]
 	if d.Reason == TooEarly {
 		return o.writeFixed(w, r, a)
 	}
-	seconds := int64(0) // there is nothing to wait for where an operator has barred the key
+	seconds, results := int64(0), d.Results // no wait ends what an operator has set
 	if a.fixed {
-		d.Results = nil
+		results = nil
 	} else if d.Reason != TooLarge {
 		seconds = retryAfterSeconds(d.Wait, o.Jitter)
 	}
 	repl := reqkey.ReplacerOf(r)
-	setPlaceholders(repl, d.Zone, seconds, d.Results)
-	o.Events.emit(exceededEvent, r, d.Zone, d.Who, seconds)
+	setPlaceholders(repl, d.Zone, seconds, results)
+	o.Events.emit(exceededEvent, r, d.Zone, &d.Who, seconds)
 	if d.Begins {
-		o.Events.emit(bannedEvent, r, d.Zone, d.Who, seconds)
+		o.Events.emit(bannedEvent, r, d.Zone, &d.Who, seconds)
 	}
 	if a.fixed {
 		if isGRPC(r) {
@@ -197,7 +197,7 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 		f = new(Fields)
 	}
 	f.clear()
-	f.addResults(w.Header(), o.Headers, d.Results, d.Now)
+	f.addResults(w.Header(), o.Headers, results, d.Now)
 	if isGRPC(r) {
 		f.writeTo(w.Header())
 		if d.Reason == TooLarge {
@@ -220,7 +220,7 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d Denial) error
 	if o.message != nil {
 		f.body = o.appendMessage(f.body, repl)
 	} else {
-		f.body = o.appendProblem(f.body, &d, seconds)
+		f.body = o.appendProblem(f.body, d, seconds)
 	}
 	writeResponse(w, r, a.status, f.body)
 	if cap(f.body) > maxKeptBody {

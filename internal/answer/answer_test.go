@@ -60,7 +60,7 @@ func (a *answerer) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyh
 		if a.Unavailable {
 			d.Reason = Unavailable
 		}
-		return a.responder.Deny(w, r, d)
+		return a.responder.Deny(w, r, &d)
 	}
 	all := []Result{result("login", "-1m", 5, time.Minute, admits(4, 0)), other}
 	a.responder.Admit(w, r, new(Fields), all, 0)
@@ -354,7 +354,7 @@ func TestEvent(t *testing.T) {
 	r := prepared(request("/"))
 	r.RemoteAddr = "[2001:db8::1]:443"
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
-	e.emit(exceededEvent, r, "login", Who{Key: []byte("k")}, 12)
+	e.emit(exceededEvent, r, "login", &Who{Key: []byte("k")}, 12)
 	if len(l.heard) != 1 {
 		t.Fatalf("%d events, want 1", len(l.heard))
 	}
@@ -368,7 +368,7 @@ func TestEvent(t *testing.T) {
 func TestDenialOutsideOfAServer(t *testing.T) {
 	o := NewResponder(Options{Status: 429, Message: "{x} slow down", Headers: Draft})
 	w := httptest.NewRecorder()
-	if err := o.Deny(w, request("/"), Denial{}); err != nil {
+	if err := o.Deny(w, request("/"), &Denial{}); err != nil {
 		t.Fatal(err)
 	}
 	if w.Code != 429 || w.Header().Get("Retry-After") != "1" || w.Body.String() != "{x} slow down" {
@@ -400,7 +400,7 @@ func BenchmarkDeny(b *testing.B) {
 	for b.Loop() {
 		clear(w.h)
 		repl := *base
-		if err := o.Deny(w, r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, &repl)), Denial{Zone: "login", Wait: 11 * time.Second, Results: all, Fields: f}); err != nil {
+		if err := o.Deny(w, r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, &repl)), &Denial{Zone: "login", Wait: 11 * time.Second, Results: all, Fields: f}); err != nil {
 			b.Fatal(err)
 		}
 	}

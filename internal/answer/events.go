@@ -38,7 +38,7 @@ func NewEvents(ctx caddy.Context) (*Events, error) {
 
 // emit emits an event of one request if anyone listens. Handlers of events run within the request.
 // It may be called on nil.
-func (e *Events) emit(event string, r *http.Request, zone string, key Who, seconds int64) {
+func (e *Events) emit(event string, r *http.Request, zone string, key *Who, seconds int64) {
 	if e == nil || !e.app.ShouldEmit(event) {
 		return
 	}

@@ -34,7 +34,7 @@ func TestLimitsInShadowModeAreNotTold(t *testing.T) {
 	}
 	all[1] = result("api", "", 5, time.Hour, denies(9*time.Second))
 	w = httptest.NewRecorder()
-	if err := o.Deny(w, prepared(request("/")), Denial{Zone: "api", Wait: 9 * time.Second, Results: all}); err != nil {
+	if err := o.Deny(w, prepared(request("/")), &Denial{Zone: "api", Wait: 9 * time.Second, Results: all}); err != nil {
 		t.Fatal(err)
 	}
 	if body := w.Body.String(); !strings.Contains(body, `"violated-policies":["api"]`) || w.Header().Get("Ratelimit-Policy") != `"api";q=5;w=3600` {
@@ -54,11 +54,11 @@ func TestWouldDenyIsTold(t *testing.T) {
 		o := NewResponder(Options{Status: 429, Jitter: 1, Events: events, NoPlaceholders: off})
 		r := prepared(request("/"))
 		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
-		o.WouldDeny(r, ShadowDenial{})
+		o.WouldDeny(r, &ShadowDenial{})
 		if len(l.heard) != 0 {
 			t.Fatalf("an event of nothing: %v", l.heard)
 		}
-		o.WouldDeny(r, ShadowDenial{Zone: "login", Wait: 1500 * time.Millisecond})
+		o.WouldDeny(r, &ShadowDenial{Zone: "login", Wait: 1500 * time.Millisecond})
 		if len(l.heard) != 1 || l.heard[0].Name() != wouldDenyEvent || l.heard[0].Data["zone"] != "login" ||
 			l.heard[0].Data["wait"] != 2*time.Second || l.heard[0].Data["client_ip"] != "192.0.2.1" {
 			t.Errorf("events %v, want one of login and two seconds", l.heard)

@@ -32,41 +32,41 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 		return e.refuseTooLarge(p)
 	}
 	p.goBySide()
-	var buffer [2]strict.Verdict
-	if all, ok := p.recall(e.Now, buffer[:0]); ok && p.Forked == nil { // a fork looks into Redis
-		return e.decided(p, all, p.Redis.Strict.Nothing(e.Now))
+	if !p.memory.IsEmpty() && p.Forked == nil { // a fork looks into Redis
+		if says, ok := e.recall(p); ok {
+			return says
+		}
 	}
 	if slots != nil {
 		if says := e.takeSlot(p, slots, slowed, r); says != admits {
 			return says
 		}
 	}
-	lost := false
+	lost, done, says := false, false, admits
 	if p.IsStrict() && len(p.limits) > 0 {
-		var says verdict
-		var done bool
 		if says, done, lost = e.askRedis(p, r); done {
 			return says
 		}
 	}
 	if p.OnRedisLoss != config.LossLocal && p.ask.N > 0 && (lost || p.IsUnavailable(p.ask.Raw)) {
-		var says verdict
 		if p.limits, says = p.failOver(p.limits, slowed); says != admits {
 			return says
 		}
 		p.lowerEstimate()
 	}
 	p.ask.Now = e.Now
-	says := admits
+	says, allowed := admits, true
 	if p.QueuesLast {
 		says = peeked
 	}
-	allowed := true
 	for i := range p.limits {
 		l, t := &p.limits[i], e.receipt()
-		if says == peeked {
+		switch {
+		case says == peeked:
 			l.Peek(&p.ask, t)
-		} else {
+		case p.cost == nil:
+			l.decide(&p.ask, p.Want|p.Reserving, t)
+		default:
 			l.Decide(&p.ask, p.Want|p.Reserving, t)
 		}
 		allowed = allowed && t.Allowed
@@ -157,7 +157,7 @@ func endCounts(e *Evaluation, p *part, why ending) {
 		wait = p.endInRedis(took, results[p.first:], e.Now, counts)
 	} else {
 		for i := range took {
-			wait = max(wait, p.limits[i].end(&p.ask, took[i], e.Now, counts, &results[p.first+i]))
+			wait = max(wait, p.limits[i].end(&p.ask, &took[i], e.Now, counts, &results[p.first+i]))
 		}
 	}
 	if !p.shadow {

@@ -66,6 +66,14 @@ func (z *Zone) Override(hash keys.Key, raw []byte) *control.Override {
 	return nil
 }
 
+// nameOverridden has the text of an overridden key be there for people, where the log may have it
+// too.
+func (z *Zone) nameOverridden(o *control.Override, raw []byte) {
+	if z.LogKeys && !reqkey.IsUnproven(raw) {
+		o.Name(func() string { return z.Template.Text(raw) })
+	}
+}
+
 // FromAuthentication returns a placeholder in the zone's key or limits that comes from
 // authentication, without its braces; "" for none.
 func (z *Zone) FromAuthentication() string {

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -88,7 +89,7 @@ func (e *Evaluation) end(why ending, all bool) (some bool) {
 		if !all && p.says < denies {
 			continue
 		}
-		some = true
+		some, e.Denial.Fields = true, &e.Fields
 		for _, g := range p.gates {
 			if g.end != nil && p.says.isDecision() {
 				g.end(e, p, why)
@@ -107,8 +108,10 @@ func (e *Evaluation) Free() {
 	if cap(e.keys) > maxKept {
 		e.keys, e.parts, e.later = nil, nil, nil
 	}
-	e.Denied, e.Denial, e.WouldDeny, e.Delay = false, answer.Denial{}, answer.ShadowDenial{}, 0
-	e.keys = e.keys[:0]
+	if e.Denied || e.Denial.Fields != nil { // which end sets; most requests have no denial to clear
+		e.Denied, e.Denial, e.WouldDeny = false, answer.Denial{}, answer.ShadowDenial{}
+	}
+	e.keys, e.Delay = e.keys[:0], 0
 	e.parts, e.later = e.parts[:0], e.later[:0]
 	e.receipts, e.results = e.receipts[:0], e.results[:0]
 	e.slots, e.own = e.slots[:0], e.own[:0]
@@ -156,7 +159,9 @@ func (e *Evaluation) ask(r *http.Request) {
 	last := len(e.parts) - 1
 	p := &e.parts[last]
 	if !p.shadow {
-		p.noticeKey(p.ask.Raw, p.empty)
+		if p.empty || reqkey.IsAmbiguous(p.ask.Raw) {
+			p.noticeKey(p.empty)
+		}
 		if p.says == noKey && p.EmptyKey != config.EmptyDeny {
 			p.Decisions.Count(answer.Skipped)
 			e.parts = e.parts[:last]

@@ -29,15 +29,15 @@ type Limit struct {
 	// set when something came that is no number.
 	Number *reqkey.Number
 	Warned *atomic.Bool
-	// IsOverridden is set where an operator has set another number, replaced is the configured one.
+	// IsOverridden is set where an operator has set another number; replaced is the configured one.
 	IsOverridden bool
-	replaced     int64
-	// share is what this side or this node takes of the limit; the zero share is all of it.
-	share share
 	// isCached is set where the limit is one of Shares.
 	isCached bool
 	// others are the reserves that are not for the request, one bit each.
-	others uint32
+	others   uint32
+	replaced int64
+	// share is what this side or this node takes of the limit; the zero share is all of it.
+	share share
 }
 
 // Take asks for n units of a key at now. raw is the bytes of which key is the hash.
@@ -45,12 +45,15 @@ func (l *Limit) Take(key keys.Key, raw []byte, now, n int64, want algorithms.Wan
 	return l.Table.Take(l.Enforced, key, raw, now, n, want)
 }
 
-// Decide has t say what is decided on a, under the limit. What costs nothing is admitted, however
-// the limit stands.
-func (l *Limit) Decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
+// decide has t say what is decided on a, which costs something, under the limit.
+func (l *Limit) decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
 	a.Limit, a.Want = l.Enforced, want
 	l.Table.Decide(a, t)
-	if a.N == 0 {
+}
+
+// Decide is decide for any cost. What costs nothing is admitted, however the limit stands.
+func (l *Limit) Decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
+	if l.decide(a, want, t); a.N == 0 {
 		t.Allowed, t.Delay, t.Retry = true, 0, 0
 	}
 }
@@ -71,7 +74,7 @@ func (l *Limit) Params() algorithms.Params {
 	default:
 		p.Limit = l.withoutReserves(p.Limit)
 	}
-	if l.share != (share{}) {
+	if l.share.nodes != 0 {
 		p.Limit, p.Burst = l.share.part(p.Limit), l.share.part(p.Burst)
 	}
 	return p

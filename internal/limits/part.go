@@ -94,9 +94,11 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 		return parts
 	}
 	p.ask.Key = keys.KeyOf(p.ask.Raw)
-	p.by, p.limits = z.Override(p.ask.Key, p.ask.Raw), z.AllLimits
-	if p.by != nil && z.LogKeys && !reqkey.IsUnproven(p.ask.Raw) {
-		p.by.Name(func() string { return z.Template.Text(p.ask.Raw) })
+	p.limits = z.AllLimits
+	if z.AtRuntime.Load() != nil {
+		if p.by = z.Override(p.ask.Key, p.ask.Raw); p.by != nil {
+			z.nameOverridden(p.by, p.ask.Raw)
+		}
 	}
 	switch {
 	case p.by != nil && p.by.Deny:
@@ -163,11 +165,11 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 	return o, false
 }
 
-// noticeKey warns of keys that several clients share.
-func (z *Zone) noticeKey(raw []byte, empty bool) {
+// noticeKey warns of a key that several clients share, as it is empty or ambiguous.
+func (z *Zone) noticeKey(empty bool) {
 	if empty {
 		z.Notices.Empty(&z.Settings, z.Once, z.Logger)
-	} else if reqkey.IsAmbiguous(raw) {
+	} else {
 		z.Notices.Ambiguous(&z.Settings, z.Once, z.Logger)
 	}
 }

@@ -15,21 +15,21 @@ import (
 // spent, not by a sketch in which others count as well, and not by a share of a limit that is
 // whole.
 func (l *Limit) isSpent(t *table.Taken) bool {
-	return !t.Allowed && !t.Estimated && !t.Overflow && l.share == (share{})
+	return !t.Allowed && !t.Estimated && !t.Overflow && l.share.nodes == 0
 }
 
 // end ends what a limit gave to a request that is denied, which d tells of. Where denied requests
 // count the limit keeps it, and takes as much where it denied, or was only read. It returns how
 // long the client waits for this limit as well: too little may be left for the next request.
-func (l *Limit) end(a *table.Ask, t table.Taken, now int64, counts bool, d *answer.Result) (wait time.Duration) {
+func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts bool, d *answer.Result) (wait time.Duration) {
 	isRead := t.Allowed && t.N == 0
 	switch {
 	case counts && (isRead || !t.Allowed):
-		l.Table.Penalize(l.Enforced, a.Key, t, a.N)
+		l.Table.Penalize(l.Enforced, a.Key, *t, a.N)
 	case !t.Allowed:
 		return 0
 	case !counts && !isRead:
-		l.giveBack(a.Key, t, now)
+		l.giveBack(a.Key, *t, now)
 	}
 	if t.Allowed {
 		if l.restate(a, now, d); !counts || d.Remaining >= a.N {

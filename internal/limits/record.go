@@ -14,7 +14,7 @@ import (
 // notes what is to be answered. A request of a key that is banned is only counted: the ban had a
 // line when it began.
 func (e *Evaluation) record(r *http.Request) {
-	e.Denial.Now, e.Denial.Fields = e.Now, &e.Fields
+	e.Denial.Now = e.Now
 	if e.Denial.Reason == answer.Banned {
 		rest := time.Duration(0)
 		for i := range e.parts {

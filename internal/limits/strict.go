@@ -82,23 +82,27 @@ func (z *Zone) heard(limits []Limit, a *table.Ask, now int64) (wait time.Duratio
 	return wait
 }
 
-// recall returns what Redis' last denial of a key says to a request at now, if that holds. The
+// recall has Redis' last denial of a key decide on a request, where ok is set: if it holds. The
 // counters of this node still decide for a key without a slot of its own, and Redis is asked where
 // it has yet to learn what was decided without it.
-func (p *part) recall(now int64, dst []strict.Verdict) (all []strict.Verdict, ok bool) {
-	if p.memory.IsEmpty() || len(p.limits) == 0 || p.says != admits {
-		return nil, false
+func (e *Evaluation) recall(p *part) (says verdict, ok bool) {
+	if len(p.limits) == 0 {
+		return admits, false
 	}
-	if all, ok = p.memory.Recall(p.rulesOf(p.limits), p.IDOf(p.ask.Raw), p.ask.N, now, dst); !ok {
-		return nil, false
+	var buffer [2]strict.Verdict
+	all, ok := p.memory.Recall(p.rulesOf(p.limits), p.IDOf(p.ask.Raw), p.ask.N, e.Now, buffer[:0])
+	if !ok {
+		return admits, false
 	}
 	for i := range p.limits {
 		if p.limits[i].HasDebt(p.ask.Key) {
-			return nil, false
+			return admits, false
 		}
 	}
-	_, ok = Room(p.limits, p.ask.Key, p.ask.Raw, now)
-	return all, ok
+	if _, ok = Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); !ok {
+		return admits, false
+	}
+	return e.decided(p, all, p.Redis.Strict.Nothing(e.Now)), true
 }
 
 // decided notes what Redis says to a request by e.Now.

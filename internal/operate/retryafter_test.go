@@ -160,7 +160,7 @@ func (p *patient) request() (wait time.Duration, what string) {
 	}
 	defer e.Free()
 	w := httptest.NewRecorder()
-	if err := answers.Deny(w, r, e.Denial); err != nil {
+	if err := answers.Deny(w, r, &e.Denial); err != nil {
 		return 0, err.Error()
 	}
 	seconds, _ := strconv.Atoi(w.Header().Get("Retry-After"))

@@ -152,10 +152,10 @@ type Taken struct {
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
-	// number is that of the sketch, else of the epoch that a reserved unit was taken in, or of the
-	// reservation where a part of it may be refunded.
-	number  uint32
+	// number is that of the sketch, else of the epoch that a reserved unit was taken in, or where
+	// inParts is set of the reservation, of which a part may be refunded.
 	inParts bool
+	number  uint32
 	// Top is where the units are in a bucket that another store keeps.
 	Top int64
 }

@@ -120,7 +120,7 @@ type Grant struct {
 }
 
 // By is who decided, nil for nobody.
-func (g Grant) By() *Limiter { return g.by }
+func (g *Grant) By() *Limiter { return g.by }
 
 // N is how many units were asked for.
 func (g Grant) N() int64 { return g.n }
