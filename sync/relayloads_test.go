@@ -94,7 +94,7 @@ func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
 	if a, b := take(here, 1), take(there, 1); a > 100-51 || a < 100-52 || b > 100-21 || b < 100-22 {
 		t.Errorf("while the link is silent %d and %d are left, want 49 and 79", a, b)
 	}
-	sum := 52
+	sum, mine := 52, int64(34)
 	switch happens {
 	case "reset":
 		stamp := here.store.now().UnixMicro()
@@ -104,7 +104,7 @@ func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
 				m.table.Reset(wallClock(), set)
 			}
 		}
-		sum = 0
+		sum, mine = 0, 3 // in a hash with the reset's stamp
 	case "reload":
 		for _, r := range w.regions {
 			for _, m := range r.nodes {
@@ -118,6 +118,9 @@ func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
 	time.Sleep(3 * time.Second)
 	link.heal()
 	time.Sleep(table.ResentUnsettled + 20*time.Second)
+	if n := told(here, there); n != mine {
+		t.Errorf("the other region has been told of %d, want %d", n, mine)
+	}
 	take(here, 1)
 	take(there, 1)
 	sum += 2
