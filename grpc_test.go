@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,8 +38,8 @@ func callByHTTP2(t *testing.T, connection net.Conn, authority string, fields ...
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	fields = append([]string{":method", "POST", ":scheme", "http", ":authority", authority, ":path", "/shop.Orders/List", "te", "trailers"}, fields...)
-	if i := len(fields) - 2; fields[i] == ":method" { // another one
-		fields[1] = fields[i+1]
+	for i := len(fields) - 2; i > 8 && fields[i][0] == ':'; i -= 2 { // another method or path
+		fields[slices.Index(fields, fields[i])+1] = fields[i+1]
 		fields = fields[:i]
 	}
 	for i := 0; i < len(fields); i += 2 {

@@ -54,6 +54,12 @@ func differentCosts(t *testing.T, option string, estimate int) {
 			t.Errorf("%s: %d of 90 requests were denied at half the limit", algorithm, got)
 		}
 		awaitTotal(t, r, algorithm, 60*cost+30)
+		eventually(t, "Redis knows of as many requests in "+algorithm, func() error {
+			if n := attemptsOf(t, r, algorithm); n != 90 {
+				return fmt.Errorf("it knows of %d, want 90, whatever they cost", n)
+			}
+			return nil
+		})
 		// What a node expects of the others may deny for a moment.
 		admitted, want := 0, (limit-60*cost-30-estimate*cost)/cost+1
 		ask := func() int {
@@ -68,6 +74,19 @@ func differentCosts(t *testing.T, option string, estimate int) {
 			t.Errorf("%s: more than %d were admitted", algorithm, want)
 		}
 	}
+}
+
+// attemptsOf is how many requests Redis has of a zone.
+func attemptsOf(t *testing.T, r *redistest.Server, zone string) (sum int64) {
+	t.Helper()
+	for key := range sums(t, r, zone) {
+		var total, attempts int64
+		if _, err := fmt.Sscan(r.Do("HGET", key, "sum").(string), &total, &attempts); err != nil {
+			t.Fatalf("HGET %s sum: %v", key, err)
+		}
+		sum += attempts
+	}
+	return sum
 }
 
 // A request that costs more than is left, again and again on one node, tells the others of no more

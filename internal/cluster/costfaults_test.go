@@ -145,7 +145,7 @@ func (p *payers) settles(node int, key string, want, local int64, keep ...string
 			case zone == "token_bucket-strict" || slices.Contains(keep, zone):
 				most += int64(len(p.Nodes)) * (paid - less)
 			case strings.HasPrefix(zone, "token_bucket"):
-				most += int64(len(p.Nodes))
+				most += int64(len(p.Nodes)) + 2 // and of processes that were there before
 			}
 			if used < least || used > most {
 				return fmt.Errorf("%v", all)

@@ -63,6 +63,8 @@ func inJSON(option, value string) string {
 			amount = quoted(amount)
 		}
 		return `"cost": [{"units": ` + amount + `}]`
+	case "response_cost":
+		return `"response_cost": [{` + sourceInJSON(value) + `}]`
 	case "window", "algorithm", "sync_rate", "key", "empty_key", "on_redis_loss", "bandwidth":
 		return fmt.Sprintf("%q: %s", option, quoted(value))
 	case "enforce":
@@ -89,6 +91,19 @@ func inJSON(option, value string) string {
 		return fmt.Sprintf(`%q: {"ranges": [%s]}`, option, quoted(value))
 	}
 	return ""
+}
+
+// sourceInJSON returns the field of a source of response_cost.
+func sourceInJSON(value string) string {
+	switch source, of, _ := strings.Cut(value, " "); source {
+	case "bytes":
+		return `"bytes": true`
+	case "json":
+		return fmt.Sprintf(`"json": [%q]`, of)
+	case "header":
+		return fmt.Sprintf(`"header": %q`, of)
+	}
+	return fmt.Sprintf(`"units": %q`, value)
 }
 
 // limitInJSON returns a rate as an object.
