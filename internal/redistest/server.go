@@ -42,6 +42,7 @@ type Server struct {
 	sentinel bool
 	tls      *tls.Config
 	args     []string
+	env      []string
 	cmd      *exec.Cmd
 	exited   chan struct{}
 	watch    *exec.Cmd
@@ -140,6 +141,7 @@ func (s *Server) Boot() {
 	}
 	s.cmd = exec.Command("redis-server", args...)
 	s.cmd.Dir = s.dir
+	s.cmd.Env = append(os.Environ(), s.env...)
 	if err := s.cmd.Start(); err != nil {
 		s.t.Fatalf("starting redis-server: %v", err)
 	}
