@@ -89,7 +89,8 @@ local function push(key, total, rest)
   local mark = far and ' ~' or ''
   local s, held, tried, kept
   if mine then s, held, tried, kept = field(mine) end
-  if held and held + 0 >= exact then s, held, tried, kept = nil, nil, nil, nil end
+  -- A region's number is of microseconds: above one that no clock comes to there is soon no other.
+  if held and (held + 0 >= exact or region and s + 0 >= exact / 2) then s, held, tried, kept = nil, nil, nil, nil end
   local was = region and s and mine or held or ''
   if total == '' or s and seq <= s + 0 then return was, (sum and match(sum, '^[^\r\n]*') or '0 0'), nil, mark end
   local all, attempts, settled
@@ -112,7 +113,7 @@ local function push(key, total, rest)
   end
   local set, there = nil, nil
   if region then
-    there, far = others(key, far, held, tried, kept, total, tries, keeps)
+    there, far = others(key, (s or not mine) and far, held, tried, kept, total, tries, keeps)
     set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new, '~', far)
     if mark == '' and spent > there then names[#names + 1] = key end
   else
@@ -121,7 +122,7 @@ local function push(key, total, rest)
     if here and here >= (far and 1 or least) then names[#names + 1] = key end
   end
   if set ~= 0 and type(set) == 'table' and set.err then return rejected(set.err) end
-  if not s then redis.call('PEXPIRE', key, ttl) end
+  if not s and not (region and redis.call('PTTL', key) >= ttl) then redis.call('PEXPIRE', key, ttl) end
   return was, new, more, mark
 end
 

@@ -217,6 +217,10 @@ func parseRegional(h hashName, line string) (m regional, ok bool) {
 	var ok2 bool
 	m.total, ok2 = count(total)
 	m.rest = rest
+	for number := range strings.FieldsSeq(rest) {
+		_, isCount := count(number)
+		ok = ok && isCount
+	}
 	m.ttl = time.Duration(min(ttl, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
 	return m, ok && ok2 && rest != ""
 }

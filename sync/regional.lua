@@ -12,6 +12,7 @@
 local above, fills = tonumber(ARGV[1]), tonumber(ARGV[3])
 local match, format, max = string.match, string.format, math.max
 local last = tonumber(match(redis.call('GET', KEYS[1]) or '', '^%d+$') or '') or 0
+if last >= 2^52 then last = 0 end -- no clock comes to that
 if last < tonumber(ARGV[2]) then return '!' end
 local time = redis.call('TIME')
 local us = time[1] * 1000000 + time[2]
@@ -41,7 +42,7 @@ if fills > 0 then
   for i = 1, fills do
     local fill, at, drain, under = match(values[i] or '', '^(%S+) (%d+) (%S+) %d+(.*)$')
     local level = tonumber(fill)
-    if level and tonumber(drain) then
+    if level and tonumber(drain) and match(under, '^ ?%d* ?%d*$') then
       level = max(0, level - drain * max(0, now - at))
       reply[#reply + 1] = format('%.3f ', level) .. drain .. under
     else

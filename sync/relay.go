@@ -461,7 +461,7 @@ type page struct {
 func (x *relay) told(ctx context.Context, key string, after int64, how string) page {
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
-	p := parsePage(toldScript.Run(ctx, x.r.client, []string{key}, after, pageSize, how))
+	p := parsePage(toldScript.Run(ctx, x.r.client, []string{key}, after, pageSize, how), x.r.keys.head)
 	x.forbids(x.Here, p.err)
 	return p
 }
@@ -487,13 +487,15 @@ func (x *relay) toldInAll(ctx context.Context, key func(shard int) string, after
 	}
 	pages := make([]page, ShardCount)
 	for shard, reply := range replies {
-		pages[shard] = parsePage(reply)
+		pages[shard] = parsePage(reply, x.r.keys.head)
 		x.forbids(x.Here, pages[shard].err)
 	}
 	return pages
 }
 
-func parsePage(cmd *redis.Cmd) (p page) {
+// parsePage reads a page. In the place of a name that doesn't begin with head, and so is of another
+// program, stands none.
+func parsePage(cmd *redis.Cmd, head string) (p page) {
 	reply, err := cmd.Slice()
 	if p.err = err; err != nil {
 		return p
@@ -509,7 +511,11 @@ func parsePage(cmd *redis.Cmd) (p page) {
 		return p
 	}
 	for _, name := range names {
-		p.names = append(p.names, fmt.Sprint(name))
+		text := fmt.Sprint(name)
+		if !strings.HasPrefix(text, head) {
+			text = ""
+		}
+		p.names = append(p.names, text)
 	}
 	for i := range scores {
 		score, _ := strconv.ParseFloat(fmt.Sprint(scores[i]), 64)

@@ -94,7 +94,7 @@ func TestManyNamesAreReadInPages(t *testing.T) {
 	}
 	seen, after := make(map[string]bool), int64(0)
 	for {
-		p := parsePage(toldScript.Run(t.Context(), client, []string{"told"}, after, pageSize, "weigh"))
+		p := parsePage(toldScript.Run(t.Context(), client, []string{"told"}, after, pageSize, "weigh"), "name")
 		if p.err != nil || len(p.names) == 0 {
 			break
 		}

@@ -1,0 +1,92 @@
+package ratesync
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+)
+
+// What another program, or somebody who may write to the Redis of one region, leaves there keeps
+// nothing from being told, and reaches no key of another program in the other region.
+func TestGarbageHoldsNothingUp(t *testing.T) {
+	head := NewKeyspace("test").head + "0}:"
+	told := func(r *redistest.Server, name string) {
+		r.Do("ZADD", head+"told", time.Now().UnixMicro(), name)
+		r.Do("ZADD", head+"hurry", time.Now().UnixMicro(), name)
+	}
+	nobody := "z:f-1000h:AAAAAAAAAAAAAAAAAAAAAA:"
+	for _, row := range []struct {
+		name    string
+		garbage func(k *kinds, a, b *redistest.Server)
+	}{
+		{"the last number that Lua can count, of a reading", func(_ *kinds, a, _ *redistest.Server) { a.Do("SET", head+"read", MaxExact-1) }},
+		{"the same, in a hash of the other region", func(k *kinds, _, b *redistest.Server) {
+			b.Do("HSET", k.hash("k7"), "~a", fmt.Sprint(MaxExact-1, " 5 5"))
+		}},
+		{"attempts without end", func(_ *kinds, a, _ *redistest.Server) {
+			a.Do("HSET", head+nobody+"1", "sum", "5 "+strings.Repeat("9", 400)+" 5")
+			told(a, head+nobody+"1")
+		}},
+		{"a fill of two lines", func(_ *kinds, a, _ *redistest.Server) {
+			a.Do("HSET", head+nobody+"1", "sum", "5 5")
+			a.Do("SET", head+nobody+"fill", "5 123 0.1 999 a\nb")
+			told(a, head+nobody+"1")
+		}},
+		{"keys of another program", func(_ *kinds, a, b *redistest.Server) {
+			a.Do("SET", "session:ban:x", fmt.Sprint(time.Now().UnixMicro(), " 3600000000"))
+			a.Do("HSET", "other{0}:a:b:1", "sum", "5 5")
+			b.Do("SET", "session:ban:x", "mine")
+			told(a, "session:ban:x")
+			told(a, "other{0}:a:b:1")
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			a, b := redistest.Start(t), redistest.Start(t)
+			k := startKinds(t, map[string]func() redis.UniversalClient{
+				"a": func() redis.UniversalClient { return a.Client() }, "b": func() redis.UniversalClient { return b.Client() },
+			}, nil)
+			k.take(1)
+			k.await("at first", "")
+			row.garbage(k, a, b)
+			for range 2 {
+				k.take(1)
+				k.await("beside garbage", "")
+			}
+			if had := b.Do("EXISTS", "other{0}:a:b:1"); had != int64(0) {
+				t.Errorf("the other region has a key of another program: %v", had)
+			}
+			if had := b.Do("GET", "session:ban:x"); had != nil && had != "mine" {
+				t.Errorf("a key of another program has become %v", had)
+			}
+		})
+	}
+}
+
+// What a region tells of a hash does not end that of the other region early.
+func TestAHashOfTheOtherRegionLivesOn(t *testing.T) {
+	r := redistest.Start(t)
+	client := r.Client()
+	defer client.Close()
+	push := func(node, ttl string) time.Duration {
+		t.Helper()
+		if err := pushScript.Run(t.Context(), client, []string{"h", "told", "hurry"}, node, 1, 0, ttl+" 1", 5, "5").Err(); err != nil {
+			t.Fatal(err)
+		}
+		return client.PTTL(t.Context(), "h").Val()
+	}
+	if rest := push("~eu", "60000"); rest < 50*time.Second {
+		t.Errorf("a new hash lives for %v", rest)
+	}
+	push("node", "600000")
+	if rest := push("~us", "1"); rest < 500*time.Second {
+		t.Errorf("a hash lives for %v, as another region says 1 ms", rest)
+	}
+	if rest := push("~asia", "6000000"); rest < 5000*time.Second {
+		t.Errorf("a hash lives for %v, as another region says 6000 s", rest)
+	}
+}
