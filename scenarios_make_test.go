@@ -123,8 +123,22 @@ func (s *scenario) makeZone() scenarioZone {
 		}
 		z["ban"] = ban
 	}
+	s.makeCosts(z)
 	s.makeMore(z)
 	return z
+}
+
+// makeCosts has requests cost more than one unit at times, as they say or as their responses do.
+func (s *scenario) makeCosts(z scenarioZone) {
+	units := func(amount any) []any { return []any{map[string]any{"units": amount}} }
+	if s.chance(20) {
+		z["cost"] = units(pick[any](s, 2, 3, "{http.request.header.Units}"))
+		s.maybe(z, 60, "cost_default", 2, 0)
+	}
+	if z["algorithm"] != "leaky_bucket" && z["count_denied"] == nil && s.chance(20) {
+		z["response_cost"] = []any{pick(s, map[string]any{"header": "X-Cost"}, map[string]any{"json": []string{"cost"}}, map[string]any{"bytes": true, "factor": 0.01})}
+		s.maybe(z, 50, "response_cost_default", 1, 4)
+	}
 }
 
 // makeMore adds options that go with all others, or take the place of limits.
@@ -132,7 +146,7 @@ func (s *scenario) makeMore(z scenarioZone) {
 	s.maybe(z, 25, "concurrent", 1, 2, 3)
 	s.maybe(z, 8, "bandwidth", "1kB/s", "4kB/s")
 	if (z["concurrent"] != nil || z["bandwidth"] != nil) && z["ban"] == nil && z["reserve"] == nil && z["count_responses"] == nil && s.chance(25) {
-		for _, option := range []string{"limits", "algorithm", "burst", "buckets", "queue", "count_denied"} {
+		for _, option := range []string{"limits", "algorithm", "burst", "buckets", "queue", "count_denied", "cost", "cost_default", "response_cost", "response_cost_default"} {
 			delete(z, option)
 		}
 	}
@@ -256,6 +270,7 @@ func (s *scenario) randomChange() (all []func(*http.Request)) {
 	set(80, "X-Match", "yes")
 	set(8, "X-Except", "yes")
 	set(70, "Limit", "2", "3", "5", "unlimited", "none", "0")
+	set(60, "Units", "1", "2", "4", "0", "many")
 	set(20, "Error-Route", "yes")
 	set(4, "Content-Type", "application/grpc")
 	return all
@@ -299,6 +314,9 @@ func (s *scenario) keyOf(z scenarioZone) string {
 // operate is something that an operator does.
 func (s *scenario) operate() {
 	h := pick(s, s.handlers...)
+	if len(h.Zones) == 0 {
+		return
+	}
 	zone := pick(s, h.names()...)
 	key, limit := s.keyOf(h.Zones[zone]), fmt.Sprint(s.random.IntN(6))
 	if limits, ok := h.Zones[zone]["limits"].([]any); ok {

@@ -3,6 +3,8 @@ package ratesync
 import (
 	"crypto/rand"
 	"encoding/base64"
+	"hash/fnv"
+	"math/bits"
 	"strconv"
 	"strings"
 	"time"
@@ -220,4 +222,13 @@ func NewNode() string {
 	var b [9]byte
 	rand.Read(b[:])
 	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// Part is the part of a time that a node waits, so that not all do something at once. It goes by
+// the node's name, which is random.
+func Part(node string, of time.Duration) time.Duration {
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(node))
+	part, _ := bits.Mul64(hash.Sum64(), uint64(of)+1)
+	return time.Duration(part)
 }

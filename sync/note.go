@@ -1,7 +1,6 @@
 package ratesync
 
 import (
-	"math/rand/v2"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
@@ -30,9 +29,9 @@ func (r *Replicator) resendDue() bool {
 }
 
 // resend has every table send all live totals again if that is due. Keys that get a request go with
-// the next sync. The rest waits a random part of the time in which the server can do it for all
-// nodes and others as well, and goes then, in a sync of its own: the syncs of nodes that began
-// together fall together.
+// the next sync. The rest waits the node's part of the time in which the server can do it
+// for all nodes and others as well, and goes then, in a sync of its own: the syncs of nodes that
+// began together fall together.
 func (r *Replicator) resend(nodes int64) {
 	due := false
 	r.log(func(h *Health, now time.Time) (e *LogEntry) {
@@ -52,7 +51,7 @@ func (r *Replicator) resend(nodes int64) {
 	within := cycle.ResendTime(nodes, keys)
 	for _, s := range all {
 		if at := s.at.Load(); at != nil {
-			at.rest.Store(r.now() + rand.Int64N(int64(within)+1))
+			at.rest.Store(r.now() + int64(Part(s.node, within)))
 			s.Wake() // its loop waits until then
 		}
 	}

@@ -3,7 +3,6 @@ package strict
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -173,7 +172,7 @@ func (s *Limiter) probe(c *circuit, shard int) {
 		select {
 		case <-s.probes.Done():
 			return
-		case <-time.After(wait/2 + rand.N(wait/2)):
+		case <-time.After(wait/2 + ratesync.Part(s.node, wait/2)):
 		}
 		if err := s.ask(s.probes, shard); err == nil || !s.isSevere(err) {
 			break
