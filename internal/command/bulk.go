@@ -38,21 +38,31 @@ func (p printer) overrideAll(client client, path string, req operate.BulkRequest
 	}
 	defer in.Close()
 	var err error
-	if req.Overrides, err = readOverrides(in); err != nil {
+	var lines []int
+	if req.Overrides, lines, err = readOverrides(in); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	req.By = operator()
-	return changed(p, client, http.MethodPost, operate.BulkPath, req, func(done operate.BulkDone) (control.Outcome, bool, []string) {
+	err = changed(p, client, http.MethodPost, operate.BulkPath, req, func(done operate.BulkDone) (control.Outcome, bool, []string) {
 		return done.Outcome, done.Pending, []string{fmt.Sprintf("%s: %d overrides set %s", done.Zone, done.Set, on(done.Outcome))}
 	})
+	var i int
+	if err == nil {
+		return nil
+	} else if n, _ := fmt.Sscanf(err.Error(), "overrides[%d]:", &i); n == 1 && i < len(lines) {
+		_, why, _ := strings.Cut(err.Error(), ": ")
+		return fmt.Errorf("%s: line %d: %s; none was set", path, lines[i], why)
+	}
+	return err
 }
 
 // columns are those that a file of overrides can have; without a first line that names them it has
 // key, limit and note.
 var columns = []string{"key", "id", "limit", "for", "note"}
 
-// readOverrides reads comma-separated values. Empty lines and those that begin with # are left out.
-func readOverrides(in io.Reader) (all []operate.ChangeRequest, err error) {
+// readOverrides reads comma-separated values, and in which line each stands. Empty lines and those
+// that begin with # are left out.
+func readOverrides(in io.Reader) (all []operate.ChangeRequest, lines []int, err error) {
 	r := csv.NewReader(in)
 	r.Comment, r.FieldsPerRecord, r.TrimLeadingSpace = '#', -1, true
 	names, first := []string{"key", "limit", "note"}, true
@@ -62,7 +72,7 @@ func readOverrides(in io.Reader) (all []operate.ChangeRequest, err error) {
 			break
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		line, _ := r.FieldPos(0)
 		if first {
@@ -74,7 +84,7 @@ func readOverrides(in io.Reader) (all []operate.ChangeRequest, err error) {
 			}
 		}
 		if len(row) > len(names) {
-			return nil, fmt.Errorf("line %d has %d values, want %s", line, len(row), strings.Join(names, ", "))
+			return nil, nil, fmt.Errorf("line %d has %d values, want %s", line, len(row), strings.Join(names, ", "))
 		}
 		var one operate.ChangeRequest
 		for i, value := range row {
@@ -92,12 +102,12 @@ func readOverrides(in io.Reader) (all []operate.ChangeRequest, err error) {
 			}
 		}
 		if one.Limit == "" {
-			return nil, fmt.Errorf("line %d has no limit; write a rate such as 6000/1m, %s or %s", line, control.Unlimited, control.Deny)
+			return nil, nil, fmt.Errorf("line %d has no limit; write a rate such as 6000/1m, %s or %s", line, control.Unlimited, control.Deny)
 		}
-		all = append(all, one)
+		all, lines = append(all, one), append(lines, line)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("it has no overrides; write lines like 203.0.113.9,6000/1m,Example Ltd")
+		return nil, nil, errors.New("it has no overrides; write lines like 203.0.113.9,6000/1m,Example Ltd")
 	}
-	return all, nil
+	return all, lines, nil
 }

@@ -103,7 +103,12 @@ func TestOverridesOfAFile(t *testing.T) {
 			t.Errorf("%q: %v, want %s; it asks %q", text, err, want, *asked)
 		}
 	}
-	c, _ := endpoint(t, http.StatusOK, "{}")
+	write("key,limit\n\na,5\nb,many\n")
+	c, _ := endpoint(t, http.StatusBadRequest, `{"error":"overrides[1]: limit: \"many\" is none"}`)
+	if _, err := execute(t, c, "override", "api", "-f", file); err == nil || err.Error() != file+`: line 4: limit: "many" is none; none was set` {
+		t.Errorf("a line that the endpoint rejects: %v", err)
+	}
+	c, _ = endpoint(t, http.StatusOK, "{}")
 	for _, line := range []string{"override api k -f " + file, "override api --remove -f " + file, "override api -f /none"} {
 		if _, err := execute(t, c, strings.Fields(line)...); err == nil {
 			t.Errorf("%s is accepted", line)
