@@ -304,6 +304,7 @@ func TestBadInput(t *testing.T) {
 		"year 2500":     {`{"ts":16725225600,"request":{"method":"GET","uri":"/","remote_ip":"::1"}}`, 0, 1, 0, "can't be read"},
 		"no client":     {`{"ts":1700000000,"request":{"method":"GET","uri":"/"}}`, 0, 1, 0, "no address"},
 		"other loggers": {`{"level":"info","ts":1,"logger":"admin","msg":"x"}` + "\n" + strings.Replace(good, "http.log.access", "http.log.error", 1) + good, 1, 0, 2, ""},
+		"admin":         {`{"level":"info","ts":1.7e9,"logger":"admin.api","msg":"received request","method":"GET","host":"localhost:2019","uri":"/metrics","remote_ip":"127.0.0.1"}` + "\n" + good, 1, 0, 1, ""},
 		"no request":    {`203.0.113.9 - - [04/May/2026:12:30:15 +0000] "" 400 0`, 1, 0, 0, ""},
 		"no status":     {`203.0.113.9 - - [04/May/2026:12:30:15 +0000] "GET / HTTP/1.0" - 0`, 0, 1, 0, "no status"},
 		"open quote":    {`203.0.113.9 - - [04/May/2026:12:30:15 +0000] "GET / HTTP/1.0 200 0`, 0, 1, 0, "no request"},

@@ -203,10 +203,12 @@ func (p *parser) json(prefix, line []byte, r *Record) (k kind, why string) {
 	return request, ""
 }
 
-// isOther reports whether a line is not one of a request. Caddy also logs errors and what its
-// handlers do with the request that they are about.
+// isOther reports whether a line is not one of a request to a site. Caddy also logs errors and what
+// its handlers do with the request that they are about, and requests to its admin endpoint.
 func isOther(v *values) bool {
-	if logger := v.text(fieldLogger); bytes.HasPrefix(logger, []byte("http.")) && !bytes.HasPrefix(logger, []byte("http.log.access")) {
+	switch logger := v.text(fieldLogger); {
+	case bytes.HasPrefix(logger, []byte("admin.")),
+		bytes.HasPrefix(logger, []byte("http.")) && !bytes.HasPrefix(logger, []byte("http.log.access")):
 		return true
 	}
 	return v.text(fieldMethod) == nil && v.text(fieldURI) == nil
