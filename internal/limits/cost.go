@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -119,28 +118,13 @@ func (c *cost) isProven() bool {
 	return true
 }
 
-// costs sets what a request takes in its part.
-func (p *part) costs(r *http.Request, vars map[string]any) {
-	n, isDefault := p.cost.of(r, vars)
-	if p.ask.N = n; isDefault {
-		p.Decisions.CountCostDefault()
+// costOf returns what a request takes, and counts one that goes by the default.
+func (z *Zone) costOf(r *http.Request, vars map[string]any) int64 {
+	n, isDefault := z.cost.of(r, vars)
+	if isDefault {
+		z.Decisions.CountCostDefault()
 	}
-}
-
-// isTooLarge reports whether the limits of a request never admit what it takes. By the whole
-// limits: a share of one admits little for as long as Redis is unavailable, which ends. An estimate
-// is lowered instead: otherwise a wrong one would lock out for good.
-func (p *part) isTooLarge() bool {
-	if p.responseCost != nil {
-		p.lowerEstimate()
-		return false
-	}
-	for i := range p.limits {
-		if l := &p.limits[i].Enforced; p.cost.exceeds(p.ask.N, l) {
-			return true
-		}
-	}
-	return false
+	return n
 }
 
 // exceeds reports whether a limit never admits n units at once. One of 0 denies for another reason.
@@ -148,9 +132,18 @@ func (c *cost) exceeds(n int64, l *algorithms.Limit) bool {
 	return n > 1 && l.N > 0 && n > min(l.Size, c.most)
 }
 
-// refuseTooLarge reads the limits of a request that costs too much for them: it spends nothing.
-func (e *Evaluation) refuseTooLarge(p *part) verdict {
-	n := p.ask.N
+// isTooLarge reports whether the limits of a request never admit what it takes. By the whole
+// limits: a share of one admits little for as long as Redis is unavailable, which ends. Then they
+// are read, as it spends nothing.
+func (e *Evaluation) isTooLarge(p *part) bool {
+	p.ask.N = p.lowered(p.ask.N, p.limits)
+	n, never := p.ask.N, false
+	for i := range p.limits {
+		never = never || p.cost.exceeds(n, &p.limits[i].Enforced)
+	}
+	if !never {
+		return false
+	}
 	p.ask.Now, p.ask.N = e.Now, 0
 	for i := range p.limits {
 		l, t := &p.limits[i], e.receipt()
@@ -158,20 +151,11 @@ func (e *Evaluation) refuseTooLarge(p *part) verdict {
 		t.Allowed = !p.cost.exceeds(n, &l.Enforced)
 	}
 	p.ask.N = n
-	return tooLarge
+	return true
 }
 
-// tell has a result tell of what a request takes.
-func (p *part) tell(d *answer.Result) {
-	if d.Cost = p.ask.N; d.Cost == 0 {
-		d.Cost = answer.Free
-	}
-	d.TooLarge = p.says == tooLarge && !d.Allowed
-}
-
-// countRefund counts what a request gets back whose response doesn't count.
-func (p *part) countRefund(h *Held) {
-	z, n := p.Zone, p.ask.N
+// countRefund counts that a request gets n units back whose response doesn't count.
+func (z *Zone) countRefund(n int64, h *Held) {
 	h.OnBegin(func(r Response) {
 		if r.Status != 0 && !z.CountResponses.Match(r.Status, r.Header) {
 			z.Decisions.CountSettled(n, 0)
@@ -179,18 +163,20 @@ func (p *part) countRefund(h *Held) {
 	})
 }
 
-// lowerEstimate lowers what a request reserves to what all of its limits admit at once.
-func (p *part) lowerEstimate() {
-	if p.responseCost != nil {
-		p.ask.N = min(p.ask.N, p.most())
+// lowered returns what a request reserves that asks for n units. An estimate is lowered to what all
+// of its limits admit at once: otherwise a wrong one would lock out for good.
+func (z *Zone) lowered(n int64, limits []Limit) int64 {
+	if z.responseCost == nil {
+		return n
 	}
+	return min(n, z.cost.mostOf(limits))
 }
 
-// most returns the most that the limits of a request admit at once.
-func (p *part) most() int64 {
-	most := p.cost.most
-	for i := range p.limits {
-		if l := &p.limits[i].Enforced; l.N > 0 {
+// mostOf returns the most that the limits of a request admit at once.
+func (c *cost) mostOf(limits []Limit) int64 {
+	most := c.most
+	for i := range limits {
+		if l := &limits[i].Enforced; l.N > 0 {
 			most = min(most, max(1, l.Size))
 		}
 	}

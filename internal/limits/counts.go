@@ -28,10 +28,12 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if names := p.KeyNames; p.LogKeys && names.Wants(p.ask.Key, e.Now) {
 		names.Leave(p.ask.Key, p.Template.Text(p.ask.Raw))
 	}
-	if p.cost != nil && p.isTooLarge() {
-		return e.refuseTooLarge(p)
+	if p.cost != nil && e.isTooLarge(p) {
+		return tooLarge
 	}
-	p.goBySide()
+	if p.Regions {
+		p.limits, p.ask.N = p.ofSide(p.limits, p.ask.N)
+	}
 	if !p.memory.IsEmpty() && p.Forked == nil { // a fork looks into Redis
 		if says, ok := e.recall(p); ok {
 			return says
@@ -42,7 +44,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 			return says
 		}
 	}
-	lost, done, says := false, false, admits
+	lost, done, allowed, says := false, false, true, admits
 	if p.IsStrict() && len(p.limits) > 0 {
 		if says, done, lost = e.askRedis(p, r); done {
 			return says
@@ -52,21 +54,19 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 		if p.limits, says = p.failOver(p.limits, slowed); says != admits {
 			return says
 		}
-		p.lowerEstimate()
+		p.ask.N = p.lowered(p.ask.N, p.limits)
 	}
-	p.ask.Now = e.Now
-	says, allowed := admits, true
+	says, p.ask.Now = admits, e.Now
 	if p.QueuesLast {
 		says = peeked
 	}
 	for i := range p.limits {
 		l, t := &p.limits[i], e.receipt()
-		switch {
-		case says == peeked:
+		if says == peeked {
 			l.Peek(&p.ask, t)
-		case p.cost == nil:
+		} else if p.cost == nil {
 			l.decide(&p.ask, p.Want|p.Reserving, t)
-		default:
+		} else {
 			l.Decide(&p.ask, p.Want|p.Reserving, t)
 		}
 		allowed = allowed && t.Allowed
@@ -181,7 +181,7 @@ func holdCounts(e *Evaluation, p *part, h *Held) {
 				}
 			})
 			if p.cost != nil {
-				p.countRefund(h)
+				p.countRefund(p.ask.N, h)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 
@@ -45,7 +46,7 @@ func (e *Evaluation) Results() []answer.Result {
 			d := &e.results[p.first+j]
 			p.limits[j].Tell(&e.receipts[p.first+j].Decision, d)
 			if d.Shadow = p.shadow; p.cost != nil {
-				p.tell(d)
+				d.Cost, d.TooLarge = cmp.Or(p.ask.N, answer.Free), p.says == tooLarge && !d.Allowed
 			}
 		}
 	}
@@ -65,7 +66,7 @@ func (e *Evaluation) Near() (limits []answer.NearLimit) {
 		for j := range p.limits {
 			l, d := &p.limits[j], &results[p.first+j]
 			if answer.IsNear(d.Remaining, d.Size, 0) && l.Near.First(p.ask.Key, e.Now, int64(l.Rate.Window), p.MaxKeys) {
-				limits = append(limits, answer.NearLimit{Result: d, Who: p.who()})
+				limits = append(limits, answer.NearLimit{Result: d, Who: p.who(p.ask.Raw)})
 			}
 		}
 	}

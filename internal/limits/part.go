@@ -87,7 +87,7 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 	e.keys, p.empty, none = z.AppendKey(e.keys, r, vars)
 	p.Zone, p.ask.Raw, p.ask.N = z, e.keys[start:], 1
 	if z.cost != nil {
-		p.costs(r, vars)
+		p.ask.N = z.costOf(r, vars)
 	}
 	if none {
 		p.says = noKey

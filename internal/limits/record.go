@@ -23,7 +23,7 @@ func (e *Evaluation) record(r *http.Request) {
 				continue
 			}
 			if p.wait > rest {
-				rest, e.Denial.Zone, e.Denial.Who = p.wait, p.Name, p.who()
+				rest, e.Denial.Zone, e.Denial.Who = p.wait, p.Name, p.who(p.ask.Raw)
 			}
 			if p.countDenial(answer.Banned, p.ask.Raw, false) {
 				e.Denial.Reason = answer.TooEarly
@@ -56,7 +56,7 @@ func (e *Evaluation) record(r *http.Request) {
 		}
 		wait, tells := p.recordClosed(p.says, p.wait, e.Now, answer.LoggedDenial{Request: r, Key: p.ask.Raw, Hash: p.ask.Key.A, Shadow: p.shadow})
 		if tells {
-			e.WouldDeny.Note(p.Name, p.who(), wait)
+			e.WouldDeny.Note(p.Name, p.who(p.ask.Raw), wait)
 		}
 	}
 	if e.Denied {
@@ -65,8 +65,8 @@ func (e *Evaluation) record(r *http.Request) {
 	}
 }
 
-// who is the part's key, for events.
-func (p *part) who() answer.Who { return answer.Who{Key: p.ask.Raw, Shown: p.Denials.Keys} }
+// who is a key of the zone, for events.
+func (z *Zone) who(raw []byte) answer.Who { return answer.Who{Key: raw, Shown: z.Denials.Keys} }
 
 // recordDenial counts and logs a request in a zone that denied it, or would have. Of early data,
 // which proves no address, there is no line and no event: they would blame the owner of an address
@@ -104,7 +104,7 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 		p.Denials.Banned(logged, p.Banning.Length)
 	}
 	if p.shadow {
-		e.WouldDeny.Note(p.Name, p.who(), logged.Wait)
+		e.WouldDeny.Note(p.Name, p.who(p.ask.Raw), logged.Wait)
 	}
 	return bans
 }
@@ -133,25 +133,25 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 	}
 	switch {
 	case bars != nil:
-		d.Reason, d.Zone, d.Who, d.Wait = answer.Barred, bars.Name, bars.who(), 0
+		d.Reason, d.Zone, d.Who, d.Wait = answer.Barred, bars.Name, bars.who(bars.ask.Raw), 0
 		if reqkey.IsUnproven(bars.ask.Raw) {
 			d.Reason = answer.TooEarly
 		}
 		return
 	case began != nil:
-		d.Reason, d.Zone, d.Who, d.Begins = answer.Banned, began.Name, began.who(), true
+		d.Reason, d.Zone, d.Who, d.Begins = answer.Banned, began.Name, began.who(began.ask.Raw), true
 		d.Wait = max(d.Wait, began.Banning.Length)
 		return
 	case never != nil:
-		d.Reason, d.Zone, d.Who, d.Wait, d.Cost, d.Most = answer.TooLarge, never.Name, never.who(), 0, never.ask.N, never.most()
+		d.Reason, d.Zone, d.Who, d.Wait, d.Cost, d.Most = answer.TooLarge, never.Name, never.who(never.ask.Raw), 0, never.ask.N, never.cost.mostOf(never.limits)
 		return
 	case longest != nil:
-		if d.Zone, d.Who = longest.Name, longest.who(); longest.cost != nil {
+		if d.Zone, d.Who = longest.Name, longest.who(longest.ask.Raw); longest.cost != nil {
 			d.Cost = longest.ask.N
 		}
 		return
 	}
-	switch d.Zone, d.Who = z.Name, z.who(); {
+	switch d.Zone, d.Who = z.Name, z.who(z.ask.Raw); {
 	case lost:
 		d.Reason, d.Wait = answer.Unavailable, max(d.Wait, time.Second)
 	case reqkey.IsEarly(r): // an address may be why there is no key

@@ -48,19 +48,15 @@ func (s *Shares) of(limits []Limit, share share) []Limit {
 	return next.limits
 }
 
-// goBySide leaves the limits of a request what the side of this region takes of them: all, where no
-// region is lost.
-func (p *part) goBySide() {
-	if p.Regions {
-		p.takeSide()
+// ofSide returns what the side of this region takes of the limits of a request for n units, and how
+// many it reserves of that: all, where no region is lost.
+func (z *Zone) ofSide(limits []Limit, n int64) ([]Limit, int64) {
+	heard, of := z.Redis.Replicator.Side()
+	if heard >= of {
+		return limits, n
 	}
-}
-
-func (p *part) takeSide() {
-	if heard, of := p.Redis.Replicator.Side(); heard < of {
-		p.limits = p.share(p.limits, share{heard, of, 1}, &p.sides)
-		p.lowerEstimate()
-	}
+	limits = z.share(limits, share{heard, of, 1}, &z.sides)
+	return limits, z.lowered(n, limits)
 }
 
 // ofNode returns what this node takes of a request's limits while it is alone with its counts: its
