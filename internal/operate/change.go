@@ -288,6 +288,9 @@ func overrideOf(running *lifecycle.Config, req ChangeRequest, remove bool) (c co
 	if err == nil && !remove {
 		err = checkLimit(zone, req.Limit)
 	}
+	if err == nil && !remove && req.Key != nil {
+		err = zone.Template.CheckAddress(*req.Key)
+	}
 	if err != nil {
 		return c, err
 	}

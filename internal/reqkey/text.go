@@ -94,6 +94,18 @@ func (t *Template) Parse(text string) ([]byte, error) {
 	return key, nil
 }
 
+// CheckAddress reports a text of a key that no client has, where keys are addresses and no more: one
+// that is mistyped, or a network of another length. Clients behind a Unix socket have "@".
+func (t *Template) CheckAddress(text string) error {
+	if len(t.parts) != 1 || t.parts[0].text != clientIPName || text == "" || text == "@" || strings.HasPrefix(text, standInText) {
+		return nil
+	}
+	if _, isIP := parseIP(t.withoutBits(text)); !isIP {
+		return fmt.Errorf("key: %q is no address; write one, like 203.0.113.9: this zone counts by /%d, and IPv6 by /%d", Printable(text), t.v4bits, t.v6bits)
+	}
+	return nil
+}
+
 // valueBefore cuts off a value: all there is, or what stands before the literal that follows.
 func (t *Template) valueBefore(text string, following []part) (value, rest string, err error) {
 	if len(following) == 0 {

@@ -87,3 +87,25 @@ func TestParse(t *testing.T) {
 		}
 	}
 }
+
+// What no client has as a key is an error where keys are addresses, and may be a key else.
+func TestCheckAddress(t *testing.T) {
+	for _, test := range []struct{ template, text, err string }{
+		{"{client_ip}", "203.0.113.9", ""},
+		{"{client_ip}", "203.0.113.0/24", ""},
+		{"{client_ip}", "2001:db8::1", ""},
+		{"{client_ip}", "2001:db8::/64", ""},
+		{"{client_ip}", "client_ip:203.0.113.9", ""},
+		{"{client_ip}", "@", ""},
+		{"{client_ip}", "", ""},
+		{"{client_ip}", "203.0.113.300", `"203.0.113.300" is no address; write one`},
+		{"{client_ip}", "192.0.0.0/16", "counts by /24, and IPv6 by /64"},
+		{"{client_ip}", "alice", "is no address"},
+		{"{http.request.header.X-Api-Key}", "alice", ""},
+		{"{http.request.header.X-Api-Key} {client_ip}", "alice bob", ""},
+	} {
+		if err := mustKey(t, test.template, 24, 64).CheckAddress(test.text); err == nil != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+			t.Errorf("%s, %q: %v, want %q", test.template, test.text, err, test.err)
+		}
+	}
+}
