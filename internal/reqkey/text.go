@@ -94,8 +94,8 @@ func (t *Template) Parse(text string) ([]byte, error) {
 	return key, nil
 }
 
-// CheckAddress reports a text of a key that no client has, where keys are addresses and no more: one
-// that is mistyped, or a network of another length. Clients behind a Unix socket have "@".
+// CheckAddress reports a text of a key that no client has, where keys are addresses and no more:
+// one that is mistyped, or a network of another length. Clients behind a Unix socket have "@".
 func (t *Template) CheckAddress(text string) error {
 	if len(t.parts) != 1 || t.parts[0].text != clientIPName || text == "" || text == "@" || strings.HasPrefix(text, standInText) {
 		return nil
