@@ -64,7 +64,8 @@ func TestTheFullestComeFirst(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				w.compare()
-				if n := w.messages() - before; !breaks && n != many+full {
+				// A page that is on its way while the link heals may go twice.
+				if n := w.messages() - before; !breaks && (n < many+full || n > many+full+pageSize) {
 					t.Errorf("%d messages for %d keys", n, many+full)
 				}
 				for _, s := range shownOf(here) {
