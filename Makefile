@@ -15,6 +15,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 test: redis fail2ban browser promtool
 	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
+	go test -tags $(TAGS) -run '^TestScenarios$$' .
 
 check: format static lint test comparisons containers fuzz-briefly
 

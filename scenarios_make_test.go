@@ -248,8 +248,8 @@ func (s *scenario) step(app string) {
 		s.operate()
 	case n < 89:
 		before := s.handlers
-		if s.handlers = s.change(); s.load(app) != nil {
-			s.handlers = before
+		if s.use(s.change()); s.load(app) != nil {
+			s.use(before)
 		}
 	case n < 90:
 		s.look()

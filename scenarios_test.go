@@ -60,7 +60,7 @@ const scenarioFile = "testdata/scenarios.txt"
 // -scenario-trace and its seed print what it does, before the change and after it, for diff. Where
 // that is meant, -scenarios 4500 -scenarios-write writes the file again.
 //
-// Without -scenarios it compares a part of them.
+// Without -scenarios it compares a part of them, and with -race none: they are only run.
 func TestScenarios(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	ids.record(t)
@@ -80,6 +80,11 @@ func TestScenarios(t *testing.T) {
 		}
 	case *scenarioWrites:
 		writeScenarios(t)
+	case raced:
+		// The detector of races has goroutines take turns at random, so that more scenarios differ.
+		for seed := range *scenarios / 3 {
+			runScenario(t, uint64(seed))
+		}
 	default:
 		compareScenarios(t)
 	}
@@ -221,6 +226,19 @@ func runScenario(t *testing.T, seed uint64) (lines []string) {
 	return lines
 }
 
+// use sets the configuration, and current is it for requests, which go on meanwhile.
+func (s *scenario) use(all []scenarioHandler) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.handlers = all
+}
+
+func (s *scenario) current() []scenarioHandler {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.handlers
+}
+
 // note notes what is seen now.
 func (s *scenario) note(format string, args ...any) {
 	s.mu.Lock()
@@ -263,7 +281,7 @@ func (s *scenario) run() {
 		time.Sleep(time.Second)
 	}
 	for range 20 {
-		s.handlers = s.makeHandlers()
+		s.use(s.makeHandlers())
 		if s.load(app) == nil {
 			break
 		}
@@ -296,7 +314,7 @@ func (s *scenario) finish(app string) {
 		<-v.answered
 	}
 	// Slots of zones that were removed while requests had some are let go of with the next ones.
-	s.handlers = []scenarioHandler{{Zones: map[string]scenarioZone{"last": {"concurrent": 1}}}}
+	s.use([]scenarioHandler{{Zones: map[string]scenarioZone{"last": {"concurrent": 1}}}})
 	if err := s.load(app); err != nil {
 		s.t.Fatal(err)
 	}
@@ -437,7 +455,7 @@ func (s *scenario) send(v *visit, chain []*Handler, w http.ResponseWriter, r *ht
 		s.note("request %d: error route: %s", v.number, s.normal(err.Error()))
 		r = r.WithContext(context.WithValue(r.Context(), caddyhttp.ErrorCtxKey, err))
 		return throughAll(chain[len(chain)-1:], func(w http.ResponseWriter, r *http.Request) error {
-			s.note("request %d: in the error route%s", v.number, placeholdersOf(r, s.handlers))
+			s.note("request %d: in the error route%s", v.number, placeholdersOf(r, s.current()))
 			w.WriteHeader(http.StatusNotFound)
 			return nil
 		}).ServeHTTP(w, r)
@@ -464,7 +482,7 @@ func (s *scenario) noteAnswer(v *visit, w *httptest.ResponseRecorder, r *http.Re
 	if errors.As(err, &failed) {
 		text = fmt.Sprint(failed.StatusCode, " ", failed.Err)
 	}
-	s.note("request %d: %d %q %q %s%s", v.number, w.Code, strings.ReplaceAll(all.String(), "\r\n", "|"), w.Body.String(), s.normal(text), placeholdersOf(r, s.handlers))
+	s.note("request %d: %d %q %q %s%s", v.number, w.Code, strings.ReplaceAll(all.String(), "\r\n", "|"), w.Body.String(), s.normal(text), placeholdersOf(r, s.current()))
 }
 
 // placeholdersOf are those that handlers behind and logs see.
@@ -490,7 +508,7 @@ func placeholdersOf(r *http.Request, handlers []scenarioHandler) (text string) {
 // serve is the handler behind.
 func (s *scenario) serve(w http.ResponseWriter, r *http.Request) error {
 	v := r.Context().Value(visitKey{}).(*visit)
-	s.note("request %d: admitted%s", v.number, placeholdersOf(r, s.handlers))
+	s.note("request %d: admitted%s", v.number, placeholdersOf(r, s.current()))
 	how := v.ends
 	if v.do != nil {
 		select {

@@ -177,7 +177,8 @@ func TestSettlementsOfNodesThatAreKilledAndSuspended(t *testing.T) {
 	t.Parallel()
 	p := startPayers(t, 3, slowRedis(redistest.Start(t)))
 	stays, ends, lates := p.hold(2, "kill"), p.hold(0, "kill"), p.hold(1, "stop")
-	for node := range 2 {
+	// The last one knows that the second has told of the request that it was asked by.
+	for _, node := range []int{0, 1, 0} {
 		p.settles(node, "kill", 4*paid, int64(2*(1-node)*paid))
 	}
 	p.Nodes[2].Kill()

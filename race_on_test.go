@@ -1,0 +1,6 @@
+//go:build race
+
+package ratelimit
+
+// raced is set where the detector of races runs.
+const raced = true
