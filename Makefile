@@ -14,7 +14,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 .PHONY: test check lint redis fail2ban chaos demo fuzz fuzz-briefly bench release
 
 test: redis fail2ban browser promtool
-	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 20m ./...
+	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 30m ./...
 	go test -tags $(TAGS) -run '^TestScenarios$$' .
 
 check: format static lint test comparisons containers fuzz-briefly
