@@ -29,9 +29,9 @@ func (r *Replicator) resendDue() bool {
 }
 
 // resend has every table send all live totals again if that is due. Keys that get a request go with
-// the next sync. The rest waits the node's part of the time in which the server can do it
-// for all nodes and others as well, and goes then, in a sync of its own: the syncs of nodes that
-// began together fall together.
+// the next sync. The rest waits the node's part of the time in which the server can do it for
+// all nodes and others as well, and goes then, in a sync of its own: the syncs of nodes that began
+// together fall together.
 func (r *Replicator) resend(nodes int64) {
 	due := false
 	r.log(func(h *Health, now time.Time) (e *LogEntry) {

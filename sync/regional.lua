@@ -4,11 +4,11 @@
 -- many fills there are.
 --
 -- Readings are numbered by this server, so that the later of two has the higher number, whoever
--- made it, whenever it arrives elsewhere, and however the clock is set: by microseconds, and above
--- the last one. A server that does not know a number that it gave has forgotten what was read with
--- it: the reply is then "!", and nothing is read. Reply, in lines: the number and the one before
--- it; for each hash "ttl total attempts[ settled]", or nothing where it is gone, and then its name
--- is removed from told; for each fill "level drain[ stamp end]", or nothing.
+-- made it, whenever it arrives in another region, and however the clock is set: by microseconds,
+-- and above the last one. A server that does not know a number that it gave has forgotten what was
+-- read with it: the reply is then "!", and nothing is read. Reply, in lines: the number and the one
+-- before it; for each hash "ttl total attempts[ settled]", or nothing where it is gone, and then
+-- its name is removed from told; for each fill "level drain[ stamp end]", or nothing.
 local above, fills = tonumber(ARGV[1]), tonumber(ARGV[3])
 local match, format, max = string.match, string.format, math.max
 local last = tonumber(match(redis.call('GET', KEYS[1]) or '', '^%d+$') or '') or 0

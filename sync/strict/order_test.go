@@ -49,7 +49,8 @@ func (x *tap) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessP
 	return next
 }
 
-// ProcessHook notes a call that has its answer: EVALSHA sha 2 record base field seq want rollback …
+// ProcessHook notes a call that has its answer:
+// EVALSHA sha 2 record base field seq want rollback …
 func (x *tap) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)

@@ -51,8 +51,8 @@ type place struct {
 	admitted     bool
 }
 
-// parseOutcomes reads {budget, at, {room, state…}…}, the answer to a call with such batches, and
-// behind that {budget, {room, state…}…} of each further batch.
+// parseOutcomes reads {budget, at, {room, state…}…}, the answer to a call with such batches,
+// and behind that {budget, {room, state…}…} of each further batch.
 func parseOutcomes(v any, rules int, batches ...[]run) ([]*outcome, error) {
 	all, ok := v.([]any)
 	if !ok || len(all) != 1+len(batches)*(1+rules) {
