@@ -35,6 +35,18 @@ func done(t *testing.T, n *cluster.Node, prints, line string) {
 	}
 }
 
+// doneAtLast runs a command again until it succeeds and prints something, such as on how many
+// nodes and in how many regions it holds.
+func doneAtLast(t *testing.T, n *cluster.Node, prints, line string) {
+	t.Helper()
+	eventually(t, line+" is done", func() error {
+		if out, code := command(t, n, strings.Fields(line)...); code != 0 || !strings.Contains(out, prints) {
+			return fmt.Errorf("exit code %d, want 0 and %s:\n%s", code, prints, out)
+		}
+		return nil
+	})
+}
+
 // get makes a request to a node and returns the status.
 func get(t *testing.T, n *cluster.Node, path string) int {
 	t.Helper()
