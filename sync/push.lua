@@ -89,8 +89,8 @@ local function push(key, total, rest)
   local mark = far and ' ~' or ''
   local s, held, tried, kept
   if mine then s, held, tried, kept = field(mine) end
-  -- A region's number is of microseconds: above one that no clock comes to there is soon no other.
-  if held and (held + 0 >= exact or region and s + 0 >= exact / 2) then s, held, tried, kept = nil, nil, nil, nil end
+  -- A region's number is of microseconds: one of next year was not given by a clock.
+  if held and (held + 0 >= exact or region and s + 0 >= (time[1] + 3e7) * 1e6) then s, held, tried, kept = nil, nil, nil, nil end
   local was = region and s and mine or held or ''
   if total == '' or s and seq <= s + 0 then return was, (sum and match(sum, '^[^\r\n]*') or '0 0'), nil, mark end
   local all, attempts, settled

@@ -11,7 +11,8 @@
 -- its name is removed from told; for each fill "level drain[ stamp end]", or nothing.
 local above, fills = tonumber(ARGV[1]), tonumber(ARGV[3])
 local match, format, max = string.match, string.format, math.max
-local last = tonumber(match(redis.call('GET', KEYS[1]) or '', '^%d+$') or '') or 0
+local last = redis.pcall('GET', KEYS[1]) -- false for none
+last = type(last) == 'string' and tonumber(match(last, '^%d+$')) or 0
 if last >= 2^52 then last = 0 end -- no clock comes to that
 if last < tonumber(ARGV[2]) then return '!' end
 local time = redis.call('TIME')

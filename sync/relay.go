@@ -231,6 +231,7 @@ func (x *relay) beat(ctx context.Context) {
 		}
 	}
 	if !ok {
+		x.forbids(x.Here, err)
 		if time.Since(x.held) >= relayLease {
 			x.rest()
 		}
@@ -291,10 +292,11 @@ func (x *relay) reject(name string) {
 		warning.Field(warning.WrongRegion), zap.String("here", x.Here), zap.String("redis", name))
 }
 
-// forbids logs once that the user may not do at the Redis of a region what regions need: nothing
-// else would tell, as that region is heard of all the while.
+// forbids logs once that the user may not do at the Redis of a region what regions need, or that
+// another program uses a key there: nothing else would tell, as that region is heard of all the
+// while.
 func (x *relay) forbids(region string, err error) {
-	if !redisconn.IsForbidden(err) {
+	if !redisconn.IsForbidden(err) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return
 	}
 	x.mu.Lock()
@@ -302,7 +304,7 @@ func (x *relay) forbids(region string, err error) {
 	x.forbade[region] = true
 	x.mu.Unlock()
 	if !known {
-		x.r.logger.Error("other regions are told too little, as redis rejects a command; ACL LOG there shows which",
+		x.r.logger.Error("other regions are told too little, as redis rejects a command; ACL LOG there shows one that its user may not run",
 			warning.Field(warning.RegionLost), zap.String("region", region), zap.String("reason", redisconn.Classify(err)))
 	}
 }

@@ -11,22 +11,38 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// What another program, or somebody who may write to the Redis of one region, leaves there keeps
-// nothing from being told, and reaches no key of another program in the other region.
-func TestGarbageHoldsNothingUp(t *testing.T) {
+// garbage is what another program leaves in the Redis of one of two regions, or somebody who may
+// write there.
+type garbage struct {
+	name  string
+	leave func(k *kinds, a, b *redistest.Server)
+}
+
+func garbages() []garbage {
 	head := NewKeyspace("test").head + "0}:"
 	told := func(r *redistest.Server, name string) {
 		r.Do("ZADD", head+"told", time.Now().UnixMicro(), name)
 		r.Do("ZADD", head+"hurry", time.Now().UnixMicro(), name)
 	}
 	nobody := "z:f-1000h:AAAAAAAAAAAAAAAAAAAAAA:"
-	for _, row := range []struct {
-		name    string
-		garbage func(k *kinds, a, b *redistest.Server)
-	}{
+	return []garbage{
 		{"the last number that Lua can count, of a reading", func(_ *kinds, a, _ *redistest.Server) { a.Do("SET", head+"read", MaxExact-1) }},
 		{"the same, in a hash of the other region", func(k *kinds, _, b *redistest.Server) {
 			b.Do("HSET", k.hash("k7"), "~a", fmt.Sprint(MaxExact-1, " 5 5"))
+		}},
+		{"a number of a hundred years' time, in a hash of the other region", func(k *kinds, _, b *redistest.Server) {
+			b.Do("HSET", k.hash("k7"), "~a", fmt.Sprint(int64(1)<<52-1, " 5 5"))
+		}},
+		{"scores that no clock comes to", func(_ *kinds, a, b *redistest.Server) {
+			a.Do("ZADD", head+"told", "inf", head+nobody+"1", "1e300", head+nobody+"2")
+			a.Do("ZADD", head+"hurry", "inf", head+nobody+"1")
+			b.Do("ZADD", head+"told", MaxExact, head+nobody+"1")
+		}},
+		{"keys of another type", func(_ *kinds, a, b *redistest.Server) {
+			a.Do("SET", head+"told", "mine")
+			a.Do("SET", head+"hurry", "mine")
+			b.Do("DEL", head+"read")
+			b.Do("RPUSH", head+"read", "mine")
 		}},
 		{"attempts without end", func(_ *kinds, a, _ *redistest.Server) {
 			a.Do("HSET", head+nobody+"1", "sum", "5 "+strings.Repeat("9", 400)+" 5")
@@ -44,7 +60,13 @@ func TestGarbageHoldsNothingUp(t *testing.T) {
 			told(a, "session:ban:x")
 			told(a, "other{0}:a:b:1")
 		}},
-	} {
+	}
+}
+
+// What another program, or somebody who may write to the Redis of one region, leaves there keeps
+// nothing from being told, and reaches no key of another program in the other region.
+func TestGarbageHoldsNothingUp(t *testing.T) {
+	for _, row := range garbages() {
 		t.Run(row.name, func(t *testing.T) {
 			a, b := redistest.Start(t), redistest.Start(t)
 			k := startKinds(t, map[string]func() redis.UniversalClient{
@@ -52,7 +74,7 @@ func TestGarbageHoldsNothingUp(t *testing.T) {
 			}, nil)
 			k.take(1)
 			k.await("at first", "")
-			row.garbage(k, a, b)
+			row.leave(k, a, b)
 			for range 2 {
 				k.take(1)
 				k.await("beside garbage", "")
