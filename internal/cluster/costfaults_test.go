@@ -128,8 +128,9 @@ func (p *payers) uses(node int, key string) map[string]int64 {
 
 // settles waits until a node says that a key has used so much in each zone, and in those that count
 // on the node alone local. A bucket gets no part of a unit back, so that it may keep one of each
-// node. A bucket in Redis, where many requests have come and gone since, may refund nothing at all:
-// what they had is taken for what drains last. So may zones that keep refunds.
+// node. One that nodes share may refund nothing at all, as its nodes may have stood still or many
+// requests have come and gone since: what others had is taken for what drains last. So may zones
+// that keep refunds.
 func (p *payers) settles(node int, key string, want, local int64, keep ...string) {
 	p.t.Helper()
 	eventually(p.t, fmt.Sprintf("node %d says that %d and in local zones %d of %s are used", node+1, want, local, key), func() error {
@@ -142,10 +143,10 @@ func (p *payers) settles(node int, key string, want, local int64, keep ...string
 			}
 			most := least
 			switch {
-			case zone == "token_bucket-strict" || slices.Contains(keep, zone):
-				most += int64(len(p.Nodes)) * (paid - less)
-			case strings.HasPrefix(zone, "token_bucket"):
+			case zone == "token_bucket-local":
 				most += int64(len(p.Nodes)) + 2 // and of processes that were there before
+			case strings.HasPrefix(zone, "token_bucket") || slices.Contains(keep, zone):
+				most += int64(len(p.Nodes))*(paid-less) + 2
 			}
 			if used < least || used > most {
 				return fmt.Errorf("%v", all)
