@@ -7,6 +7,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -134,23 +135,23 @@ func (c *cost) exceeds(n int64, l *algorithms.Limit) bool {
 
 // isTooLarge reports whether the limits of a request never admit what it takes. By the whole
 // limits: a share of one admits little for as long as Redis is unavailable, which ends. Then they
-// are read, as it spends nothing.
-func (e *Evaluation) isTooLarge(p *part) bool {
-	p.ask.N = p.lowered(p.ask.N, p.limits)
-	n, never := p.ask.N, false
-	for i := range p.limits {
-		never = never || p.cost.exceeds(n, &p.limits[i].Enforced)
+// are read, as it spends nothing, and receipts say what they have.
+func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, receipts *[]table.Taken) bool {
+	a.N = z.lowered(a.N, limits)
+	n, never := a.N, false
+	for i := range limits {
+		never = never || z.cost.exceeds(n, &limits[i].Enforced)
 	}
 	if !never {
 		return false
 	}
-	p.ask.Now, p.ask.N = e.Now, 0
-	for i := range p.limits {
-		l, t := &p.limits[i], e.receipt()
-		l.Decide(&p.ask, WaitsOf(p.Kind), t)
-		t.Allowed = !p.cost.exceeds(n, &l.Enforced)
+	a.Now, a.N = now, 0
+	for i := range limits {
+		l, t := &limits[i], oneMore(receipts)
+		l.Decide(a, WaitsOf(z.Kind), t)
+		t.Allowed = !z.cost.exceeds(n, &l.Enforced)
 	}
-	p.ask.N = n
+	a.N = n
 	return true
 }
 

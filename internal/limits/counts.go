@@ -8,7 +8,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
-	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -28,7 +27,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if names := p.KeyNames; p.LogKeys && names.Wants(p.ask.Key, e.Now) {
 		names.Leave(p.ask.Key, p.Template.Text(p.ask.Raw))
 	}
-	if p.cost != nil && e.isTooLarge(p) {
+	if p.cost != nil && p.isTooLarge(&p.ask, p.limits, e.Now, &e.receipts) {
 		return tooLarge
 	}
 	if p.Regions {
@@ -61,7 +60,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 		says = peeked
 	}
 	for i := range p.limits {
-		l, t := &p.limits[i], e.receipt()
+		l, t := &p.limits[i], oneMore(&e.receipts)
 		if says == peeked {
 			l.Peek(&p.ask, t)
 		} else if p.cost == nil {
@@ -77,10 +76,10 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	return max(says, e.judge(p, nil))
 }
 
-// receipt appends one for the next limit, to be filled in.
-func (e *Evaluation) receipt() *table.Taken {
-	e.receipts = slices.Grow(e.receipts, 1)[:len(e.receipts)+1]
-	return &e.receipts[len(e.receipts)-1]
+// oneMore appends an element to a list, to be filled in whole.
+func oneMore[T any](list *[]T) *T {
+	*list = slices.Grow(*list, 1)[:len(*list)+1]
+	return &(*list)[len(*list)-1]
 }
 
 // failOver applies a zone's on_redis_loss. This node decides where it admits, by the limits that

@@ -78,11 +78,8 @@ func (v verdict) reason() answer.Reason {
 // meet appends the part of a zone that has just matched: its key, and its limits. That one brings
 // no number is not told of a zone that Redis need not be asked for, after a denial.
 func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
-	start, at := len(e.keys), len(parts)
-	parts = slices.Grow(parts, 1)[:at+1]
-	p := &parts[at]
+	start, p, none := len(e.keys), oneMore(&parts), false
 	*p = part{}
-	none := false
 	vars := reqkey.Vars(r)
 	e.keys, p.empty, none = z.AppendKey(e.keys, r, vars)
 	p.Zone, p.ask.Raw, p.ask.N = z, e.keys[start:], 1

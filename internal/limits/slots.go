@@ -2,7 +2,6 @@ package limits
 
 import (
 	"net/http"
-	"slices"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
@@ -39,8 +38,7 @@ func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Re
 	}
 	taken.By = slots
 	e.slots = append(e.slots, taken)
-	e.receipts = slices.Grow(e.receipts, 1)[:p.first+1]
-	e.receipts[p.first] = table.Taken{}
+	e.receipts = append(e.receipts, table.Taken{})
 	p.slot, p.first = len(e.slots), p.first+1
 	if !taken.Allowed {
 		p.limits, p.wait = nil, slotRetry

@@ -215,16 +215,22 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 		return h, err
 	}
 	defer e.Free()
+	var denial *answer.Denial // nil for none
+	if e.Denied {
+		denial = &e.Denial
+	}
 	for i, f := range x.asked {
 		report := &x.all[x.copies[i].at]
 		if o, ok := e.Of(f); ok {
 			report.Decision = answer.Admitted
 			report.add(o, x.copies[i].stands)
-		} else if err := report.uncounted(f, o, x.copies[i], e, r); err != nil {
+		} else if err := report.uncounted(f, o, x.copies[i], denial, r); err != nil {
 			return h, err
 		}
 	}
-	x.overall(&h, e)
+	if h.Delay = seconds(e.Delay); denial != nil {
+		h.deny(denial)
+	}
 	return h, nil
 }
 
@@ -246,9 +252,9 @@ func (x *explanation) learn() {
 	asking.Wait()
 }
 
-// uncounted says why a zone has not asked its limits.
-func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, e *limits.Evaluation, r *http.Request) error {
-	d, denied := e.Denial, answer.Denied
+// uncounted says why a zone has not asked its limits. d is nil for a request that is not denied.
+func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, d *answer.Denial, r *http.Request) error {
+	denied := answer.Denied
 	if z.Shadow {
 		denied = answer.WouldDeny
 	}
@@ -269,15 +275,15 @@ func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, e 
 		return why(denied)
 	case f.OnlyThrottles() && z.Shadow:
 		return why(answer.Skipped, "the zone is not enforced for the key, so it does not slow its responses")
-	case f.OnlyThrottles() && !e.Denied && z.Override != control.Unlimited:
+	case f.OnlyThrottles() && d == nil && z.Override != control.Unlimited:
 		return why(answer.Admitted)
 	case z.Override == control.Unlimited:
 		return why(answer.Skipped)
-	case !e.Denied && f.OnRedisLoss == config.LossDeny && z.Shadow:
+	case d == nil && f.OnRedisLoss == config.LossDeny && z.Shadow:
 		return why(answer.WouldDeny, "redis is unavailable")
-	case !e.Denied && f.OnRedisLoss == config.LossAllow:
+	case d == nil && f.OnRedisLoss == config.LossAllow:
 		return why(answer.Skipped, "redis is unavailable, and on_redis_loss is allow")
-	case !e.Denied:
+	case d == nil:
 		return why(answer.Skipped, "every limit is unlimited for the request")
 	case d.Reason == answer.Unavailable && d.Zone == f.Name:
 		return why(answer.Unavailable)
@@ -303,25 +309,21 @@ func (z *ExplainedZone) addAlone(f, stands *limits.Zone, r *http.Request) error 
 	return nil
 }
 
-// overall adds what would become of the request.
-func (x *explanation) overall(h *Explained, e *limits.Evaluation) {
-	h.Delay = seconds(e.Delay)
-	if e.Denied {
-		d := e.Denial
-		h.Decision, h.Zone, h.Wait, h.Delay = answer.Denied, d.Zone, seconds(d.Wait), 0
-		for i := range h.Zones {
-			if h.Zones[i].Zone == d.Zone && h.Zones[i].Decision == answer.Reserved {
-				h.Decision = answer.Reserved
-			}
+// deny says that the request would be denied.
+func (h *Explained) deny(d *answer.Denial) {
+	h.Decision, h.Zone, h.Wait, h.Delay = answer.Denied, d.Zone, seconds(d.Wait), 0
+	for i := range h.Zones {
+		if h.Zones[i].Zone == d.Zone && h.Zones[i].Decision == answer.Reserved {
+			h.Decision = answer.Reserved
 		}
-		switch {
-		case d.Reason == answer.Barred:
-			h.Wait = 0
-		case d.Reason == answer.TooLarge:
-			h.Decision, h.Wait = d.Reason, 0
-		case d.Reason == answer.Unavailable, d.Reason == answer.TooEarly, d.Reason == answer.Banned && !d.Begins:
-			h.Decision = d.Reason
-		}
+	}
+	switch {
+	case d.Reason == answer.Barred:
+		h.Wait = 0
+	case d.Reason == answer.TooLarge:
+		h.Decision, h.Wait = d.Reason, 0
+	case d.Reason == answer.Unavailable, d.Reason == answer.TooEarly, d.Reason == answer.Banned && !d.Begins:
+		h.Decision = d.Reason
 	}
 }
 
