@@ -236,23 +236,33 @@ func TestAResetAtABoundary(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := &resetNode{Limiter: limiter(t, r.URL), t: t, zone: name}
-			// The next boundary of an epoch is some tenths of a second away, and the one after that
-			// is a thousand hours off.
-			boundary := func() (rule Rule, wait func()) {
-				rule = kinds[name]
-				at := time.Now().Add(700 * time.Millisecond)
-				parts := int64(max(1, rule.Buckets))
-				rule.Window = time.Duration(at.UnixNano() / (at.UnixNano() / int64(long) * parts) * parts)
-				return rule, func() { redistest.Pause(time.Until(at) + 50*time.Millisecond) }
+			// The next boundary of an epoch is so far away, and the one after that is a thousand
+			// hours off.
+			boundary := func(away time.Duration) (at time.Time) {
+				n.rule, at = kinds[name], time.Now().Add(away)
+				parts := int64(max(1, n.rule.Buckets))
+				n.rule.Window = time.Duration(at.UnixNano() / (at.UnixNano() / int64(long) * parts) * parts)
+				return at
 			}
-			var cross func()
-			n.rule, cross = boundary()
-			spent := n.take(100)
-			n.Reset(name, resetNow(t, r))
-			if spent += n.take(30); spent != 130 {
-				t.Fatalf("%d are admitted before and after a reset, want 130", spent)
+			cross := func(at time.Time) { redistest.Pause(time.Until(at) + 50*time.Millisecond) }
+			// A machine that needs longer for what comes before the boundary gets twice as long.
+			away, at := 700*time.Millisecond, time.Time{}
+			for {
+				n.zone = name + away.String()
+				at = boundary(away)
+				spent := n.take(100)
+				n.Reset(n.zone, resetNow(t, r))
+				spent += n.take(30)
+				if time.Now().After(at) {
+					away *= 2
+					continue
+				}
+				if spent != 130 {
+					t.Fatalf("%d are admitted before and after a reset, want 130", spent)
+				}
+				break
 			}
-			cross()
+			cross(at)
 			want := 70
 			if n.rule.Kind == algorithms.FixedWindow {
 				want = 100
@@ -260,10 +270,10 @@ func TestAResetAtABoundary(t *testing.T) {
 			if got := n.take(120); got != want {
 				t.Errorf("%d are admitted in the epoch after the reset, want %d", got, want)
 			}
-			n.rule, cross = boundary()
+			at = boundary(away)
 			n.zone += " later"
 			n.take(100)
-			cross()
+			cross(at)
 			n.take(100)
 			n.Reset(n.zone, resetNow(t, r))
 			if got := n.take(120); got != 100 {
