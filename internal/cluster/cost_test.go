@@ -76,6 +76,57 @@ func differentCosts(t *testing.T, option string, estimate int) {
 	}
 }
 
+// In the middle of a roll-out all nodes have a cost, of which two count by responses as well. What
+// they settle is no number of requests: at half the limit no node takes its share for a small part,
+// denies, or syncs with each request.
+func TestNodesThatCountByCostAndByResponses(t *testing.T) {
+	t.Parallel()
+	const cost, limit, requests = 1000, 360_000, 180
+	r := redistest.Start(t)
+	algorithms := []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra"}
+	site := func(options ...string) string {
+		var parts []string
+		for _, algorithm := range algorithms {
+			parts = append(parts, keyedZone(algorithm, "both", append(options, fmt.Sprintf("limit %d/%s", limit, far), "algorithm "+algorithm, fmt.Sprint("cost ", cost))...))
+		}
+		return config(slowRedis(r)+"\nsync_rate 1s", fmt.Sprintf("header X-Cost %d\n", cost)+zones(parts...))
+	}
+	c, all := start(t, 3, site("count_responses 2xx", "response_cost header X-Cost")), client(t, 4)
+	reload(t, c.Nodes[0], site())
+	awaitFirstCycle(t, c.Nodes)
+	count := func() (synced float64, cycles int64) {
+		for _, n := range c.Nodes {
+			synced += syncedKeys(t, n)
+			for _, algorithm := range algorithms {
+				cycles += status(t, n, algorithm).Sync.Cycles
+			}
+		}
+		return synced, cycles
+	}
+	before, cyclesBefore := count()
+	tally := new(cluster.Tally)
+	all.Steady(t.Context(), c.Nodes, "/both?k=half", 150, requests, func(i int) int { return i % 3 }, tally)
+	admitted := tally.Status(http.StatusOK)
+	if admitted != requests {
+		t.Errorf("%d of %d requests were admitted up to half the limit", admitted, requests)
+	}
+	for _, algorithm := range algorithms {
+		awaitTotal(t, r, algorithm, admitted*cost)
+	}
+	after, cyclesAfter := count()
+	// A node syncs a key when it meets it, once more to know its share, in each cycle, and now and
+	// then when much of what is left is unsent: not with each of its 60 requests.
+	early := int(after-before) - int(cyclesAfter-cyclesBefore)
+	if most := 8 * len(algorithms) * len(c.Nodes); early > most {
+		t.Errorf("%d keys were synced beside the cycles, want %d at most", early, most)
+	}
+	for _, algorithm := range algorithms {
+		if n := attemptsOf(t, r, algorithm); n != requests {
+			t.Errorf("Redis knows of %d requests of %s, want %d", n, algorithm, requests)
+		}
+	}
+}
+
 // attemptsOf is how many requests Redis has of a zone.
 func attemptsOf(t *testing.T, r *redistest.Server, zone string) (sum int64) {
 	t.Helper()

@@ -157,9 +157,17 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 }
 
 // What others refund after a loss of the store is believed once all have sent again, and what they
-// had settled outlasts it: a node that is gone does not send it again.
+// had settled outlasts it: a node that is gone does not send it again. In a month's window, too:
+// after a loss an Ack keeps the highest total of the others until the window ends, and what they
+// refund comes by what is settled.
 func TestOthersRefundAfterALoss(t *testing.T) {
-	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 9, Window: time.Hour, Reserves: true}
+	for _, window := range []time.Duration{time.Hour, 30 * 24 * time.Hour} {
+		t.Run(window.String(), func(t *testing.T) { othersRefundAfterALoss(t, window) })
+	}
+}
+
+func othersRefundAfterALoss(t *testing.T, window time.Duration) {
+	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 9, Window: window, Reserves: true}
 	key, l := keys.KeyOf([]byte("k")), p.Compile()
 	tab := New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 10)
 	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)

@@ -124,8 +124,9 @@ func TestAChargeToTheEpochOfTheTakeIsNotFree(t *testing.T) {
 }
 
 // Bound: a bucket never admits more, in units really used, than its burst and what drains, and what
-// was charged beyond estimates comes off that. It holds only if no more is refunded than stands in
-// the bucket, and if what was taken later moves down with a refund.
+// was charged beyond estimates comes off that. By the instant alone until which a unit counts it
+// doesn't hold: only if no more is refunded than stands in the bucket, and if what was taken later
+// moves down with a refund.
 func TestABucketAdmitsNoMoreThanItsBoundInUnitsUsed(t *testing.T) {
 	for seed := range uint64(20_000) {
 		random := rand.New(rand.NewPCG(seed, 9))
@@ -166,6 +167,21 @@ func beyond(p algorithms.Params, all []settling) (over float64) {
 	return over
 }
 
+// All n - m to the ledger but less to the deficit: what has drained would come back at the others.
+// A bucket takes the same from both.
+func TestABucketRefundsToTheOthersWhatItRefundsItself(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
+		c := costedOf[algorithms.BucketState](algorithms.Params{Kind: kind, Limit: 60, Window: time.Minute, Burst: 200}, 1)
+		c.take(50, 10)
+		c.now += int64(30 * time.Second) // when 20 are left of the 50
+		c.settleOne()
+		level, _ := c.machine.Level(&c.stripe(c.key).slot(0).state, c.limit, c.now)
+		if current, _ := c.own(); level != 0 || current != 30 {
+			t.Errorf("%s: %v stand in the bucket and others hear of %d, want 0 and the 30 that have drained", kind, level, current)
+		}
+	}
+}
+
 // Shifting only what was taken later gives nearly all back: many answers that cost less than they
 // reserved must not leave the rest spent.
 func TestRefundsOfManyRequestsComeBack(t *testing.T) {
@@ -184,7 +200,8 @@ func TestRefundsOfManyRequestsComeBack(t *testing.T) {
 }
 
 // A debt, however large, makes a window or log wait for two windows at most, and a bucket for one
-// more than a full one takes to drain.
+// more than a full one takes to drain. Penalize would clamp it to the size of a bucket or log, and
+// a total beyond 2^53 is rejected by Redis for all nodes.
 func TestADebtIsBounded(t *testing.T) {
 	const debt = 1 << 60
 	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
