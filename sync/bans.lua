@@ -1,8 +1,9 @@
 -- The bans of keys: those that a node tells of, and those that it asks for.
 --
 -- KEYS: that of each ban; and where other regions are told of bans that begin here, the sorted sets
--- told and hurry. ARGV: for each "rest length" of a ban, 0 for none, and "age" of a pardon;
--- or nothing, to ask. Numbers are microseconds.
+-- told and hurry. ARGV: for each "rest length" of a ban, 0 for none, "age" of a pardon, and "at",
+-- when that was left by this server's clock, where it is not left just now; or nothing, to ask.
+-- Numbers are microseconds.
 -- Reply: a line for each, "begun rest length" of the ban that began last, or nothing.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -10,12 +11,13 @@ local stored = redis.call('MGET', unpack(KEYS, 1, #ARGV)) -- a key of another ty
 local reply, names = {}, {}
 for i = 1, #ARGV do
   local key = KEYS[i]
-  local left, whole, age = string.match(ARGV[i], '^(%d+) (%d+) ?(%d*)$')
+  local left, whole, age, at = string.match(ARGV[i], '^(%d+) (%d+) ?(%d*) ?(%d*)$')
   left, whole, age = tonumber(left), tonumber(whole), tonumber(age)
   local begun, rest, length = ban(key, stored[i], now, age, true)
   if whole and whole > 0 then
-    local new = now - (whole - left)
-    if not begun or new > begun or new == begun and whole > length then
+    local new = math.min(tonumber(at) or now, now) - (whole - left)
+    left = new + whole - now
+    if left > 0 and (not begun or new > begun or new == begun and whole > length) then
       begun, rest, length = new, left, whole
       names[#names + 1] = key
       redis.call('SET', key, string.format('%.0f %.0f', begun, length), 'PX', string.format('%.0f', math.ceil(rest / 1000)))

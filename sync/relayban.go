@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // isBan reports whether a name that was told is that of a ban: see Keyspace.
@@ -26,7 +27,8 @@ func splitBans(names []string) (counts, bans []string) {
 }
 
 // sendBans tells the other region of bans, and reports whether it has answered. Of each it is told
-// how long it is and what is left: the clocks of the two differ.
+// how long it is, and what is left at an instant of its own clock, as heartbeats tell that. So a
+// message that comes late, perhaps after a reset, begins no ban that is later than the one here.
 func (p *pair) sendBans(ctx context.Context, names []string, waits bool) bool {
 	if p.keys.cluster || p.x.r.cluster { // the shard comes first in a name
 		slices.Sort(names)
@@ -36,7 +38,7 @@ func (p *pair) sendBans(ctx context.Context, names []string, waits bool) bool {
 		for n < min(len(names), batchSize) && p.isTogether(names[0], names[n]) {
 			n++
 		}
-		bans, args, err := p.x.r.readBans(ctx, names[:n])
+		bans, args, err := p.x.r.readBans(ctx, names[:n], p.timeThere())
 		if err == nil && len(bans) > 0 {
 			p.pay(ctx, len(bans), waits)
 			called, cancel := CallContext(ctx, linkTimeout)
@@ -58,9 +60,17 @@ func (p *pair) isTogether(a, b string) bool {
 	return !p.keys.cluster && !p.x.r.cluster || shard(a) == shard(b)
 }
 
+// timeThere is the least that the time of the other Redis may be, in microseconds.
+func (p *pair) timeThere() int64 {
+	now := p.x.r.serverNow()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return (now + int64(p.offset-p.unsure)) / int64(time.Microsecond)
+}
+
 // readBans reads bans of this region, and returns the keys of those that last, with what is said of
-// each.
-func (r *Replicator) readBans(ctx context.Context, names []string) (bans []string, args []any, err error) {
+// each. at is the time where it is said.
+func (r *Replicator) readBans(ctx context.Context, names []string, at int64) (bans []string, args []any, err error) {
 	ctx, cancel := CallContext(ctx, r.timeout)
 	defer cancel()
 	asks := make([]any, len(names))
@@ -78,7 +88,7 @@ func (r *Replicator) readBans(ctx context.Context, names []string) (bans []strin
 	for i, line := range lines {
 		if a, ok := ParseBan(line); ok {
 			bans = append(bans, names[i])
-			args = append(args, fmt.Sprintf("%d %d ", a.Rest.Microseconds(), a.Length.Microseconds()))
+			args = append(args, fmt.Sprintf("%d %d  %d", a.Rest.Microseconds(), a.Length.Microseconds(), at))
 		}
 	}
 	return bans, args, nil

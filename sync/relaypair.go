@@ -74,8 +74,8 @@ type pair struct {
 	heard          time.Time
 	recorded       int64 // see RegionRecord.Clock
 	lost           bool
-	offset         time.Duration
-	apart          bool // the clocks are, as was logged
+	offset, unsure time.Duration // see compare
+	apart          bool          // the clocks are, as was logged
 	// told is when, by this region's Redis, the last pass began that told the other of all, 0
 	// before that is known, and waiting is how many names wait, by shard.
 	told    int64

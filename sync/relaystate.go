@@ -136,7 +136,7 @@ func (p *pair) compare(ahead, uncertainty time.Duration) {
 	most = max(most, apartLeast+uncertainty)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.offset = ahead
+	p.offset, p.unsure = ahead, uncertainty
 	switch apart := ahead.Abs(); {
 	case apart < most/2:
 		p.apart = false
