@@ -267,7 +267,7 @@ func (p *handlerParser) option(option string) (err error) {
 	case "headers":
 		h.Headers, err = p.words()
 	case "jitter":
-		h.Jitter, err = p.share()
+		h.Jitter, err = one(p.parser, config.ParseShare)
 	case "log_key":
 		h.LogKey, err = p.flag()
 	case "sweep_interval":
@@ -378,13 +378,13 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (
 	case "early_sync", "regions":
 		*z.flag(option), err = pointer(p.flag())
 	case "bandwidth":
-		z.Bandwidth, err = p.bandwidth()
+		z.Bandwidth, err = one(p.parser, config.ParseBandwidth)
 	case "max_keys":
 		z.MaxKeys, err = pointer(whole[int](p.parser))
 	case "headers":
 		z.Headers, err = p.words()
 	case "enforce":
-		z.Enforce, err = p.enforce()
+		z.Enforce, err = pointer(one(p.parser, config.ParseEnforcement))
 	case "ban":
 		z.Ban, err = p.ban()
 	case "reserve":
@@ -499,15 +499,10 @@ func (p parser) responses() (*caddyhttp.ResponseMatcher, error) {
 }
 
 func (p parser) events() (*int64, error) {
-	value, err := p.word()
-	if err != nil {
-		return nil, err
-	}
-	n, err := config.ParseCount(value)
+	n, err := one(p, config.ParseCount)
 	return pointer(carried(n), err)
 }
 
-// bandwidth reads bytes a second.
 // cost adds an amount to what a request costs, or a source to what its response says that it has
 // cost, or sets what holds without a number.
 func (p *handlerParser) cost(z *Zone, option string) (err error) {
@@ -557,32 +552,6 @@ func (z *Zone) sized(parse func(string) (config.Rate, error)) func(string) (conf
 		}
 		return parse(text)
 	}
-}
-
-func (p parser) bandwidth() (config.Bandwidth, error) {
-	value, err := p.word()
-	if err != nil {
-		return 0, err
-	}
-	return config.ParseBandwidth(value)
-}
-
-// share reads a part of a whole.
-func (p parser) share() (float64, error) {
-	value, err := p.word()
-	if err != nil {
-		return 0, err
-	}
-	return config.ParseShare(value)
-}
-
-// enforce reads the share of keys that a zone is enforced for.
-func (p parser) enforce() (*float64, error) {
-	value, err := p.word()
-	if err != nil {
-		return nil, err
-	}
-	return pointer(config.ParseEnforcement(value))
 }
 
 // key reads a template.

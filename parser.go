@@ -72,6 +72,15 @@ func (p parser) word() (string, error) {
 	return value, nil
 }
 
+// one reads the option's one value by parse.
+func one[T any](p parser, parse func(string) (T, error)) (value T, err error) {
+	text, err := p.word()
+	if err != nil {
+		return value, err
+	}
+	return parse(text)
+}
+
 // words reads the option's values, at least one.
 func (p parser) words() ([]string, error) {
 	option := p.Val()
@@ -123,24 +132,11 @@ func pointer[T any](value T, err error) (*T, error) { return &value, err }
 
 // duration reads a Caddy duration from the shortest to the longest window.
 func (p parser) duration() (caddy.Duration, error) {
-	value, err := p.word()
-	if err != nil {
-		return 0, err
-	}
-	d, err := config.ParseWindow(value)
-	if err != nil {
-		return 0, err
-	}
-	return caddy.Duration(d), nil
+	d, err := one(p, config.ParseWindow)
+	return caddy.Duration(d), err
 }
 
-func (p parser) syncRate() (*config.SyncRate, error) {
-	value, err := p.word()
-	if err != nil {
-		return nil, err
-	}
-	return pointer(config.ParseSyncRate(value))
-}
+func (p parser) syncRate() (*config.SyncRate, error) { return pointer(one(p, config.ParseSyncRate)) }
 
 // rates reads values as rates.
 func (p parser) rates(parse func(string) (config.Rate, error)) (all []config.Rate, err error) {

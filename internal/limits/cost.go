@@ -6,6 +6,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/sync/strict"
@@ -123,7 +124,7 @@ func (c *cost) isProven() bool {
 func (z *Zone) costOf(r *http.Request, vars map[string]any) int64 {
 	n, isDefault := z.cost.of(r, vars)
 	if isDefault {
-		z.Decisions.CountCostDefault()
+		z.Decisions.CountEvent(metrics.CostDefault)
 	}
 	return n
 }

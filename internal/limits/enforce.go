@@ -6,6 +6,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -18,9 +19,9 @@ func (z *Zone) Enforcement() config.Enforcement {
 	return z.Enforce
 }
 
-// enforces reports whether the zone denies requests of a key, or is in shadow mode for it. raw is
-// empty for a request without a key: these are in or out together. A key in early data is where it
-// is once it is proven.
+// EnforcesRaw reports whether the zone denies requests of a key, or is in shadow mode for it. raw
+// is empty for a request without a key: these are in or out together. A key in early data is where
+// it is once it is proven.
 func (z *Zone) EnforcesRaw(raw []byte) bool {
 	return z.isFull && z.AtRuntime.Load() == nil || z.enforcesSome(raw)
 }
@@ -47,7 +48,7 @@ func (z *Zone) matches(r *http.Request) (bool, error) {
 	return config.MatchesButTooEarly(z.Matchers, r)
 }
 
-// overrideOf returns what an operator has set for a key at run time, nil for nothing. It costs an
+// Override returns what an operator has set for a key at run time, nil for nothing. It costs an
 // atomic load where no zone has any.
 func (z *Zone) Override(hash keys.Key, raw []byte) *control.Override {
 	if rules := z.AtRuntime.Load(); rules != nil {
@@ -85,16 +86,16 @@ func (z *Zone) FromAuthentication() string {
 	return z.Template.AuthenticationIn()
 }
 
-// defaultOf counts a request that brings no number, and returns the default.
+// DefaultOf counts a request that brings no number, and returns the default.
 func (z *Zone) DefaultOf(l *Limit, text string) int64 {
-	z.Decisions.CountDefault()
+	z.Decisions.CountEvent(metrics.LimitDefault)
 	if text != "" && !l.Warned.Load() && !l.Warned.Swap(true) {
 		noticeValue(z.Name, l.Rate.String(), l.Rate.From, l.Rate.Limit, text, z.LogKeys, z.Once, z.Logger)
 	}
 	return l.Rate.Limit
 }
 
-// idOf returns the ID of a key.
+// IDOf returns the ID of a key.
 func (z *Zone) IDOf(raw []byte) keys.ID {
 	if z.Forked != nil {
 		return z.Forked.ID

@@ -271,7 +271,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 			near = near || answer.IsNear(e.receipts[p.first+j].Remaining, p.limits[j].Enforced.Size, 1)
 		}
 		if near {
-			p.Decisions.CountNear()
+			p.Decisions.CountEvent(metrics.Near)
 		}
 	}
 	if e.Delay == 0 {
@@ -296,7 +296,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 // noticeOverflow counts a decision for a key without a counter of its own, and warns of it.
 func (e *Evaluation) noticeOverflow(p *part) {
 	if len(p.limits) > 0 && e.receipts[p.first].Overflow || p.slot > 0 && e.slots[p.slot-1].Overflow {
-		p.Decisions.CountOverflow()
+		p.Decisions.CountEvent(metrics.Overflow)
 		p.Notices.Full(&p.Settings, p.Once, p.Logger)
 	}
 }

@@ -218,7 +218,7 @@ func Arrange(zones []*Zone) {
 	}
 }
 
-// isStrict reports whether Redis decides for the zone.
+// IsStrict reports whether Redis decides for the zone.
 func (z *Zone) IsStrict() bool { return z.SyncRate == config.Strict && z.Redis != nil }
 
 // Counted calls yield with each limit, and with what counts denied requests before a ban.
@@ -233,7 +233,7 @@ func (z *Zone) Counted(yield func(*Limit) bool) {
 	}
 }
 
-// applies reports whether a request is limited by the zone. One that comes back through an error
+// Applies reports whether a request is limited by the zone. One that comes back through an error
 // route was counted before. One that is excepted is counted as skipped.
 func (z *Zone) Applies(r *http.Request, counted []string) (bool, error) {
 	if len(counted)+len(z.Matchers)+len(z.Except) == 0 {
@@ -250,7 +250,7 @@ func (z *Zone) isFor(r *http.Request, counted []string) (bool, error) {
 	return ok && !excepted, err
 }
 
-// selects reports whether a request is one that the zone is for, and whether it is excepted.
+// Selects reports whether a request is one that the zone is for, and whether it is excepted.
 func (z *Zone) Selects(r *http.Request, counted []string) (ok, excepted bool, err error) {
 	if len(counted) > 0 && slices.Contains(counted, z.Name) {
 		return false, false, nil
@@ -272,7 +272,7 @@ func (z *Zone) Selects(r *http.Request, counted []string) (ok, excepted bool, er
 	return true, excepted, nil
 }
 
-// appendKey appends the key of a request with these variables, or what stands in for an empty one.
+// AppendKey appends the key of a request with these variables, or what stands in for an empty one.
 // none is set where nothing does.
 func (z *Zone) AppendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty, none bool) {
 	if reqkey.IsEarly(r) {
@@ -289,7 +289,7 @@ func (z *Zone) AppendKey(dst []byte, r *http.Request, vars map[string]any) (key 
 	return key[:start], true, true
 }
 
-// isUnavailable reports whether the counts of other nodes can't be had for a key.
+// IsUnavailable reports whether the counts of other nodes can't be had for a key.
 func (z *Zone) IsUnavailable(raw []byte) bool {
 	if z.Redis == nil || z.SyncRate <= 0 {
 		return false

@@ -19,7 +19,7 @@ type Counts struct {
 // counted has the counters of zones alone.
 var counted = func() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(decisionCount, nearCount)
+	r.MustRegister(decisionCount, eventCounts[Near])
 	return r
 }()
 

@@ -16,42 +16,44 @@ import (
 
 const namespace, subsystem = "caddy", "rate_limit"
 
-var (
-	decisionCount = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: "decisions_total",
-		Help: "Requests that a zone decided on, by decision; disable_metrics leaves out those of a handler.",
-	}, []string{"zone", "decision"})
-	overflowCount = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: "overflow_decisions_total",
-		Help: "Decisions from the overflow sketch, for keys beyond max_keys.",
-	}, []string{"zone"})
-	nearCount = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: "near_limit_total",
-		Help: "Requests that a zone admitted with less than a fifth of a limit left, or of a burst or queue.",
-	}, []string{"zone"})
+// newCount returns a counter with labels.
+func newCount(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+}
+
+var decisionCount = newCount("decisions_total", "Requests that a zone decided on, by decision; disable_metrics leaves out those of a handler.", "zone", "decision")
+
+// An Event is what is counted beside decisions.
+type Event uint8
+
+const (
+	// Overflow is a decision that came from the sketch, and Near an admitted request that left
+	// little of a limit. LimitDefault is a limit that did not come with its request, and
+	// CostDefault a cost.
+	Overflow Event = iota
+	Near
+	LimitDefault
+	CostDefault
+	events
 )
 
-// defaultCount counts requests without a number.
-var defaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
-	Namespace: namespace, Subsystem: subsystem, Name: "limit_defaults_total",
-	Help: "Limits that should have come with a request and did not, so limit_default applied.",
-}, []string{"zone"})
+var eventCounts = [events]*prometheus.CounterVec{
+	Overflow:     newCount("overflow_decisions_total", "Decisions from the overflow sketch, for keys beyond max_keys.", "zone"),
+	Near:         newCount("near_limit_total", "Requests that a zone admitted with less than a fifth of a limit left, or of a burst or queue.", "zone"),
+	LimitDefault: newCount("limit_defaults_total", "Limits that should have come with a request and did not, so limit_default applied.", "zone"),
+	CostDefault:  newCount("cost_defaults_total", "Requests whose cost should have come with them and did not, so cost_default applied.", "zone"),
+}
 
-// costDefaultCount counts requests whose cost is not known.
-var costDefaultCount = prometheus.NewCounterVec(prometheus.CounterOpts{
-	Namespace: namespace, Subsystem: subsystem, Name: "cost_defaults_total",
-	Help: "Requests whose cost should have come with them and did not, so cost_default applied.",
-}, []string{"zone"})
+// allCounts are all counters of zones.
+func allCounts() []*prometheus.CounterVec {
+	return append(eventCounts[:], decisionCount, unitCount, costMissingCount)
+}
 
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {
 	name      string
 	decisions [answer.Counted]prometheus.Counter
-	overflow  prometheus.Counter
-	near      prometheus.Counter
-	defaults  prometheus.Counter
-
-	costDefaults prometheus.Counter
+	events    [events]prometheus.Counter
 	// units and missing are nil but in zones that count them.
 	units   [whats]prometheus.Counter
 	missing [missings]prometheus.Counter
@@ -74,8 +76,9 @@ func NewZoneCounters(name string) *ZoneCounters {
 	for r := range answer.Counted {
 		z.decisions[r] = decisionCount.WithLabelValues(z.name, r.String())
 	}
-	z.overflow, z.near = overflowCount.WithLabelValues(z.name), nearCount.WithLabelValues(z.name)
-	z.defaults, z.costDefaults = defaultCount.WithLabelValues(z.name), costDefaultCount.WithLabelValues(z.name)
+	for e, count := range eventCounts {
+		z.events[e] = count.WithLabelValues(z.name)
+	}
 	return z
 }
 
@@ -91,13 +94,9 @@ func (z *ZoneCounters) Release() {
 		return
 	}
 	delete(users.of, z.name)
-	decisionCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
-	overflowCount.DeleteLabelValues(z.name)
-	nearCount.DeleteLabelValues(z.name)
-	defaultCount.DeleteLabelValues(z.name)
-	costDefaultCount.DeleteLabelValues(z.name)
-	unitCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
-	costMissingCount.DeletePartialMatch(prometheus.Labels{"zone": z.name})
+	for _, count := range allCounts() {
+		count.DeletePartialMatch(prometheus.Labels{"zone": z.name})
+	}
 }
 
 // Count counts a decision.
@@ -107,31 +106,10 @@ func (z *ZoneCounters) Count(d answer.Reason) {
 	}
 }
 
-// CountOverflow counts a decision that came from the sketch, beside what was decided.
-func (z *ZoneCounters) CountOverflow() {
+// CountEvent counts what happened beside what was decided.
+func (z *ZoneCounters) CountEvent(e Event) {
 	if z != nil {
-		z.overflow.Inc()
-	}
-}
-
-// CountDefault counts a limit that did not come with its request.
-func (z *ZoneCounters) CountDefault() {
-	if z != nil {
-		z.defaults.Inc()
-	}
-}
-
-// CountCostDefault counts a cost that did not come with its request.
-func (z *ZoneCounters) CountCostDefault() {
-	if z != nil {
-		z.costDefaults.Inc()
-	}
-}
-
-// CountNear counts an admitted request that left little of a limit, beside what was decided.
-func (z *ZoneCounters) CountNear() {
-	if z != nil {
-		z.near.Inc()
+		z.events[e].Inc()
 	}
 }
 

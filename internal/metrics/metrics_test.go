@@ -53,10 +53,10 @@ func scrape(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 func TestMetricsSurviveAReload(t *testing.T) {
 	c := NewZoneCounters("m")
 	c.Count(answer.Admitted)
-	c.CountOverflow()
-	c.CountNear()
-	c.CountDefault()
-	c.CountCostDefault()
+	c.CountEvent(Overflow)
+	c.CountEvent(Near)
+	c.CountEvent(LimitDefault)
+	c.CountEvent(CostDefault)
 	c.WithUnits(true)
 	c.CountUnits(UnitsAdmitted, 5)
 	c.CountUnits(UnitsDenied, 7)
@@ -128,8 +128,8 @@ func TestCountersSwitchedOff(t *testing.T) {
 	c.Count(answer.Denied)
 	c.Count(answer.Skipped)
 	c.Count(answer.Unavailable)
-	c.CountOverflow()
-	c.CountNear()
+	c.CountEvent(Overflow)
+	c.CountEvent(Near)
 }
 
 func TestCountingDoesNotAllocate(t *testing.T) {
@@ -139,8 +139,8 @@ func TestCountingDoesNotAllocate(t *testing.T) {
 		c.Count(answer.Denied)
 		c.Count(answer.Skipped)
 		c.Count(answer.Unavailable)
-		c.CountOverflow()
-		c.CountNear()
+		c.CountEvent(Overflow)
+		c.CountEvent(Near)
 	}); n != 0 {
 		t.Errorf("%v allocations, want 0", n)
 	}

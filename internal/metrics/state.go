@@ -146,7 +146,11 @@ var (
 // the state of the whole process when it is scraped, so that nothing is kept up for a scrape that
 // may never come; entries of one name are added up.
 func Register(registry *prometheus.Registry, state func() State) error {
-	for _, c := range []prometheus.Collector{decisionCount, overflowCount, nearCount, defaultCount, costDefaultCount, unitCount, costMissingCount, collector(state)} {
+	all := []prometheus.Collector{collector(state)}
+	for _, c := range allCounts() {
+		all = append(all, c)
+	}
+	for _, c := range all {
 		err := registry.Register(c)
 		if already := (prometheus.AlreadyRegisteredError{}); err != nil && !errors.As(err, &already) {
 			return err

@@ -1,20 +1,11 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
-
 // Zones with cost and response_cost count units beside requests.
 
-// unitCount counts what requests take.
-var unitCount = prometheus.NewCounterVec(prometheus.CounterOpts{
-	Namespace: namespace, Subsystem: subsystem, Name: "units_total",
-	Help: "Units that a zone with cost has admitted, refunded, charged or denied.",
-}, []string{"zone", "what"})
-
-// costMissingCount counts responses that did not say what they cost.
-var costMissingCount = prometheus.NewCounterVec(prometheus.CounterOpts{
-	Namespace: namespace, Subsystem: subsystem, Name: "response_cost_missing_total",
-	Help: "Responses that did not say what they cost, by why: absent, encoded, bad or gone.",
-}, []string{"zone", "why"})
+var (
+	unitCount        = newCount("units_total", "Units that a zone with cost has admitted, refunded, charged or denied.", "zone", "what")
+	costMissingCount = newCount("response_cost_missing_total", "Responses that did not say what they cost, by why: absent, encoded, bad or gone.", "zone", "why")
+)
 
 // A What is what is counted of units.
 type What uint8
