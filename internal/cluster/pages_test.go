@@ -48,7 +48,7 @@ var elsewhere = map[string]string{
 	"cp -r grafana/provisioning/. /etc/grafana/provisioning/":                                "Grafana is not needed for tests: TestGrafanaProvisioning",
 	"mkdir -p /var/lib/grafana/dashboards":                                                   "the same",
 	"cp grafana/tide.json /var/lib/grafana/dashboards/":                                      "the same",
-	"prometheus --config.file examples/prometheus/prometheus.yml":                            "Prometheus is not needed for tests: TestGrafanaProvisioning",
+	"prometheus --config.file examples/prometheus/prometheus.yml":                            "it needs port 9090: TestBoard starts one, TestAlerts checks the file",
 	"caddy rate-limit override api_key gold-0001 6000/1m --for forever --note \"plan gold\"": "its zone is of another site than the one that runs: TestOverridesByRate",
 }
 
