@@ -7,8 +7,8 @@
 -- milliseconds ago it has answered ("" if it has not), how it stands, and up to which clock of the
 -- control record it has that ("" where that is not known). All that is kept.
 -- Reply: seconds and microseconds of this server's clock, 1 if this node is the one, the name of
--- the region, the fields that there are, and how many other regions are heard of: they have a lease
--- here, and have answered.
+-- the region, the fields that there are, and how many other regions are heard of: their heartbeat
+-- here, which is known until toldTTL after it, is that recent, and they have answered.
 local time = redis.call('TIME')
 local now, lease = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(ARGV[2])
 local name = redis.call('GET', KEYS[2])
@@ -29,7 +29,7 @@ local heard, most = 0, tonumber(ARGV[5])
 for other in string.gmatch(ARGV[6], '%S+') do
   local ends = tonumber(string.match(redis.call('HGET', KEYS[3], other) or '', '^%d+ (%d+)') or 0)
   local answered = tonumber(redis.call('HGET', KEYS[1], 'answered:' .. other) or '') or 0
-  if ends > now and math.abs(now - answered) < most then heard = heard + 1 end
+  if ends - toldTTL > now - most and math.abs(now - answered) < most then heard = heard + 1 end
 end
 if name ~= ARGV[3] or not mine and held > now then return {time[1], time[2], 0, name, fields, heard} end
 redis.call('HSET', KEYS[1], 'node', ARGV[1], 'until', string.format('%.0f', now + lease))

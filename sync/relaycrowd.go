@@ -18,16 +18,19 @@ type waiting struct {
 	share float64 // of its limit that the key has
 }
 
-// isCrowd reports whether more comes after the cursors than a second can tell.
-func isCrowd(pages []page, after [ShardCount]int64) bool {
-	n := int64(0)
+// isCrowd reports whether more comes after the cursors than a second can tell, or some of it was
+// told ahead of the rest, and should not be told again with that.
+func (p *pair) isCrowd(pages []page, after [ShardCount]int64) bool {
+	p.mu.Lock()
+	n, ahead := int64(0), len(p.ahead)
+	p.mu.Unlock()
 	for shard, page := range pages {
 		if page.err != nil || page.highest < after[shard] {
 			return false
 		}
 		n += int64(len(page.names)) + page.more
 	}
-	return n > linkSecond
+	return n > linkSecond || ahead > 0
 }
 
 // passFullest is pass where more waits than a second can tell: it tells of what a second can, first

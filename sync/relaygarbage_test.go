@@ -112,3 +112,20 @@ func TestAHashOfTheOtherRegionLivesOn(t *testing.T) {
 		t.Errorf("a hash lives for %v, as another region says 6000 s", rest)
 	}
 }
+
+// Where another program uses the key of what is urgent, a node's push is done nonetheless, and the
+// next one finds the key free.
+func TestAPushBesideAnUrgentKeyOfAnotherType(t *testing.T) {
+	r := redistest.Start(t)
+	client := r.Client()
+	defer client.Close()
+	r.Do("SET", "hurry", "mine")
+	for seq := range 2 {
+		if err := pushScript.Run(t.Context(), client, []string{"h", "told", "hurry"}, "node", seq+1, 0, "60000 1!", 5+seq, "5").Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := r.Do("ZCARD", "hurry"); got != int64(1) {
+		t.Errorf("%v keys are urgent after two pushes, want 1", got)
+	}
+}

@@ -203,7 +203,8 @@ func (p *pair) beat(ctx context.Context) error {
 	answered := p.answered
 	p.mu.Unlock()
 	start := p.x.r.now()
-	args := append([]any{p.x.Here, number, Lease.Milliseconds(), answered}, p.record.Ask()...)
+	// A lease that ended in a silence would look like a loss there, and all be told again.
+	args := append([]any{p.x.Here, number, toldTTL.Milliseconds(), answered}, p.record.Ask()...)
 	reply, err := heartbeatScript.Run(called, p.client, []string{p.keys.Regions(), p.keys.Control(), p.keys.Regions() + ":counted"}, args...).Slice()
 	end := p.x.r.now()
 	if err != nil {
@@ -352,7 +353,7 @@ func (p *pair) pass(ctx context.Context) (left, ok bool) {
 	after, turned := p.cursors, p.turned
 	p.mu.Unlock()
 	pages := p.x.toldInAll(ctx, p.x.r.keys.Told, after, "")
-	if isCrowd(pages, after) {
+	if p.isCrowd(pages, after) {
 		left, ok = p.passFullest(ctx, after, turned)
 	} else {
 		p.mu.Lock()

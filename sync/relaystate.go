@@ -32,7 +32,8 @@ type RegionStatus struct {
 	Backlog int64   `json:"backlog"`
 	// Offset is how far the clock of its Redis is ahead of that of this region's, in seconds.
 	Offset float64 `json:"clock_offset"`
-	// Messages is how many counts this node has told it since Caddy was started.
+	// Messages is how many counts and bans this node has sent it since Caddy was started, those
+	// without an answer as well.
 	Messages int64 `json:"messages"`
 }
 

@@ -137,7 +137,7 @@ var (
 	lagMetric      = describe("region_lag_seconds", "How long ago another region was told all.", "region").joined(greatest)
 	backlogMetric  = describe("region_backlog", "Counts that another region has yet to be told.", "region").joined(greatest)
 	apartMetric    = describe("region_clock_offset_seconds", "How far another region's Redis clock is ahead.", "region").joined(further)
-	messagesMetric = describe("region_messages_total", "Counts that this node has told another region.", "region")
+	messagesMetric = describe("region_messages_total", "Counts and bans that this node has sent another region, those without an answer as well.", "region")
 
 	timeoutsMetric = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis until strict_timeout.", "namespace")
 )
