@@ -98,18 +98,21 @@ func (slowAnswer) CaddyModule() caddy.ModuleInfo {
 func (slowAnswer) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 	n := time.Now().UnixNano() / 1000
 	time.Sleep(time.Duration(1+n%1500) * time.Millisecond)
+	body := "{}"
 	if n%7 > 0 {
 		w.Header().Set("X-Cost", fmt.Sprint(float64(n%120)/2))
+		body = fmt.Sprintf(`{"cost":%v}`, float64(n%120)/2)
 	}
+	w.Header().Set("Content-Type", "application/json")
 	status, _ := strconv.Atoi(r.URL.Query().Get("status"))
 	w.WriteHeader(status)
-	_, err := w.Write(make([]byte, n%90))
+	_, err := io.WriteString(w, body+strings.Repeat(" ", int(n%90)))
 	return err
 }
 
 // drive sends requests of some clients at random times, at least 1 ms apart, and returns the access
-// log in the time by which the handler has decided.
-func drive(t *testing.T, s *caddyhttp.Server, requests int, seed uint64) string {
+// log in the time by which the handler has decided. change, if it is not nil, changes them.
+func drive(t *testing.T, s *caddyhttp.Server, requests int, seed uint64, change func(*rand.Rand, *http.Request)) string {
 	accessLog.Lock()
 	accessLog.Reset()
 	accessLog.Unlock()
@@ -126,6 +129,9 @@ func drive(t *testing.T, s *caddyhttp.Server, requests int, seed uint64) string 
 			time.Sleep(gap + 333*time.Nanosecond)
 			r := httptest.NewRequest(http.MethodGet, fmt.Sprintf("http://example.com/?status=%d", 200+201*rng.IntN(2)), nil)
 			r.RemoteAddr = fmt.Sprintf("203.0.113.%d:4711", rng.IntN(3)*rng.IntN(2))
+			if change != nil {
+				change(rng, r)
+			}
 			go s.ServeHTTP(httptest.NewRecorder(), r)
 		}
 		time.Sleep(time.Minute) // queues
@@ -197,7 +203,7 @@ func TestSimulationIsTrue(t *testing.T) {
 		}
 		config := simulated(handlers)
 		server := serverOf(t, config)
-		log := drive(t, server, 600, 7)
+		log := drive(t, server, 600, 7, nil)
 		if err := server.Routes[0].Handlers[0].(*caddyhttp.Subroute).Routes[0].Handlers[0].(*Handler).Cleanup(); err != nil {
 			t.Fatal(err)
 		}
@@ -209,6 +215,61 @@ func TestSimulationIsTrue(t *testing.T) {
 			t.Errorf("%s: of %d requests %d are decided otherwise", name, r.Requests, differ)
 		}
 	}
+}
+
+// So it is with random costs of requests and of responses, from any source of them and beside each
+// other option, where requests have whatever clients may send.
+func TestSimulationIsTrueOfRandomCosts(t *testing.T) {
+	denied, settling := 0, 0
+	for seed := range uint64(24) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		zone := randomCosts(rng)
+		config := simulated(`{"handler":"rate_limit","rate_limits":{"a":{` + zone + `}}},{"handler":"slow_answer"}`)
+		server := serverOf(t, config)
+		log := drive(t, server, 300, seed, func(rng *rand.Rand, r *http.Request) {
+			costs := []string{"", "0", "0.5", "1", "3", "12.0", "1e1", "-1", "NaN", "0x10", "1,2", "1e30", strings.Repeat("9", 40), "250", strconv.Itoa(rng.IntN(60))}
+			r.URL.RawQuery += "&c=" + costs[rng.IntN(len(costs))]
+			r.RequestURI = r.URL.RequestURI()
+			body := make([]byte, rng.IntN(200))
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+			r.Header.Set("Content-Length", strconv.Itoa(len(body))) // as the server leaves it
+		})
+		if err := server.Routes[0].Handlers[0].(*caddyhttp.Subroute).Routes[0].Handlers[0].(*Handler).Cleanup(); err != nil {
+			t.Fatal(err)
+		}
+		r, differ := replayed(t, config, log, simulate.Options{CostField: "resp_headers.X-Cost"})
+		if r.Requests != 300 || r.Reached != 300 || differ > 0 {
+			t.Errorf("seed %d, %s: of %d requests %d came to the limit, %d were denied, and %d are decided otherwise", seed, zone, r.Requests, r.Reached, r.DeniedInLog, differ)
+		}
+		denied += int(r.DeniedInLog)
+		if strings.Contains(zone, "response_cost") {
+			settling++
+		}
+	}
+	if denied < 24*300/10 || denied > 24*300*9/10 || settling < 6 || settling > 20 {
+		t.Errorf("%d requests were denied, and %d zones settle", denied, settling)
+	}
+}
+
+// randomCosts returns a random zone with costs, as JSON.
+func randomCosts(rng *rand.Rand) string {
+	pick := func(all ...string) string { return all[rng.IntN(len(all))] }
+	limit := 60 + rng.IntN(300)
+	algorithm := pick("fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket")
+	zone := fmt.Sprintf(`"algorithm":%q,"limits":[{"max_events":%d,"window":"1s"}%s]`, algorithm, limit, pick("", fmt.Sprintf(`,{"max_events":%d,"window":"4s"}`, 3*limit)))
+	zone += pick("", `,"key":"all"`)
+	zone += `,"cost":[{"units":"{http.request.uri.query.c}","factor":0.5}` + pick("", `,{"units":"{http.request.uri.query.c}"}`, `,{"bytes":true,"factor":0.1}`, `,{"units":7.5}`)
+	zone += fmt.Sprintf(`],"cost_default":%d`, rng.IntN(30))
+	const ban = `,"ban":{"for":"300ms","after":{"max_events":5,"window":"2s"}}`
+	if algorithm == "leaky_bucket" {
+		return zone + fmt.Sprintf(`,"queue":%d`, rng.IntN(100)) + pick("", ban)
+	}
+	zone += pick("", ban, `,"reserve":[{"share":0.3,"match":[{"query":{"status":["200"]}}]}]`)
+	if rng.IntN(3) == 0 {
+		return zone
+	}
+	zone += `,"response_cost":[` + pick(`{"header":"X-Cost"}`, `{"bytes":true,"factor":0.5}`, `{"json":["cost"]}`) + pick("", `,{"header":"X-Cost","factor":0.1}`) + "]"
+	return zone + pick("", `,"count_responses":{"status_code":[200]}`, `,"count_responses":{"status_code":[200]},"response_cost_default":70`)
 }
 
 // root is the directory of the repository, where the tests begin.

@@ -255,6 +255,7 @@ func (p *Policy) limits(h object) bool {
 		for _, v := range terms {
 			units, _ := asObject(v)["units"].(string)
 			p.fields = append(p.fields, placeholders(units)...)
+			p.sees = p.sees || asObject(v)["bytes"] == true
 		}
 	}
 	return len(zones) > 0

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -87,6 +88,10 @@ func fill(r *http.Request, rec *accesslog.Record) bool {
 	r.Header, r.Body, r.TLS = rec.Headers, http.NoBody, nil
 	if r.ContentLength = -1; rec.Sized {
 		r.ContentLength = rec.BodySize
+	}
+	// Nobody has read the body of a request that was denied.
+	if n, err := strconv.ParseInt(rec.Headers.Get("Content-Length"), 10, 64); err == nil && n >= 0 {
+		r.ContentLength = n
 	}
 	r.Proto, r.ProtoMajor, r.ProtoMinor = rec.Proto, 1, 1
 	if major, minor, ok := http.ParseHTTPVersion(rec.Proto); ok {
