@@ -323,7 +323,7 @@ func TestNameOfUnnamedLimit(t *testing.T) {
 
 // Options that only tune leave the name alone, so that the counters go on.
 func TestTuningKeepsTheName(t *testing.T) {
-	const options = " { \n max_keys 1000 \n sync_rate local \n on_redis_loss deny \n early_sync off \n enforce 25% \n ban 15m \n headers kong \n } \n"
+	const options = " { \n max_keys 1000 \n sync_rate local \n on_redis_loss deny \n early_sync off \n enforce 25% \n ban 15m \n headers kong \n cost {x} \n cost_default 3 \n response_cost bytes \n } \n"
 	for _, site := range []string{
 		"http://a.example { \n rate_limit 10/s 1000/1h%s \n }",
 		"http://a.example { \n @api path /api/* \n rate_limit @api 10/s%s \n rate_limit 10/s \n }",

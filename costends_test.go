@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,13 +127,20 @@ func costEndings(t *testing.T, global, upstream string) *served {
 	return startCaddy(t, global, "route {\nrate_limit {\n"+costZones+"}\ncost_ends\nreverse_proxy /refused/* 127.0.0.1:1\nreverse_proxy "+upstream+"\n}\nhandle_errors {\nheader X-Cost 5\nrespond `{\"usage\":5}`\n}")
 }
 
-// costsOf are how much of each source's limit is used for a path.
-func (s *served) costsOf(path string) (used []int64) {
+// explain says how limits stand for a path.
+func (s *served) explain(path string) operate.ExplainedSite {
 	s.t.Helper()
 	x, err := explained(s.t, operate.ExplainRequest{Method: "GET", URL: fmt.Sprintf("https://localhost:%d%s", s.port, path)})
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	return x
+}
+
+// costsOf are how much of each source's limit is used for a path.
+func (s *served) costsOf(path string) (used []int64) {
+	s.t.Helper()
+	x := s.explain(path)
 	for _, source := range costSources {
 		for _, z := range x.Handlers[0].Zones {
 			if z.Zone == "costs-"+source {
@@ -247,6 +256,142 @@ func TestCostsOverReloads(t *testing.T) {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	s.settles("/ends/30", 30, 30, 30)
+}
+
+// After Destruct has flushed: where a zone is removed while its requests run, and its counters have
+// sent all, what the responses say then brings nothing back of what only a node counted. Redis goes
+// on with what it counts itself, as long as anybody is connected, and else hears of nothing.
+func TestSettlementsAfterTheirCountersHaveEnded(t *testing.T) {
+	redis := redistest.Start(t)
+	var zones strings.Builder
+	for _, rate := range []string{"50ms", "strict"} {
+		for _, algorithm := range settling {
+			fmt.Fprintf(&zones, "zone gone-%[1]s-%[2]s {\nkey all\nlimit 1000/30d\nalgorithm %[1]s\nsync_rate %[2]s\ncost 40\nresponse_cost json usage\n}\n", algorithm, rate)
+		}
+	}
+	s := startCaddy(t, "rate_limit {\nredis "+redis.URL+"\n}", "route {\nrate_limit {\n"+zones.String()+"}\ncost_ends\n}")
+	with := s.config
+
+	end := s.holdTwo()
+	s.config = []byte(strings.ReplaceAll(string(with), `"gone-`, `"others-`))
+	s.reload()
+	sent := make(map[string]string)
+	for _, algorithm := range settling {
+		zone := "gone-" + algorithm + "-50ms"
+		if sent[zone] = countsIn(redis, zone); !strings.Contains(sent[zone], "80 2 0") {
+			t.Errorf("%s has sent %q", zone, sent[zone])
+		}
+	}
+	end()
+	redisSettles(t, redis)
+	if _, err := s.get(t.Context(), "HTTP/1.1", onPath("/ends/7")); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, "others have synced", func() bool { return strings.Contains(countsIn(redis, "others-fixed_window-50ms"), "7 1 7") })
+	for zone, counts := range sent {
+		if now := countsIn(redis, zone); now != counts {
+			t.Errorf("%s had sent %q before it ended, and has %q", zone, counts, now)
+		}
+	}
+
+	s.config = with
+	s.reload()
+	end = s.holdTwo()
+	s.config = withoutLimits(t, with)
+	s.reload()
+	redis.Do("FLUSHALL")
+	end()
+	if redistest.Poll(300*time.Millisecond, func() bool { return redis.Do("DBSIZE") != int64(0) }) {
+		t.Errorf("of zones that have ended Redis has %v", redis.Do("KEYS", "*"))
+	}
+	s.config = with
+	s.reload()
+	for _, z := range s.explain("/ends/0").Handlers[0].Zones {
+		if used := z.Limits[0].Used; used != 0 {
+			t.Errorf("%s begins with %d", z.Zone, used)
+		}
+	}
+}
+
+// holdTwo has two requests wait in their handler, one that costs less than its estimate and one
+// that costs more, until end is called.
+func (s *served) holdTwo() (end func()) {
+	var open sync.WaitGroup
+	for _, path := range []string{"/held/30", "/held/500"} {
+		open.Go(func() { _, _ = s.get(s.t.Context(), "HTTP/1.1", onPath(path)) })
+		<-entered
+	}
+	return func() {
+		leave <- struct{}{}
+		leave <- struct{}{}
+		open.Wait()
+	}
+}
+
+// redisSettles waits until strict zones have what the two requests have cost. Of a bucket one may
+// have drained.
+func redisSettles(t *testing.T, redis *redistest.Server) {
+	t.Helper()
+	for zone, want := range map[string][]string{
+		"fixed_window": {"530 2 530"}, "sliding_window": {"530 2 530"}, "sliding_log": {"zset 530"},
+		"token_bucket": {"string 530 ", "string 529 "}, "gcra": {"string 530 ", "string 529 "},
+	} {
+		counts := ""
+		redistest.Eventually(t, fmt.Sprintf("strict %s has %q", zone, want), func() bool {
+			counts = countsIn(redis, "gone-"+zone+"-strict")
+			return slices.ContainsFunc(want, func(text string) bool { return strings.Contains(counts, text) })
+		})
+	}
+}
+
+// countsIn is all that Redis has of a zone's one key: sums, levels, and how many are in logs.
+func countsIn(redis *redistest.Server, zone string) string {
+	var all []string
+	for _, key := range redis.Do("KEYS", "*:"+zone+":*").([]any) {
+		switch kind := redis.Do("TYPE", key); kind {
+		case "hash":
+			all = append(all, fmt.Sprint(kind, redis.Do("HGETALL", key)))
+		case "zset":
+			all = append(all, fmt.Sprint(kind, " ", redis.Do("ZCARD", key)))
+		default:
+			all = append(all, fmt.Sprint(kind, " ", redis.Do("GET", key)))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// withoutLimits returns a configuration without its limits and their Redis.
+func withoutLimits(t *testing.T, config []byte) []byte {
+	t.Helper()
+	var whole map[string]any
+	if err := json.Unmarshal(config, &whole); err != nil {
+		t.Fatal(err)
+	}
+	delete(whole["apps"].(map[string]any), "rate_limit")
+	var visit func(v any) any
+	visit = func(v any) any {
+		switch v := v.(type) {
+		case map[string]any:
+			for name, of := range v {
+				v[name] = visit(of)
+			}
+		case []any:
+			kept := []any{}
+			for _, of := range v {
+				if handler, _ := of.(map[string]any); handler["handler"] != "rate_limit" {
+					kept = append(kept, visit(of))
+				}
+			}
+			return kept
+		}
+		return v
+	}
+	text, err := json.Marshal(visit(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // Of 100 requests at once as many reach the upstream as estimates fit into the limit. Who leaves at

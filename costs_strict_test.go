@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -93,5 +95,27 @@ func TestRedisHoldsTheSumOfWhatCounted(t *testing.T) {
 				t.Errorf("%d counted and %d were refunded, of 1000", sum, refunded)
 			}
 		})
+	}
+}
+
+// `divide` makes an ordinary cost look too large for ever: by the whole limit it is not, so without
+// Redis it is denied for now, and an estimate is lowered to this node's share.
+func TestAShareMakesNoCostTooLarge(t *testing.T) {
+	r := redistest.Start(t)
+	const options = "\n}\nlimit 10/1h\nsync_rate strict\nalgorithm fixed_window\non_redis_loss divide\ncost 7"
+	s := newSite(t, appWith(r), zoneBlock("share-cost", "match {\npath /cost"+options)+zoneBlock("share-estimate", "match {\npath /estimate"+options+"\nresponse_cost header X-Cost"))
+	r.Do("HSET", "test:2:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	redistest.Eventually(t, "two nodes", func() bool { return s.app.shared.Replicator.Nodes() == 2 })
+	r.Kill()
+	if a := s.get("1.2.3.4", to("/cost")); a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" || strings.Contains(a.body, "At most") {
+		t.Errorf("a cost of 7 of 10, with a share of 5: %d %v %s", a.status, a.header, a.body)
+	}
+	cost := ""
+	s.next = func(_ http.ResponseWriter, r *http.Request) error {
+		cost = valueOf(r, "http.rate_limit.share-estimate.cost")
+		return nil
+	}
+	if a := s.get("1.2.3.4", to("/estimate")); a.status != http.StatusOK || cost != "5" {
+		t.Errorf("an estimate of 7 of 10, with a share of 5: %d, and %q are reserved", a.status, cost)
 	}
 }

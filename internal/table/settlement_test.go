@@ -199,6 +199,33 @@ func TestRefundsOfManyRequestsComeBack(t *testing.T) {
 	}
 }
 
+// A bucket refunds no more than has not drained. Where all requests reserve four times what they
+// use, all comes back of answers that take a sixth of the time in which it drains, part of it where
+// they take half of that, and nothing where they take longer.
+func TestSteadyOverestimates(t *testing.T) {
+	for took, want := range map[time.Duration][2]float64{10 * time.Second: {.95, 1}, 30 * time.Second: {.5, .75}, 61 * time.Second: {}} {
+		c := costedOf[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 6000, Window: time.Minute}, 1)
+		level := func() float64 {
+			level, _ := c.machine.Level(&c.stripe(c.key).slot(0).state, c.limit, c.now)
+			return level
+		}
+		refunded, unused := 0.0, 0.0
+		for range 900 {
+			c.now += int64(200 * time.Millisecond)
+			for len(c.open) > 0 && c.now-c.open[0].at >= int64(took) {
+				before := level()
+				c.Settle(c.key, c.open[0].Reserved, c.now, 40)
+				c.open, refunded, unused = c.open[1:], refunded+before-level(), unused+120
+			}
+			c.take(160, 40)
+		}
+		part := refunded / unused
+		if t.Logf("answers of %v: %.2f of what they don't use is refunded", took, part); part < want[0] || part > want[1] {
+			t.Errorf("answers of %v: %.2f is refunded, want %.2f to %.2f", took, part, want[0], want[1])
+		}
+	}
+}
+
 // A debt, however large, makes a window or log wait for two windows at most, and a bucket for one
 // more than a full one takes to drain. Penalize would clamp it to the size of a bucket or log, and
 // a total beyond 2^53 is rejected by Redis for all nodes.

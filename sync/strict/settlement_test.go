@@ -112,6 +112,36 @@ func TestRefundsInRedisComeBack(t *testing.T) {
 	}
 }
 
+// Redis doesn't know the order in which units stand in a bucket, and refunds no less for it than a
+// node does of its own one: all where answers take a sixth of the time in which the bucket drains,
+// a part where they take half of that, and nothing where they take longer.
+func TestSteadyOverestimatesInRedis(t *testing.T) {
+	v := newVirtual(t)
+	rule := Rule{Kind: algorithms.TokenBucket, Limit: 6000, Window: time.Minute, Reserves: true}
+	for took, want := range map[time.Duration][2]float64{10 * time.Second: {.95, 1}, 30 * time.Second: {.5, .75}, 61 * time.Second: {}} {
+		zone := fmt.Sprint("steady ", took)
+		v.use(zone, rule)
+		var open []settling
+		refunded, unused := int64(0), int64(0)
+		for range 900 {
+			v.set(v.now + int64(200*time.Millisecond/time.Microsecond))
+			for len(open) > 0 && v.now-open[0].at >= took.Microseconds() {
+				before := held(t, v.Limiter, zone, id(1), rule)
+				open[0].settle()
+				v.settled(zone)
+				open, refunded, unused = open[1:], refunded+before-held(t, v.Limiter, zone, id(1), rule), unused+120
+			}
+			if g, said := pay(t, v.Limiter, zone, id(1), 160, rule); g.Admitted() {
+				open = append(open, settling{v.Limiter, g, said[0].Top, v.now, 160, 40})
+			}
+		}
+		part := float64(refunded) / float64(unused)
+		if t.Logf("answers of %v: %.2f of what they don't use is refunded", took, part); part < want[0] || part > want[1] {
+			t.Errorf("answers of %v: %.2f is refunded, want %.2f to %.2f", took, part, want[0], want[1])
+		}
+	}
+}
+
 // Law: when all is settled, windows and logs in Redis hold exactly what was really used, and all of
 // it is settled, whatever ran at once on three nodes, and though every other reply of each is lost.
 // Buckets hold that at least, and no more than was reserved or charged.
