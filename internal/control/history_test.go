@@ -11,7 +11,9 @@ import (
 )
 
 // Whatever happens to Redis, to its clock and to the nodes: once all can reach it again they agree,
-// no change is lost that all nodes had acknowledged, and none is back that such a one has deleted.
+// no change is lost that all nodes had acknowledged, and none is back that such a one has replaced
+// where it was made. One that neither Redis nor the node knew of there, such as one of a node that
+// is cut off, may come when the other one has ended.
 //
 //	go test ./internal/control -run TestEveryHistory -histories 10000
 //
@@ -63,9 +65,11 @@ type member struct {
 // change is a mutation, and who has acknowledged it.
 type change struct {
 	Entry
-	at      int64
-	acked   bool
-	holders []*member // had it when it was acknowledged, and have not forgotten since
+	at int64
+	// replaces is what Redis or its node knew of when it was made, which it is kept as long as.
+	replaces []Entry
+	acked    bool
+	holders  []*member // had it when it was acknowledged, and have not forgotten since
 }
 
 func newWorld(t *rapid.T) *world {
@@ -276,9 +280,14 @@ func (w *world) mutate(m *member, f fate) {
 // change has a node say something.
 func (w *world) change(m *member, id string, length time.Duration, body string, f fate) {
 	known, rest := m.known, m.Rest(id, w.clock(m))
+	var here []Entry
+	if old := m.copies[id]; old != nil {
+		here = w.knownOf(old.Entry)
+	}
 	call := func() (Entry, Version) {
+		there := w.knownOf(w.server.entries[id])
 		holds, v := w.server.write(w.micros(), known, 0, []order{{Entry{ID: id, Body: body}, length.Milliseconds(), rest.Milliseconds()}})
-		w.changes = append(w.changes, &change{Entry: holds[0], at: w.now})
+		w.changes = append(w.changes, &change{Entry: holds[0], replaces: append(there, here...), at: w.now})
 		return holds[0], v
 	}
 	switch f {
@@ -292,7 +301,7 @@ func (w *world) change(m *member, id string, length time.Duration, body string, 
 		w.late = append(w.late, func() { call() })
 	}
 	e, _ := m.Propose(id, length, body, 0, w.clock(m))
-	w.changes = append(w.changes, &change{Entry: e, at: w.now})
+	w.changes = append(w.changes, &change{Entry: e, replaces: here, at: w.now})
 }
 
 // A node that was away for longer than deletions are kept brings nothing back.
@@ -318,6 +327,33 @@ func TestALongAbsence(t *testing.T) {
 		for _, m := range w.nodes {
 			if all := w.active(m); len(all) != 2 || all[0].ID != "y" {
 				t.Fatalf("%s has %v active, want y and z", m.name, all)
+			}
+		}
+	})
+}
+
+// What takes the place of a change that lasts longer is kept for as long: a node that was away
+// doesn't bring that back.
+func TestAShortChangeReplacesALongOne(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		a, b := w.nodes[0], w.nodes[1]
+		w.change(a, "x", 12*time.Hour, "{}", answered)
+		w.settle()
+		if len(w.active(b)) != 1 {
+			t.Fatalf("%s has %v active, want x", b.name, w.active(b))
+		}
+		w.change(a, "x", time.Minute, `{"n":1}`, answered)
+		for range 3 {
+			w.beat(a, answered)
+			w.pass(time.Hour.Milliseconds())
+		}
+		w.change(a, "y", 24*time.Hour, "{}", answered) // has what is not kept removed
+		w.settle()
+		w.check()
+		for _, m := range w.nodes {
+			if all := w.active(m); len(all) != 1 || all[0].ID != "y" {
+				t.Fatalf("%s has %v active, want y", m.name, all)
 			}
 		}
 	})
@@ -365,12 +401,23 @@ func (w *world) check() {
 func (w *world) checkOne(c *change, m *member) {
 	have, ok := m.Get(c.ID, w.clock(m))
 	switch {
-	case ok && c.wins(have):
+	case ok && c.wins(have) && slices.Contains(c.replaces, have):
 		w.t.Fatalf("%s has %+v active again, which %+v replaces, acknowledged by all", m.name, have, c.Entry)
 	case ok, c.IsDeletion(), w.isOver(c.Entry):
 	case m.copies[c.ID] == nil || c.wins(m.copies[c.ID].Entry):
 		w.t.Fatalf("%s has lost %+v, which was acknowledged by all", m.name, c.Entry)
 	}
+}
+
+// knownOf is what a change replaces that is made where an entry is known: that one, and what it has
+// replaced.
+func (w *world) knownOf(e Entry) (all []Entry) {
+	for _, c := range w.changes {
+		if c.Entry == e {
+			all = append(all, c.replaces...)
+		}
+	}
+	return append(all, e)
 }
 
 // isOver reports whether an entry may have ended: its length has passed, or it is past by Redis'
