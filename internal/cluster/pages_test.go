@@ -21,6 +21,7 @@ var pictures = flag.Bool("pictures", false, "draw the terminals of docs/pictures
 // saved and started.
 type taskPage struct {
 	saved   string // the page with the block that is saved as Caddyfile
+	block   int    // which one of that page, from 0
 	started bool   // it runs, though the page does not say so
 	log     bool   // the access log of docs/simulate.md is there
 }
@@ -29,13 +30,16 @@ var taskPages = map[string]taskPage{
 	"ban":             {},
 	"bandwidth":       {},
 	"concurrent":      {},
+	"configuration":   {saved: "configuration", started: true},
 	"cost":            {},
+	"keys":            {saved: "keys", started: true},
 	"login":           {},
 	"observability":   {},
 	"operate":         {},
 	"recipes":         {},
 	"redis":           {},
 	"reserve":         {},
+	"security":        {saved: "security", block: 1, started: true},
 	"shadow":          {},
 	"simulate":        {saved: "login", log: true},
 	"status-page":     {saved: "status-page"},
@@ -106,12 +110,11 @@ func (p taskPage) arrive(t *testing.T) newcomer {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, block, _ := strings.Cut(string(text), "```caddyfile\n")
-		block, _, _ = strings.Cut(block, "```\n")
+		block, _, _ := strings.Cut(strings.Split(string(text), "```caddyfile\n")[p.block+1], "```\n")
 		// Without a Redis, which these pages are not about, and with certificates of its own.
-		_, site, found := strings.Cut(block, "sync_rate strict\n\t}\n}\n")
-		if !found {
-			site = block
+		site := block
+		if strings.HasPrefix(block, "{\n") {
+			_, site, _ = strings.Cut(block, "\n}\n")
 		}
 		options := "admin localhost:2019"
 		if !strings.Contains(site, "http://localhost") {
