@@ -359,7 +359,7 @@ func TestNumbersAreBelowThoseThatWereSeen(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		there.store.mu.Lock()
 		for _, key := range there.store.counting() {
-			there.store.hashes[key]["~"+here.name] = fmt.Sprint(int64(1)<<52, " 3 1")
+			there.store.hashes[key]["~"+here.name] = fmt.Sprint(time.Now().Add(30*24*time.Hour).UnixMicro(), " 3 1")
 		}
 		there.store.mu.Unlock()
 		w.take(here, 4)
