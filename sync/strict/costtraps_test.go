@@ -67,8 +67,9 @@ func TestRecordsOfCostsAndOfPlainRequestsFollowEachOther(t *testing.T) {
 	}
 }
 
-// A call that comes twice gets the same budget, though others have spent the room meanwhile, and
-// every request hears the same.
+// A replay that sees another room: a call that comes twice gets the same budget, though others have
+// spent it meanwhile, and every request hears the same. A request is admitted by what those before
+// it have left of the budget, not by its number, as costs differ, and a large one denies nobody.
 func TestAReplayThatSeesAnotherRoomAdmitsTheSame(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
@@ -104,7 +105,8 @@ func TestAReplayThatSeesAnotherRoomAdmitsTheSame(t *testing.T) {
 	}
 }
 
-// What costs nothing is admitted, however the limit stands, and Redis writes nothing for it.
+// What costs nothing is admitted, however the limit stands, in debt or spent exactly, and Redis
+// writes nothing for it.
 func TestWhatCostsNothingIsAdmittedAndWritesNothing(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
@@ -112,22 +114,29 @@ func TestWhatCostsNothingIsAdmittedAndWritesNothing(t *testing.T) {
 		if g, all := pay(t, s, name, id(1), 0, rule); !g.Admitted() || all[0].Decision.Remaining != 100 || len(dump(t, server)) != 0 {
 			t.Errorf("%s: a first look is admitted %t, with %+v; Redis has %v", name, g.Admitted(), all[0].Decision, dump(t, server))
 		}
-		pay(t, s, name, id(1), 100, rule)
-		before := dump(t, server)
-		g, all := pay(t, s, name, id(1), 0, rule)
-		if d := all[0].Decision; !g.Admitted() || !d.Allowed || d.Retry != 0 || d.Delay != 0 || d.Remaining != 0 {
-			t.Errorf("%s: at the limit %+v", name, d)
-		}
-		s.Refund(g)
-		if after := dump(t, server); !reflect.DeepEqual(before, after) {
-			t.Errorf("%s: what costs nothing changes %v into %v", name, before, after)
+		spent, _ := pay(t, s, name, id(1), 100, rule)
+		for _, stands := range []string{"at the limit", "in debt"} {
+			if stands == "in debt" {
+				(&settling{by: s, grant: spent, n: 100, cost: 150}).settle()
+				redistest.Eventually(t, "the charge has arrived", s.isIdle)
+			}
+			before := dump(t, server)
+			g, all := pay(t, s, name, id(1), 0, rule)
+			if d := all[0].Decision; !g.Admitted() || !d.Allowed || d.Retry != 0 || d.Delay != 0 || d.Remaining != 0 {
+				t.Errorf("%s: %s %+v", name, stands, d)
+			}
+			s.Refund(g)
+			if after := dump(t, server); !reflect.DeepEqual(before, after) {
+				t.Errorf("%s, %s: what costs nothing changes %v into %v", name, stands, before, after)
+			}
 		}
 		server.Do("FLUSHALL")
 	}
 }
 
-// One call of a log grants 1,024 units at most, and asks for 256 runs. Wants beyond what doubles
-// count to are granted what there is.
+// What bounds requests must bound units: one call of a log grants 1,024 units at most, which are a
+// member each, and asks for 256 runs. A want beyond 2^53, which doubles don't count to, is granted
+// what there is.
 func TestACallIsBoundedInUnitsAndRuns(t *testing.T) {
 	narrow, wide := []Rule{{Kind: algorithms.SlidingLog, Limit: 600, Window: long}}, []Rule{{Kind: algorithms.SlidingLog, Limit: 1 << 40, Window: long}}
 	for _, c := range []struct {
@@ -176,7 +185,7 @@ func TestACallIsBoundedInUnitsAndRuns(t *testing.T) {
 	}
 }
 
-// A denial is remembered for what costs as much or more. What costs less asks Redis, and so does
+// A denial still holds for what costs as much or more only. What costs less asks Redis, and so does
 // what costs nothing.
 func TestAMemoryGoesByCost(t *testing.T) {
 	for _, kind := range allKinds {

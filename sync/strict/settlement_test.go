@@ -142,6 +142,31 @@ func TestSteadyOverestimatesInRedis(t *testing.T) {
 	}
 }
 
+// Nobody knows in which order units stand in a bucket in Redis. So what is refunded of the last
+// ones first is taken for what has drained below the others. It errs to the safe side only.
+func TestABucketInRedisKnowsNoOrder(t *testing.T) {
+	v := newVirtual(t)
+	rule := Rule{Kind: algorithms.TokenBucket, Limit: 100, Window: time.Hour, Reserves: true}
+	for zone, want := range map[string]int64{"the first one first": 0, "the last one first": 50} {
+		v.use(zone, rule)
+		var open []settling
+		for range 10 {
+			g, said := pay(t, v.Limiter, zone, id(1), 10, rule)
+			open = append(open, settling{by: v.Limiter, grant: g, top: said[0].Top, n: 10})
+		}
+		if want > 0 {
+			slices.Reverse(open)
+		}
+		for i := range open {
+			open[i].settle()
+			v.settled(zone)
+		}
+		if left := held(t, v.Limiter, zone, id(1), rule); left != want {
+			t.Errorf("%s: %d stand in the bucket, want %d", zone, left, want)
+		}
+	}
+}
+
 // Law: when all is settled, windows and logs in Redis hold exactly what was really used, and all of
 // it is settled, whatever ran at once on three nodes, and though every other reply of each is lost.
 // Buckets hold that at least, and no more than was reserved or charged.
