@@ -67,15 +67,18 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (e *Evaluation, err err
 			e = nil
 		}
 	}()
+	ends := true
 	if err = e.askAll(zones, r); err == nil && !e.Denied {
-		e.enterQueues()
+		ends = e.enterQueues()
 	}
-	why := endsDenied
-	if e.Denial.Reason == answer.Banned {
-		why = endsBanned
-	}
-	if e.end(why, err != nil || e.Denied) && err == nil {
-		e.record(r)
+	if ends {
+		why := endsDenied
+		if e.Denial.Reason == answer.Banned {
+			why = endsBanned
+		}
+		if e.end(why, err != nil || e.Denied) && err == nil {
+			e.record(r)
+		}
 	}
 	ended = err == nil
 	return e, err
@@ -126,8 +129,10 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	if len(zones) > 0 && zones[0].AfterErrors {
 		already = countedBefore(r)
 	}
-	if err := e.askBans(zones, r, already); err != nil || e.Denied {
-		return err
+	if haveBans(zones) {
+		if err := e.askBans(zones, r, already); err != nil || e.Denied {
+			return err
+		}
 	}
 	for i, z := range zones {
 		if z.IsStrict() {
@@ -149,6 +154,9 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 		}
 		e.parts = e.meet(e.parts, z, r)
 		e.ask(r)
+	}
+	if len(e.later) == 0 {
+		return nil
 	}
 	return e.askLater(r)
 }
@@ -220,11 +228,13 @@ func (e *Evaluation) askLater(r *http.Request) error {
 // enterQueues takes the slots in the queues that were only read, once all other limits have
 // admitted: a slot can't be refunded once others stand behind it, as they would start too close to
 // each other. The time is that after Redis was asked: counted from the request's arrival, it would
-// start later than its delay, and close to the next one.
-func (e *Evaluation) enterQueues() {
+// start later than its delay, and close to the next one. It reports whether a zone denies, or would
+// in shadow mode.
+func (e *Evaluation) enterQueues() (some bool) {
 	for i := range e.parts {
 		p := &e.parts[i]
 		if p.says != peeked {
+			some = some || p.says >= denies
 			continue
 		}
 		p.ask.Now = e.Now
@@ -233,9 +243,11 @@ func (e *Evaluation) enterQueues() {
 		}
 		if p.says = e.judge(p, nil); p.says >= denies && !p.shadow {
 			e.Denied, e.Denial.Wait = true, max(e.Denial.Wait, p.wait)
-			return
+			return true
 		}
+		some = some || p.says >= denies
 	}
+	return some
 }
 
 // errGone is the error for a client that went away while its request waited in a queue or for
