@@ -199,7 +199,7 @@ func (r *scenarioRedis) kindOf(words []string) string {
 		hash, kind := hex.EncodeToString(sum[:]), "script"
 		for _, k := range [][2]string{
 			{"heartbeat", "leases[#leases"}, {"counts", "function recount("}, {"slots", "function grant("}, {"probe", "'probe'"},
-			{"bans", "local left, whole, age = string.match"}, {"charge", "function charge("}, {"strict", "rules = {width"}, {"control", "'version'"},
+			{"bans", "local left, whole, age"}, {"charge", "function charge("}, {"strict", "rules = {width"}, {"control", "'version'"},
 		} {
 			if strings.Contains(words[1], k[1]) {
 				kind = k[0]
