@@ -2,7 +2,6 @@ package table
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -196,7 +195,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	}
 	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
-	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Failed }) {
+	if anyAnswer(answers, func(a *Answer) bool { return a.Failed }) {
 		l.Resend |= algorithms.Forgotten // what the store holds of this key is in doubt
 		e.flags |= failed
 		return false
@@ -266,9 +265,19 @@ func (t *Table[S]) mergeAll(b *SyncConfig, e entry[S], now int64, reports []algo
 // hear notes whether another region has a key.
 func (s *syncState) hear(answers []Answer) {
 	s.regions &^= inOthers
-	if slices.ContainsFunc(answers, func(a Answer) bool { return a.Regions }) {
+	if anyAnswer(answers, func(a *Answer) bool { return a.Regions }) {
 		s.regions |= inOthers
 	}
+}
+
+// anyAnswer reports whether something holds of one of them. They are large, so none is copied.
+func anyAnswer(answers []Answer, is func(*Answer) bool) bool {
+	for i := range answers {
+		if is(&answers[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // lose notes that the store has forgotten something of a key, which is known where all is sent
