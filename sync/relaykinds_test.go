@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
@@ -52,10 +53,13 @@ type kinds struct {
 	alg   algorithms.Params
 	nodes map[string]*member[algorithms.WindowState]
 	want  map[string]int64 // by key, what all have counted
+	log   *observer.ObservedLogs
 }
 
 func startKinds(t *testing.T, connect map[string]func() redis.UniversalClient, count *counted) *kinds {
 	k := &kinds{t: t, alg: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 1000 * time.Hour}, nodes: make(map[string]*member[algorithms.WindowState]), want: make(map[string]int64)}
+	core, log := observer.New(zap.ErrorLevel)
+	k.log = log
 	for here := range connect {
 		client := connect[here]()
 		if here == "cluster" {
@@ -63,7 +67,7 @@ func startKinds(t *testing.T, connect map[string]func() redis.UniversalClient, c
 		}
 		m := &member[algorithms.WindowState]{table: tableOf[algorithms.WindowState](k.alg, 1000)}
 		m.source = NewSource(m.table, SpecOf("z", k.alg))
-		m.rep = NewReplicator(client, "test", time.Second, clock.Now, zap.NewNop())
+		m.rep = NewReplicator(client, "test", time.Second, clock.Now, zap.New(core))
 		others := map[string]redis.UniversalClient{}
 		for there := range connect {
 			if there != here {
@@ -217,4 +221,24 @@ func TestAReadingOfAForgetfulRedisIsNone(t *testing.T) {
 			t.Errorf("the number %q was replaced by %q", value, now)
 		}
 	}
+}
+
+// Two Redis that tell a third one under one name are found out, as nothing in them shows it: where
+// a node with the wrong `here` has a Redis of its own.
+func TestTwoRegionsOfOneName(t *testing.T) {
+	eu, us, asia := redistest.Start(t), redistest.Start(t), redistest.Start(t)
+	in := func(here *redistest.Server) *kinds {
+		return startKinds(t, map[string]func() redis.UniversalClient{
+			"eu": func() redis.UniversalClient { return here.Client() }, "us": func() redis.UniversalClient { return us.Client() },
+		}, nil)
+	}
+	lines := func(k *kinds) int { return k.log.FilterMessageSnippet("under the name of this one").Len() }
+	first := in(eu)
+	first.take(1)
+	first.await("at first", "")
+	if n := lines(first); n > 0 {
+		t.Errorf("it is logged %d times for regions with names of their own", n)
+	}
+	second := in(asia)
+	redistest.Eventually(t, "it is logged", func() bool { return lines(first)+lines(second) > 0 })
 }

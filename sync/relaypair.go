@@ -70,6 +70,10 @@ type pair struct {
 	// mark is the other Redis' last loss as its heartbeats tell, and answered the last number that
 	// a heartbeat was answered with, -1 for none.
 	mark, answered int64
+	// said is the number of the last heartbeat, 0 for none, and strange how many of them in a row
+	// have found another one there that is later than the one before.
+	said           int64
+	strange        int
 	stale          uint32 // connections that were found closed
 	heard          time.Time
 	recorded       int64 // see RegionRecord.Clock
@@ -127,6 +131,7 @@ func (p *pair) load(saved string, server int64) {
 	if p.told == 0 {
 		p.told = server
 	}
+	p.said, p.strange = 0, 0
 	clear(p.sent)
 	clear(p.ahead)
 	fields := strings.Fields(saved)
@@ -200,7 +205,8 @@ func (p *pair) beat(ctx context.Context) error {
 		return &regionError{name, p.keys.Region()}
 	}
 	p.mu.Lock()
-	answered := p.answered
+	answered, said := p.answered, p.said
+	p.said = number
 	p.mu.Unlock()
 	start := p.x.r.now()
 	// A lease that ended in a silence would look like a loss there, and all be told again.
@@ -229,6 +235,7 @@ func (p *pair) beat(ctx context.Context) error {
 	p.recordOf(HeartbeatReply{Seq: number, Server: server, Now: start + (end-start)/2, Record: reply[5:]})
 	p.mu.Lock()
 	turn := mark != p.mark || held < 0
+	p.meet(said > 0 && held > said)
 	p.mark, p.answered, p.heard = mark, number, time.Now()
 	p.mu.Unlock()
 	own := p.x.r.clockNow()
@@ -238,6 +245,19 @@ func (p *pair) beat(ctx context.Context) error {
 	}
 	p.ready.Store(true)
 	return nil
+}
+
+// meet notes whether the other region has a heartbeat under the name of this one that this node has
+// not made. So many in a row no other relay of this region has made. The lock is held.
+func (p *pair) meet(stranger bool) {
+	if !stranger {
+		p.strange = 0
+		return
+	}
+	if p.strange++; p.strange == int(relayLease/relayRate)+1 {
+		p.x.r.logger.Error("another redis tells a region its counts under the name of this one, and they take each other's place; give each region a name of its own in `here`",
+			warning.Field(warning.WrongRegion), zap.String("here", p.x.Here), zap.String("region", p.name))
+	}
 }
 
 // recordOf tells the other region's control record what it lacks, by the answer to a heartbeat. It

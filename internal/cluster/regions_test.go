@@ -400,14 +400,27 @@ func TestOperateRegions(t *testing.T) {
 	await(http.StatusOK)
 }
 
-// A ban that begins in one region holds in the other one for as long, though the clocks differ, and
-// a reset ends it in both. One that began while the other region was cut off is told afterwards.
+// A ban that begins in one region is told to the other one before that has a request. It holds
+// there for as long, and a reset ends it in both. One that began while the other region was cut off
+// is told afterwards.
 func TestBansInRegions(t *testing.T) {
 	t.Parallel()
-	all, c := startRegions(t, 2, 2, 10*time.Millisecond, zones(
-		zone("z", "key {query}", "limit 20/"+far, "ban 1h after 10/1h"), zone("strict", "key {query}", "limit 20/"+far, "ban 1h after 10/1h", "sync_rate strict"),
-	)), client(t, 4)
+	options := "key {query}\nlimit 20/" + far + "\nban 1h after 10/1h"
+	all, c := startRegions(t, 2, 2, 10*time.Millisecond, zones(zone("z", options), zone("cut", options), zone("strict", options, "sync_rate strict"))), client(t, 4)
 	here, there := all[0], all[1]
+	told := func(name string) {
+		t.Helper()
+		eventually(t, "the other region has the ban", func() error {
+			keys := there.redis.Do("KEYS", "*:"+name+":ban:*").([]any)
+			if len(keys) != 1 {
+				return fmt.Errorf("%d keys", len(keys))
+			}
+			if rest := time.Duration(there.redis.Do("PTTL", keys[0]).(int64)) * time.Millisecond; rest > time.Hour || rest < 50*time.Minute {
+				t.Errorf("%v of a ban of an hour are left there", rest)
+			}
+			return nil
+		})
+	}
 	banned := func(r *realRegion, path string) {
 		t.Helper()
 		eventually(t, "it is banned in "+r.name, func() error {
@@ -421,6 +434,7 @@ func TestBansInRegions(t *testing.T) {
 	for _, name := range []string{"z", "strict"} {
 		path := "/" + name + "?a"
 		c.Burst(t.Context(), here.nodes[:1], path, 60, nil)
+		told(name) // with requests there it might ban by what it is told of denials
 		banned(here, path)
 		banned(there, path)
 		doneAtLast(t, there.nodes[0], "told to 1 of 1 regions", "reset "+name+" --all")
@@ -434,9 +448,10 @@ func TestBansInRegions(t *testing.T) {
 		})
 	}
 	cut(all, faultproxy.Blackhole)
-	c.Burst(t.Context(), here.nodes[:1], "/z?b", 60, nil)
-	banned(here, "/z?b")
+	c.Burst(t.Context(), here.nodes[:1], "/cut?b", 60, nil)
+	banned(here, "/cut?b")
 	cut(all, faultproxy.Reset)
 	cut(all, faultproxy.None)
-	banned(there, "/z?b")
+	told("cut")
+	banned(there, "/cut?b")
 }

@@ -143,7 +143,8 @@ const (
 	ClientsCost = "TIDE037"
 	// WrongRegion is a Redis of another region than `here`. Other regions are told of nothing.
 	// Correct here, or the URL; if a node with a wrong `here` started first, delete the key that
-	// the line names. See docs/regions.md.
+	// the line names. Or two Redis have one name: their counts take each other's place. See
+	// docs/regions.md.
 	WrongRegion = "TIDE038"
 	// RegionLost is another region that was not heard of for ten seconds, or whose Redis is that of
 	// a third. Its last counts stay, and on_loss holds. A second line tells that it is back. Or a
