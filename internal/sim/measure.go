@@ -103,15 +103,15 @@ func (m *meter[S]) count(a arrival, d algorithms.Result) {
 	}
 	if d.Allowed {
 		r.Hits = append(r.Hits, Hit{a.at, a.node, a.of})
-		if !m.exact.Take(truth, m.limit, a.at, 1, 0).Allowed {
-			m.exact.Penalize(truth, m.limit, a.at, 1)
+		if !m.exact.Take(truth, m.limit, a.at, m.sc.cost(), 0).Allowed {
+			m.exact.Penalize(truth, m.limit, a.at, m.sc.cost())
 		}
 		return
 	}
 	if r.First == 0 {
 		r.First = time.Duration(a.at - epoch)
 	}
-	if warm && m.exact.Take(truth, m.limit, a.at, 0, 0).Remaining > 0 {
+	if warm && m.exact.Take(truth, m.limit, a.at, 0, 0).Remaining >= m.sc.cost() {
 		m.wrong++
 	}
 }
@@ -120,7 +120,7 @@ func (m *meter[S]) count(a arrival, d algorithms.Result) {
 func (m *meter[S]) done() Result {
 	r, sc := &m.result, m.sc
 	r.Admitted = len(r.Hits)
-	limit, window := sc.Algorithm.Limit, sc.Algorithm.Window
+	limit, window := sc.Algorithm.Limit/sc.cost(), sc.Algorithm.Window
 	from := epoch + int64(sc.Warm)
 	recent := make([][]int64, len(m.truth)) // of each client, what was admitted in the last window
 	most, steady := 0, 0

@@ -55,5 +55,5 @@ func (n *node[S]) clock() int64 {
 
 func (n *node[S]) take(of int) table.Taken {
 	k := &n.w.clients[of]
-	return n.table.Take(n.is().Algorithm.Compile(), k.key, k.raw, n.clock(), 1, 0)
+	return n.table.Take(n.is().Algorithm.Compile(), k.key, k.raw, n.clock(), n.w.sc.cost(), 0)
 }

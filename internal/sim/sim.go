@@ -48,6 +48,8 @@ type Scenario[S any] struct {
 	Nodes   int
 	Weights []float64
 	Load    Load
+	// Cost is how many units each request takes; 0 stands for 1.
+	Cost int64
 	// Even spaces requests evenly where they otherwise come as a Poisson process.
 	Even bool
 	// Clients is how many share the load, each with a counter of its own; 0 stands for 1. The k-th
@@ -104,6 +106,8 @@ func (sc Scenario[S]) parameters(node int) Parameters {
 	}
 	return p
 }
+
+func (sc Scenario[S]) cost() int64 { return max(1, sc.Cost) }
 
 func (p Parameters) with(o Parameters) Parameters {
 	if o.Algorithm != (algorithms.Params{}) {
@@ -173,7 +177,7 @@ func (sc Scenario[S]) Exact() Result {
 	exact, limit := algorithms.MachineOf[S](sc.Algorithm.Kind), sc.Algorithm.Compile()
 	for a := range sc.arrivals {
 		f.ask(a)
-		m.count(a, exact.Take(&states[a.of], limit, a.at, 1, 0))
+		m.count(a, exact.Take(&states[a.of], limit, a.at, sc.cost(), 0))
 	}
 	m.result.Calls, m.result.Keys = f.calls, f.calls
 	return m.done()

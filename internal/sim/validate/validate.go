@@ -20,6 +20,7 @@ type Scenario struct {
 	// Name is that of its zone; Says is for people.
 	Name, Says string
 	Limit      int64
+	Cost       int64 // of each request
 	Window     time.Duration
 	Rate       time.Duration
 	Load       sim.Load
@@ -29,20 +30,21 @@ type Scenario struct {
 const far = 30 * 24 * time.Hour
 
 // Scenarios differ most between Kong's model and a centralized limiter: overload, a burst after a
-// cold start, and a client that goes from node to node.
+// cold start, a client that goes from node to node, and requests that cost a part of the limit.
 func Scenarios() []Scenario {
 	const sec = time.Second
 	return []Scenario{
-		{"overload", "4x the limit of 400/4s for two windows, `sync_rate 1s`", 400, 4 * sec, sec, sim.Constant(400, 8*sec)},
-		{"burst", "1200 requests within 3 s, of which 400 are allowed, `sync_rate 5s`", 400, far, 5 * sec, sim.Constant(400, 3*sec)},
-		{"wandering", "100 a second, 2 s to each of three nodes, of which 150 are allowed, `sync_rate 5s`", 150, far, 5 * sec, sim.Wandering(100, 2*sec, Nodes, 3)},
+		{"overload", "4x the limit of 400/4s for two windows, `sync_rate 1s`", 400, 1, 4 * sec, sec, sim.Constant(400, 8*sec)},
+		{"burst", "1200 requests within 3 s, of which 400 are allowed, `sync_rate 5s`", 400, 1, far, 5 * sec, sim.Constant(400, 3*sec)},
+		{"wandering", "100 a second, 2 s to each of three nodes, of which 150 are allowed, `sync_rate 5s`", 150, 1, far, 5 * sec, sim.Wandering(100, 2*sec, Nodes, 3)},
+		{"lumps", "requests that each cost 2 % of a limit of 20000/4s, 4x the limit for two windows, `sync_rate 1s`", 20000, 400, 4 * sec, sec, sim.Constant(50, 8*sec)},
 	}
 }
 
 // Case is the simulation of it, with so long a way to the store.
 func (s Scenario) Case(latency time.Duration) sim.Case {
 	return sim.CaseOf(s.Says, sim.Windows{
-		Algorithm: sim.Sliding(s.Limit, s.Window), Rate: s.Rate, Nodes: Nodes, Latency: latency, Load: s.Load, Even: true,
+		Algorithm: sim.Sliding(s.Limit, s.Window), Rate: s.Rate, Nodes: Nodes, Latency: latency, Load: s.Load, Cost: s.Cost, Even: true,
 	})
 }
 
@@ -80,7 +82,7 @@ func (s Scenario) Predict(m sim.Model) (r Range) {
 // less. So many requests come in 0.2 to 0.4 s, and so long a process may stand still on a busy
 // machine, with a sync or a request in its hands.
 func (s Scenario) Allowed() Range {
-	r, stall := s.Predict(sim.Shipped), int(s.Limit/4)
+	r, stall := s.Predict(sim.Shipped), int(s.Limit/s.Cost/4)
 	return Range{r.Least - stall, r.Most + stall}
 }
 
@@ -95,6 +97,9 @@ func (s Scenario) Exact() (r Range) {
 // Zone is the scenario's zone in a Caddyfile, for requests to a path; options are further lines of
 // it.
 func (s Scenario) Zone(name, options string) string {
+	if s.Cost > 1 {
+		options += fmt.Sprintf("\ncost %d", s.Cost)
+	}
 	return fmt.Sprintf("zone %s {\nmatch {\npath /%s\n}\nlimit %d/%s\n%s\n}\n", name, name, s.Limit, s.Window, options)
 }
 
