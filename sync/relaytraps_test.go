@@ -2,6 +2,7 @@ package ratesync
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -50,6 +51,26 @@ func TestARegionThatIsNotConfiguredIsNotLocal(t *testing.T) {
 	pushAs(t, client, "h", "node", 2, 6)
 	if m := readRegional(t, client, "h"); m.total != 6 || m.rest != "6" {
 		t.Errorf("a reading has %d and %s, want 6 and 6", m.total, m.rest)
+	}
+}
+
+// A message of a region that is overtaken by a newer one, or comes twice, changes nothing: neither
+// its total nor the sums fall or grow until the next message.
+func TestAnOvertakenMessageOfARegionChangesNothing(t *testing.T) {
+	r := redistest.Start(t)
+	client := r.Client()
+	defer client.Close()
+	pushAs(t, client, "h", "node", 1, 5)
+	pushAs(t, client, "h", "~eu", 20, 100)
+	before := client.HGetAll(t.Context(), "h").Val()
+	for _, late := range [][2]int64{{20, 100}, {20, 130}, {10, 40}, {19, 150}} {
+		pushAs(t, client, "h", "~eu", late[0], late[1])
+		if after := client.HGetAll(t.Context(), "h").Val(); !maps.Equal(before, after) {
+			t.Errorf("message %d with %d after message 20 with 100 changes %v into %v", late[0], late[1], before, after)
+		}
+	}
+	if before["sum"] != "105 105" || before["~eu"] != "20 100 100" {
+		t.Errorf("Redis has %v", before)
 	}
 }
 

@@ -47,7 +47,7 @@ func startPayers(t *testing.T, nodes int, options string) *payers {
 		for _, algorithm := range []string{"fixed_window", "token_bucket", "sliding_log"} {
 			name := algorithm + "-" + rate
 			p.zones = append(p.zones, name)
-			text += keyedZone(name, "pay", "limit 1000/"+far, "algorithm "+algorithm, "sync_rate "+rate, fmt.Sprint("cost ", paid), "response_cost header X-Cost")
+			text += keyedZone(name, "pay", "limit 1000/"+far, "algorithm "+algorithm, "sync_rate "+rate, "cost {http.request.uri.query.n}", fmt.Sprint("cost_default ", paid), "response_cost header X-Cost")
 		}
 	}
 	p.site = config(options, "route {\n"+zones(text)+"\nreverse_proxy "+p.upstream.Listener.Addr().String()+"\n}")
@@ -72,10 +72,10 @@ func (p *payers) answer(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Cost", q.Get("cost"))
 }
 
-// pay sends a request that costs so much.
-func (p *payers) pay(node int, key string, cost int) {
+// ask sends a request that reserves nothing and costs nothing. The node hears of the others by it.
+func (p *payers) ask(node int, key string) {
 	p.t.Helper()
-	response, err := http.Get(fmt.Sprintf("http://%s/pay?k=%s&cost=%d", p.Nodes[node].Addr, key, cost))
+	response, err := http.Get(fmt.Sprintf("http://%s/pay?k=%s&n=0&cost=0", p.Nodes[node].Addr, key))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -128,13 +128,12 @@ func (p *payers) uses(node int, key string) map[string]int64 {
 
 // settles waits until a node says that a key has used so much in each zone, and in those that count
 // on the node alone local. A bucket gets no part of a unit back, so that it may keep one of each
-// node. One that nodes share may refund nothing at all, as its nodes may have stood still or many
-// requests have come and gone since: what others had is taken for what drains last. So may zones
-// that keep refunds.
+// node. A bucket in Redis, where many requests have come and gone since, may refund nothing at all:
+// what they had is taken for what drains last. So may zones that keep refunds.
 func (p *payers) settles(node int, key string, want, local int64, keep ...string) {
 	p.t.Helper()
 	eventually(p.t, fmt.Sprintf("node %d says that %d and in local zones %d of %s are used", node+1, want, local, key), func() error {
-		p.pay(node, key, 0) // a node that is asked for a key hears of the others
+		p.ask(node, key)
 		all := p.uses(node, key)
 		for zone, used := range all {
 			least := want
@@ -143,10 +142,10 @@ func (p *payers) settles(node int, key string, want, local int64, keep ...string
 			}
 			most := least
 			switch {
-			case zone == "token_bucket-local":
+			case zone == "token_bucket-strict" || slices.Contains(keep, zone):
+				most += int64(len(p.Nodes)) * (paid - less)
+			case strings.HasPrefix(zone, "token_bucket"):
 				most += int64(len(p.Nodes)) + 2 // and of processes that were there before
-			case strings.HasPrefix(zone, "token_bucket") || slices.Contains(keep, zone):
-				most += int64(len(p.Nodes))*(paid-less) + 2
 			}
 			if used < least || used > most {
 				return fmt.Errorf("%v", all)
@@ -161,7 +160,7 @@ func (p *payers) knowsOfRedis(up bool) {
 	p.t.Helper()
 	for _, n := range p.Nodes {
 		eventually(p.t, fmt.Sprintf("a node knows that Redis answers: %t", up), func() error {
-			p.pay(n.Number-1, "other", 0)
+			p.ask(n.Number-1, "other")
 			s, err := n.Status(p.t.Context())
 			if err != nil || s.Redis.Up != up || (s.Strict.Open == 0) != up {
 				return fmt.Errorf("%+v, %+v, %v", s.Redis, s.Strict, err)

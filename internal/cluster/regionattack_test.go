@@ -59,7 +59,7 @@ func TestBanThatComesAfterAReset(t *testing.T) {
 		}
 	}
 	await(true)
-	done(t, here.nodes[0], "told to 1 of 1 regions", "reset z --all")
+	doneAtLast(t, here.nodes[0], "told to 1 of 1 regions", "reset z --all")
 	await(false)
 	if reply, err := link.Deliver(late...); err != nil || !bytes.Contains(reply, []byte(" 3600000000\r\n")) {
 		t.Fatalf("the other region has answered the late message by %q, %v", reply, err)

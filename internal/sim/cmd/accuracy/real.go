@@ -54,7 +54,7 @@ func measured(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer c.Close()
-	out := fmt.Sprintf("Three Caddy processes, a redis-server and the client on one machine with %d CPUs (%s, %s, %s); %d runs each.\n\n",
+	out := fmt.Sprintf("Three Caddy processes, a redis-server and the client on one machine with %d CPUs (%s, %s,\n%s); %d runs each.\n\n",
 		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), realRuns)
 	g := newGrid("scenario", "Kong's model, simulated", "centralized limiter, simulated", "`strict`, measured", "`early_sync off`, simulated", "measured", "Tide, simulated", "measured")
 	client := cluster.NewClient(50)
