@@ -2,9 +2,12 @@ package cluster_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -196,13 +200,17 @@ func TestAttackOnWaits(t *testing.T) {
 }
 
 // waitAsTold asks one node after the other until the client has been denied six times since it was
-// last admitted, waits for the shortest time that it was told then, and asks once.
+// last admitted, waits for the shortest time that it was told then, and asks once, when what nobody
+// heard of has been given back: a node does that a timeout after it has sent a call.
 func (a *attacked) waitAsTold(path string, node int, told func(), healed chan struct{}) {
 	var until time.Time
+	var heard []time.Time // when a request was admitted, or broken by a reload
 	for n := 0; n < 6 && a.t.Context().Err() == nil; node++ {
 		switch status, wait := a.ask(node, path); status {
+		case 0:
+			heard = append(heard, time.Now())
 		case http.StatusOK:
-			n = 0
+			n, heard = 0, append(heard, time.Now())
 		case http.StatusTooManyRequests:
 			if w := time.Now().Add(wait); n == 0 || w.Before(until) {
 				until = w
@@ -212,8 +220,30 @@ func (a *attacked) waitAsTold(path string, node int, told func(), healed chan st
 	}
 	told()
 	<-healed
+	if !redistest.Poll(40*time.Second, func() bool {
+		recent := slices.DeleteFunc(slices.Clone(heard), func(at time.Time) bool { return time.Since(at) > 8*time.Second })
+		return a.used(node, path) <= int64(len(recent))
+	}) {
+		a.t.Errorf("%s: what nobody heard of was not given back", path)
+	}
 	redistest.Pause(time.Until(until))
 	if status, more := a.ask(node+1, path); status != http.StatusOK {
 		a.t.Errorf("%s: status %d, %s after all that it was told to wait, and %s more", path, status, time.Since(until), more)
 	}
+}
+
+// used is how much of its limit a path has used, as Redis tells a node, endless where a reload has
+// broken the connection.
+func (a *attacked) used(node int, path string) int64 {
+	zone, key, _ := strings.Cut(path, "?k=")
+	response, err := http.Post("http://"+a.nodes[node%len(a.nodes)].Admin+operate.ExplainPath, "application/json", strings.NewReader(fmt.Sprintf(`{"zone":%q,"key":%q}`, zone[1:], key)))
+	if err != nil {
+		return math.MaxInt64
+	}
+	defer response.Body.Close()
+	var x operate.Explained
+	if err := json.NewDecoder(response.Body).Decode(&x); err != nil || len(x.Zones) != 1 || len(x.Zones[0].Limits) != 1 {
+		return math.MaxInt64
+	}
+	return x.Zones[0].Limits[0].Used
 }
