@@ -338,6 +338,36 @@ func TestNoTotalFallsAfterALoss(t *testing.T) {
 	}
 }
 
+// What only a node had that has ended is lost with its Redis. The other regions are told the lower
+// total when the doubt has ended, though nothing was counted since.
+func TestWhatIsLostIsLostEverywhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		w.names = w.names[:1]
+		here, there := w.regions[0], w.regions[1]
+		w.takeOf(here.nodes[0], []byte(w.names[0]), 10)
+		w.join(here)
+		ends := here.nodes[len(here.nodes)-1]
+		ends.table.Take(w.alg.Compile(), keys.KeyOf([]byte(w.names[0])), []byte(w.names[0]), wallClock(), 15, 0)
+		time.Sleep(10 * time.Second)
+		if got := told(here, there); got != 25 {
+			t.Fatalf("the other region has %d of 25", got)
+		}
+		ends.wire.cut()
+		ends.source.Detach()
+		ends.rep.Close()
+		here.nodes = here.nodes[:len(here.nodes)-1]
+		here.store.forget(0, true)
+		time.Sleep(table.ResentUnsettled)
+		if got := told(here, there); got != 25 {
+			t.Errorf("while in doubt the other region has %d, want 25 yet", got)
+		}
+		time.Sleep(30 * time.Second)
+		w.compare()
+		w.close()
+	})
+}
+
 // told is what a region has told another one of its one key.
 func told[S any](here, there *testRegion[S]) (total int64) {
 	there.store.mu.Lock()
