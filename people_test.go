@@ -15,6 +15,28 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
+// A ban precedes an override that admits, and the answer to the change says so. A reset ends it.
+func TestAnOverrideOfABannedKeySaysSo(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("login", "limit 1/1h\nban 1h"))
+	banned := func(limit string) bool {
+		return changed(t, http.MethodPost, overrides, `{"zone":"login","key":"192.0.2.1","limit":"`+limit+`"}`).BannedUntil != nil
+	}
+	s.admits("192.0.2.1", 2, 1)
+	if !banned("unlimited") || !banned("100") {
+		t.Error("the answer to an override of a banned key doesn't say until when it is banned")
+	}
+	s.admits("192.0.2.1", 1, 0)
+	if banned("deny") {
+		t.Error("a ban is said to precede an operator's deny")
+	}
+	answerOf[operate.ResetDone](t, http.MethodPost, "/rate_limit/reset", `{"zone":"login","key":"192.0.2.1"}`)
+	if banned("unlimited") {
+		t.Error("a key is said to be banned after a reset")
+	}
+	s.admits("192.0.2.1", 3, 3)
+	changed(t, http.MethodDelete, overrides, `{"zone":"login","key":"192.0.2.1"}`) // for a second run
+}
+
 // answerOf asks the admin endpoint, which must answer.
 func answerOf[T any](t *testing.T, method, path, body string) (answer T) {
 	t.Helper()

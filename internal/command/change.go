@@ -136,7 +136,11 @@ func (p printer) change(client client, path string, c change) error {
 		method, c.By = http.MethodDelete, ""
 	}
 	return changed(p, client, method, path, c, func(done operate.Changed) (control.Outcome, bool, []string) {
-		return done.Outcome, done.Pending, []string{fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done))}
+		lines := []string{fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done))}
+		if done.BannedUntil != nil {
+			lines = append(lines, fmt.Sprintf("%s is banned, which comes first, ends %s; 'caddy rate-limit reset' ends the ban", c.name, p.endsAt(*done.BannedUntil)))
+		}
+		return done.Outcome, done.Pending, lines
 	})
 }
 

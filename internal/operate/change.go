@@ -125,6 +125,8 @@ var fields = []string{"zone", "all", "key", "id", "share", "limit", "for", "note
 type Changed struct {
 	control.EntryState
 	Removed bool `json:"removed,omitempty"`
+	// BannedUntil is when a ban of the key ends that precedes the override, nil for none.
+	BannedUntil *time.Time `json:"banned_until,omitempty"`
 	control.Outcome
 }
 
@@ -170,8 +172,20 @@ func changes(
 		if entry.Pending = outcome.Unsent; !remove {
 			entry.Until = config.Control().Until(change.Target)
 		}
-		return Changed{entry, remove, outcome}, nil
+		return Changed{entry, remove, bannedUntil(config, change), outcome}, nil
 	}
+}
+
+// bannedUntil is until when a ban precedes an override that is set.
+func bannedUntil(config *lifecycle.Config, c control.Change) *time.Time {
+	if c.Target.Key == nil || c.Body.Limit == "" || c.Body.Limit == control.Deny {
+		return nil
+	}
+	zone, err := findZone(config, c.Target.Zone)
+	if err != nil {
+		return nil
+	}
+	return zone.Bans().UntilOf(*c.Target.Key)
 }
 
 // decode reads a body with these fields.
