@@ -34,7 +34,8 @@ func TestAnOverrideOfABannedKeySaysSo(t *testing.T) {
 		t.Error("a key is said to be banned after a reset")
 	}
 	s.admits("192.0.2.1", 3, 3)
-	changed(t, http.MethodDelete, overrides, `{"zone":"login","key":"192.0.2.1"}`) // for a second run
+	// For a second run of the test.
+	changed(t, http.MethodDelete, overrides, `{"zone":"login","key":"192.0.2.1"}`)
 }
 
 // answerOf asks the admin endpoint, which must answer.
