@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -40,6 +42,16 @@ func TestThePageOfMigrationHasBothAnswersInTheLog(t *testing.T) {
 	})
 	if !slices.Equal(got, want) {
 		t.Errorf("the access log has %q, want %q", got, want)
+	}
+	shown := regexp.MustCompile(`(?m)^\$ (grep .*)\n((?: +\d.*\n)+)`).FindStringSubmatch(readPage(t, "docs/migration.md"))
+	if shown == nil {
+		t.Fatal("docs/migration.md compares nothing")
+	}
+	// macOS has another column for counts.
+	columns := func(text string) string { return strings.Join(strings.Fields(text), " ") }
+	printed, err := exec.Command("bash", "-c", strings.ReplaceAll(shown[1], "/var/log/caddy/access.log", log)).CombinedOutput()
+	if err != nil || columns(string(printed)) != columns(shown[2]) {
+		t.Errorf("%s: %v\n%swant\n%s", shown[1], err, printed, shown[2])
 	}
 }
 

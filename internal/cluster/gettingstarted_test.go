@@ -58,7 +58,7 @@ func asShown(line string) string {
 		return line
 	}
 	line = regexp.MustCompile(`^\S+/\d+ \S+`).ReplaceAllString(line, "node version")
-	return regexp.MustCompile(`;t=\d+|-After: \d+|\d+s ago`).ReplaceAllStringFunc(line, func(s string) string {
+	return regexp.MustCompile(`;t=\d+|-After: \d+|\d+s ago|in \d+ seconds`).ReplaceAllStringFunc(line, func(s string) string {
 		return regexp.MustCompile(`\d+`).ReplaceAllString(s, "n")
 	})
 }
@@ -113,6 +113,9 @@ func (n newcomer) command(t *testing.T, name string, args ...string) *exec.Cmd {
 func (n newcomer) serve(t *testing.T, command string) *cluster.Process {
 	t.Helper()
 	args := strings.Fields(strings.ReplaceAll(command, "''", ""))
+	if args[0] == "caddy" {
+		args[0] = "./caddy"
+	}
 	if strings.HasSuffix(command, "''") {
 		args = append(args, "")
 	}
@@ -150,7 +153,7 @@ func TestGettingStarted(t *testing.T) {
 	t.Parallel()
 	redistest.Start(t) // says what to install where it is missing
 	n := arrive(t, "../../examples", "8080", "8081", "8082", "2019", "2020", "6379")
-	served := 0
+	served, path := 0, os.Getenv("PATH")
 	var running *cluster.Process
 	for _, s := range stepsOf(t, "../../docs/getting-started.md") {
 		where := fmt.Sprintf("docs/getting-started.md:%d: %s", s.line, s.command)
@@ -161,7 +164,12 @@ func TestGettingStarted(t *testing.T) {
 				t.Fatal(err)
 			}
 			continue
-		case strings.HasPrefix(command, "redis-server "), strings.HasPrefix(command, "./caddy run "):
+		case s.command == `export PATH="$PWD:$PATH"`:
+			path = n.dir + ":" + path
+			continue
+		case strings.HasPrefix(command, "caddy ") && !strings.HasPrefix(path, n.dir):
+			t.Errorf("%s: nobody has said where caddy is", where)
+		case strings.HasPrefix(command, "redis-server "), strings.HasPrefix(command, "caddy run "):
 			if served++; served == 2 {
 				running.Stop() // by Ctrl-C, as the page says at the end of its first part
 			}
@@ -171,7 +179,9 @@ func TestGettingStarted(t *testing.T) {
 		if strings.Contains(command, "rate-limit status") && !strings.Contains(command, "--address") {
 			command += " --address " + n.ports.Replace("localhost:2019")
 		}
-		out, err := n.command(t, "bash", "-c", command).CombinedOutput()
+		cmd := n.command(t, "bash", "-c", command)
+		cmd.Env = append(cmd.Env, "PATH="+path)
+		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", where, err, out)
 		}
@@ -197,7 +207,7 @@ func TestFirstLimitOfTheReadme(t *testing.T) {
 	if !ok {
 		t.Fatalf("the README begins with %s", steps[0].command)
 	}
-	n.serve(t, "./caddy run "+n.ports.Replace(run))
+	n.serve(t, "caddy run "+n.ports.Replace(run))
 	out, err := n.command(t, "bash", "-c", n.ports.Replace(steps[1].command)).CombinedOutput()
 	if err != nil {
 		t.Errorf("%s: %v\n%s", steps[1].command, err, out)

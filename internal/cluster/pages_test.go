@@ -24,6 +24,7 @@ type taskPage struct {
 	block   int    // which one of that page, from 0
 	started bool   // it runs, though the page does not say so
 	log     bool   // the access log of docs/simulate.md is there
+	bare    bool   // it needs no picture of a terminal
 }
 
 var taskPages = map[string]taskPage{
@@ -39,12 +40,47 @@ var taskPages = map[string]taskPage{
 	"recipes":         {},
 	"redis":           {},
 	"reserve":         {},
+	"responses":       {bare: true},
 	"security":        {saved: "security", block: 1, started: true},
 	"shadow":          {},
 	"simulate":        {saved: "login", log: true},
 	"status-page":     {saved: "status-page"},
 	"tiers":           {},
 	"troubleshooting": {saved: "login", started: true},
+	"upgrading":       {saved: "login", started: true, bare: true},
+}
+
+// otherPages are pages with commands that other tests run.
+var otherPages = map[string]string{
+	"README.md":               "TestFirstLimitOfTheReadme",
+	"docs/containers.md":      "TestThePageOfContainers",
+	"docs/getting-started.md": "TestGettingStarted",
+	"docs/migration.md":       "TestThePageOfMigrationHasBothAnswersInTheLog",
+}
+
+// Every command that a page for users shows at a prompt is one that a test runs.
+func TestEveryPageWithCommandsIsRun(t *testing.T) {
+	others := maps.Clone(otherPages)
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/migration/*.md", "examples/*.md", "grafana/*.md"} {
+		all, err := filepath.Glob(filepath.Join("../..", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range all {
+			page := filepath.ToSlash(strings.TrimPrefix(path, filepath.Join("../..")+string(filepath.Separator)))
+			if page == "CONTRIBUTING.md" || len(stepsOf(t, path)) == 0 {
+				continue
+			}
+			_, isTask := taskPages[strings.TrimSuffix(strings.TrimPrefix(page, "docs/"), ".md")]
+			if others[page] == "" && !isTask {
+				t.Errorf("no test runs the commands of %s", page)
+			}
+			delete(others, page)
+		}
+	}
+	for page := range others {
+		t.Errorf("%s has no commands", page)
+	}
 }
 
 // elsewhere are commands that no test can run as they stand, and why.
@@ -52,6 +88,7 @@ var elsewhere = map[string]string{
 	"cp -r grafana/provisioning/. /etc/grafana/provisioning/":                                "Grafana is not needed for tests: TestGrafanaProvisioning",
 	"mkdir -p /var/lib/grafana/dashboards":                                                   "the same",
 	"cp grafana/tide.json /var/lib/grafana/dashboards/":                                      "the same",
+	"systemctl restart caddy":                                                                "it needs systemd: TestPersistOverRealRestarts starts a node again",
 	"prometheus --config.file examples/prometheus/prometheus.yml":                            "it needs port 9090: TestBoard starts one, TestAlerts checks the file",
 	"caddy rate-limit override api_key gold-0001 6000/1m --for forever --note \"plan gold\"": "its zone is of another site than the one that runs: TestOverridesByRate",
 }
@@ -66,7 +103,7 @@ func TestTaskPages(t *testing.T) {
 	for name, p := range taskPages {
 		page := filepath.Join("../../docs", name+".md")
 		steps := stepsOf(t, page)
-		if text, err := os.ReadFile(page); err != nil || len(steps) == 0 || !strings.Contains(string(text), "\n![") {
+		if text, err := os.ReadFile(page); err != nil || len(steps) == 0 || !p.bare && !strings.Contains(string(text), "\n![") {
 			t.Errorf("%s has %d commands, and needs some and a picture: %v", page, len(steps), err)
 		}
 		for _, s := range steps {
@@ -126,7 +163,7 @@ func (p taskPage) arrive(t *testing.T) newcomer {
 		}
 	}
 	if p.started {
-		n.serve(t, "./caddy run --config Caddyfile")
+		n.serve(t, "caddy run --config Caddyfile")
 	}
 	return n
 }
@@ -144,17 +181,17 @@ func absolute(t *testing.T, path string) string {
 // shows it as a picture.
 func (n newcomer) follow(t *testing.T, where string, s step) {
 	t.Helper()
-	command := n.ports.Replace(s.command)
+	command := strings.ReplaceAll(n.ports.Replace(s.command), "/etc/caddy/", n.dir+"/")
 	switch {
-	case strings.HasPrefix(command, "redis-server "), strings.HasPrefix(command, "./caddy run --config "):
+	case strings.HasPrefix(command, "redis-server "), strings.HasPrefix(command, "caddy run --config "):
 		n.serve(t, command)
 		return
-	case command == "./caddy run":
-		n.serve(t, "./caddy run --config Caddyfile")
+	case command == "caddy run":
+		n.serve(t, "caddy run --config Caddyfile")
 		return
 	}
 	if strings.Contains(command, "caddy rate-limit") && !strings.Contains(command, "--address") && !strings.Contains(command, "simulate") {
-		command += " --address " + n.ports.Replace("localhost:2019")
+		command = regexp.MustCompile(`caddy rate-limit \w+`).ReplaceAllString(command, "$0 --address "+n.ports.Replace("localhost:2019"))
 	}
 	cmd := n.command(t, "bash", "-c", command)
 	cmd.Env = append(cmd.Env, "PATH="+n.dir+":"+os.Getenv("PATH"))
