@@ -125,6 +125,19 @@ func (c *Control) Until(t Target) time.Time {
 	return c.until(e)
 }
 
+// Enforced returns what was said of the enforcement of a zone, or of all, false for nothing.
+func (c *Control) Enforced(zone string) (e EntryState, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, t := range []Target{{}, {Zone: zone}} {
+		_, active := c.record.Get(t.name(), c.Now())
+		if p, ok := c.parsed[t.name()]; ok && active {
+			return Describe(p.Target, p.Body), true
+		}
+	}
+	return e, false
+}
+
 func (c *Control) until(e Entry) time.Time {
 	return time.Unix(0, c.record.Ends(e)).UTC().Round(time.Millisecond)
 }

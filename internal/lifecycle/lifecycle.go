@@ -179,6 +179,7 @@ func (c *Config) apply() {
 			z.Throttle.Configure(bandwidth.Rate(z.Bandwidth), z.MaxKeys)
 		}
 	}
+	c.logEnforcement()
 }
 
 // housekeep writes the summaries of the zones' logs, once a minute, and checks each second whether
