@@ -235,6 +235,50 @@ func TestOverridesInBulk(t *testing.T) {
 	if all := answerOf[[]control.EntryState](t, http.MethodGet, overrides+"?zone=api", ""); len(all) != n || all[0].By != "root@web1" || all[0].Note != "customers" || all[0].Since.IsZero() {
 		t.Errorf("%d overrides, the first of which is %+v", len(all), all[0])
 	}
+	removesInBulk(t, s, n, list)
+	// The answer may come before a slow machine has told Redis all.
+	if !redistest.Poll(time.Minute, func() bool {
+		gone := 0
+		for _, value := range c.HGetAll(t.Context(), ratesync.NewKeyspace("test").Control()).Val() {
+			if strings.HasSuffix(value, " 0 ") { // without a length and a body
+				gone++
+			}
+		}
+		return gone == n
+	}) {
+		t.Errorf("Redis has not heard of all that was removed")
+	}
+}
+
+// removesInBulk removes the overrides of a list, of which n are set: all in one change, or none
+// where one of them is wrong.
+func removesInBulk(t *testing.T, s *site, n int, list func(int) string) {
+	t.Helper()
+	const bulk = overrides + "/bulk"
+	for body, says := range map[string]string{
+		`{"zone":"api","overrides":[{"key":"10.0.0.1"},{"limit":"5"}]}`: "overrides[1]: give ",
+		`{"zone":"api","overrides":[{"key":"192.0.2.1"}]}`:              "nothing to remove",
+		`{"zone":"api","overrides":[]}`:                                 `give "overrides"`,
+	} {
+		if status, text := ask(http.MethodDelete, bulk, body); status < 400 || !strings.Contains(text, says) {
+			t.Errorf("removing %s is %d %s, want %s", body, status, text, says)
+		}
+	}
+	if status, _ := ask(http.MethodPut, bulk, list(1)); status != http.StatusMethodNotAllowed {
+		t.Errorf("PUT is answered %d", status)
+	}
+	if ids := overrideIDs(t); len(ids) != n {
+		t.Errorf("%d overrides are there, want %d: each removal was wrong", len(ids), n)
+	}
+	done := answerOf[operate.BulkDone](t, http.MethodDelete, bulk, list(n+3))
+	if done.Removed != n || done.None != 3 || done.Set != 0 || !done.Shared {
+		t.Errorf("removing %d overrides says %+v", n, done)
+	}
+	if ids := overrideIDs(t); len(ids) != 0 {
+		t.Errorf("%d overrides are still there", len(ids))
+	}
+	s.admits("10.0.19.249", 1, 0)
+	s.admits("10.0.19.248", 3, 1)
 }
 
 // A rollout stays, an emergency ends.

@@ -27,8 +27,8 @@ var operator = func() string {
 	return name
 }
 
-// overrideAll sets the overrides of a file.
-func (p printer) overrideAll(client client, path string, req operate.BulkRequest) error {
+// overrideAll sets the overrides of a file, or removes those of its keys.
+func (p printer) overrideAll(client client, path string, req operate.BulkRequest, remove bool) error {
 	in := io.ReadCloser(os.Stdin)
 	if path != "-" {
 		var err error
@@ -39,19 +39,29 @@ func (p printer) overrideAll(client client, path string, req operate.BulkRequest
 	defer in.Close()
 	var err error
 	var lines []int
-	if req.Overrides, lines, err = readOverrides(in); err != nil {
+	if req.Overrides, lines, err = readOverrides(in, remove); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	req.By = operator()
-	err = changed(p, client, http.MethodPost, operate.BulkPath, req, func(done operate.BulkDone) (control.Outcome, bool, []string) {
-		return done.Outcome, done.Pending, []string{fmt.Sprintf("%s: %d overrides set %s", done.Zone, done.Set, on(done.Outcome))}
+	method := http.MethodPost
+	if req.By = operator(); remove {
+		method = http.MethodDelete
+	}
+	err = changed(p, client, method, operate.BulkPath, req, func(done operate.BulkDone) (control.Outcome, bool, []string) {
+		line := fmt.Sprintf("%s: %d overrides set %s", done.Zone, done.Set, on(done.Outcome))
+		if remove {
+			line = fmt.Sprintf("%s: %d overrides removed %s", done.Zone, done.Removed, on(done.Outcome))
+		}
+		if done.None > 0 {
+			line += fmt.Sprintf("; %d of the keys had none", done.None)
+		}
+		return done.Outcome, done.Pending, []string{line}
 	})
 	var i int
 	if err == nil {
 		return nil
 	} else if n, _ := fmt.Sscanf(err.Error(), "overrides[%d]:", &i); n == 1 && i < len(lines) {
 		_, why, _ := strings.Cut(err.Error(), ": ")
-		return fmt.Errorf("%s: line %d: %s; none was set", path, lines[i], why)
+		return fmt.Errorf("%s: line %d: %s; none was %s", path, lines[i], why, map[bool]string{false: "set", true: "removed"}[remove])
 	}
 	return err
 }
@@ -61,8 +71,8 @@ func (p printer) overrideAll(client client, path string, req operate.BulkRequest
 var columns = []string{"key", "id", "limit", "for", "note"}
 
 // readOverrides reads comma-separated values, and in which line each stands. Empty lines and those
-// that begin with # are left out.
-func readOverrides(in io.Reader) (all []operate.ChangeRequest, lines []int, err error) {
+// that begin with # are left out. Who removes overrides needs no limits.
+func readOverrides(in io.Reader, remove bool) (all []operate.ChangeRequest, lines []int, err error) {
 	r := csv.NewReader(in)
 	r.Comment, r.FieldsPerRecord, r.TrimLeadingSpace = '#', -1, true
 	names, first := []string{"key", "limit", "note"}, true
@@ -101,7 +111,9 @@ func readOverrides(in io.Reader) (all []operate.ChangeRequest, lines []int, err 
 				one.Note = value
 			}
 		}
-		if one.Limit == "" {
+		if remove {
+			one = operate.ChangeRequest{Key: one.Key, ID: one.ID}
+		} else if one.Limit == "" {
 			return nil, nil, fmt.Errorf("line %d has no limit; write a rate such as 6000/1m, %s or %s", line, control.Unlimited, control.Deny)
 		}
 		all, lines = append(all, one), append(lines, line)

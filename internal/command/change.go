@@ -48,10 +48,11 @@ what stands between them. With --id, write its id or the first digits of it.
 
 With --file, many keys get their limits in one change: all of them, or none if a line
 is wrong. The columns are key, limit and note, or those that a first line names: key,
-id, limit, for, note.`,
+id, limit, for, note. With --remove, its keys lose their overrides.`,
 		Example: `  caddy rate-limit override api 203.0.113.9 6000/1m --for 24h --note "ticket 4711"
   caddy rate-limit override api 203.0.113.9 --remove
-  caddy rate-limit override api --file customers.csv --for forever`,
+  caddy rate-limit override api --file customers.csv --for forever
+  caddy rate-limit override api --file customers.csv --remove`,
 		Annotations:       guide("operate.md#give-one-key-another-limit"),
 		Args:              cobra.RangeArgs(1, 3),
 		ValidArgsFunction: thenOneOf(2, control.Unlimited, control.Deny),
@@ -59,14 +60,14 @@ id, limit, for, note.`,
 	cmd.Flags().StringVar(&c.For, "for", "", "How long it holds, such as 24h or 7d, or forever (default 24h)")
 	cmd.Flags().StringVar(&c.Note, "note", "", "Why, for the log and the lists")
 	cmd.Flags().BoolVar(&c.byID, "id", false, "The key is given by its id, or the first digits of it")
-	cmd.Flags().BoolVar(&c.remove, "remove", false, "Remove the override")
-	cmd.Flags().StringVarP(&file, "file", "f", "", "Set the overrides of this CSV file, - for standard input")
+	cmd.Flags().BoolVar(&c.remove, "remove", false, "Remove the override, or those of the keys in --file")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "Set the overrides of this CSV file, or remove them; - for standard input")
 	cmd.RunE = run(func(client client, p printer, args []string) error {
 		if file != "" {
-			if len(args) != 1 || c.remove || c.byID {
-				return errors.New("--file takes a zone and nothing else but --for and --note")
+			if len(args) != 1 || c.byID || c.remove && c.For+c.Note != "" {
+				return errors.New("--file takes a zone and nothing else but --for and --note, or --remove")
 			}
-			return p.overrideAll(client, file, operate.BulkRequest{Zone: args[0], For: c.For, Note: c.Note})
+			return p.overrideAll(client, file, operate.BulkRequest{Zone: args[0], For: c.For, Note: c.Note}, c.remove)
 		}
 		if len(args) == 1 || c.remove != (len(args) == 2) {
 			return errors.New("give a zone, a key and a limit; or a zone, a key and --remove; or a zone and --file")

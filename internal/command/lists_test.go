@@ -109,9 +109,32 @@ func TestOverridesOfAFile(t *testing.T) {
 		t.Errorf("a line that the endpoint rejects: %v", err)
 	}
 	c, _ = endpoint(t, http.StatusOK, "{}")
-	for _, line := range []string{"override api k -f " + file, "override api --remove -f " + file, "override api -f /none"} {
+	for _, line := range []string{"override api k -f " + file, "override api --remove --for 1h -f " + file, "override api -f /none"} {
 		if _, err := execute(t, c, strings.Fields(line)...); err == nil {
 			t.Errorf("%s is accepted", line)
+		}
+	}
+}
+
+// The overrides of a file are removed by the file that set them, or by one with keys alone.
+func TestOverridesOfAFileAreRemoved(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "customers.csv")
+	for text, want := range map[string]string{
+		"a,600/1m\n\"b,c\",unlimited,\"Smith, Ltd\"\n": `[{"key":"a"},{"key":"b,c"}]`,
+		"limit,for,id\ndeny,2h,2ca8bc42\n":             `[{"id":"2ca8bc42"}]`,
+		"a\nb\n":                                       `[{"key":"a"},{"key":"b"}]`,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, asked := endpoint(t, http.StatusOK, `{"zone":"api","set":0,"removed":2,"none":1,"nodes":3,"applied":3,"shared":true}`)
+		out, err := execute(t, c, "override", "api", "--remove", "-f", file)
+		if all := `DELETE /rate_limit/overrides/bulk {"zone":"api","overrides":` + want + "}"; err != nil || *asked != all || out != "api: 2 overrides removed on 3 of 3 nodes; 1 of the keys had none\n" {
+			t.Errorf("%q asks %s, want %s; it prints %q, %v", text, *asked, all, out, err)
+		}
+		c, _ = endpoint(t, http.StatusBadRequest, `{"error":"overrides[0]: key: it is none"}`)
+		if _, err := execute(t, c, "override", "api", "--remove", "-f", file); err == nil || !strings.HasSuffix(err.Error(), ": key: it is none; none was removed") {
+			t.Errorf("a line that the endpoint rejects: %v", err)
 		}
 	}
 }

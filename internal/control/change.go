@@ -97,6 +97,27 @@ func (c *Control) ChangeAll(ctx context.Context, all []Change) (Outcome, error) 
 	return c.conclude(ctx, began, ids...), nil
 }
 
+// RemoveAll takes back what was said of many keys, as one change, and returns of how many of them
+// something was said. It tells Redis and waits as Change does.
+func (c *Control) RemoveAll(ctx context.Context, all []Target, who string) (o Outcome, removed int, err error) {
+	began := c.Now()
+	var ids []string
+	c.mu.Lock()
+	for _, t := range all {
+		if _, ok := c.record.Get(t.name(), c.Now()); ok {
+			c.record.Propose(t.name(), 0, "", 0, c.Now())
+			ids = append(ids, t.name())
+		}
+	}
+	c.compile()
+	c.mu.Unlock()
+	if len(ids) == 0 {
+		return o, 0, ErrNone
+	}
+	c.Logger.Info("an operator has changed a rate limit at run time", zap.String("what", "override"), zap.Int("changes", len(ids)), zap.Bool("removed", true), zap.String("by", who))
+	return c.conclude(ctx, began, ids...), len(ids), nil
+}
+
 // conclude waits until every node has applied the entries of these names, and they are saved,
 // WaitFor at most for both.
 func (c *Control) conclude(ctx context.Context, began int64, ids ...string) Outcome {

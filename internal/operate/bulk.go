@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 )
 
-// BulkPath is the path for many overrides in one change.
+// BulkPath is the path that sets or removes many overrides in one change.
 const BulkPath = OverridesPath + "/bulk"
 
 // maxBulk is how many bytes such a body has at most.
@@ -26,17 +26,23 @@ type BulkRequest struct {
 
 var bulkFields = []string{"zone", "for", "note", "by", "overrides"}
 
-// BulkDone is the answer: how many overrides were set.
+// BulkDone is the answer: how many overrides were set or removed, and how many there were none of.
 type BulkDone struct {
-	Zone string `json:"zone"`
-	Set  int    `json:"set"`
+	Zone    string `json:"zone"`
+	Set     int    `json:"set"`
+	Removed int    `json:"removed,omitempty"`
+	None    int    `json:"none,omitempty"`
 	// Pending is set where Redis has yet to be told.
 	Pending bool `json:"pending,omitempty"`
 	control.Outcome
 }
 
-// serveBulk sets many overrides, or none where one of them is wrong.
-func serveBulk(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
+// serveBulk sets or removes many overrides, or none where one of them is wrong.
+func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
+	remove := r.Method == http.MethodDelete
+	if !remove && r.Method != http.MethodPost {
+		return nil, notAllowed(w, r, "POST, DELETE", "POST or DELETE")
+	}
 	req, err := decodeUpTo[BulkRequest](r.Body, bulkFields, maxBulk)
 	switch {
 	case err != nil:
@@ -56,10 +62,13 @@ func serveBulk(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 		if one.Note == "" {
 			one.Note = req.Note
 		}
-		if all[i], err = overrideOf(config, one, false); err != nil {
+		if all[i], err = overrideOf(config, one, remove); err != nil {
 			return nil, fmt.Errorf("overrides[%d]: %w", i, err)
 		}
 		all[i].Who, all[i].By = who(r, req.By), by
+	}
+	if remove {
+		return removeBulk(r, config, req, all)
 	}
 	o, err := config.Control().ChangeAll(r.Context(), all)
 	switch {
@@ -69,4 +78,17 @@ func serveBulk(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 		return nil, fail(http.StatusInternalServerError, err)
 	}
 	return BulkDone{Zone: req.Zone, Set: len(all), Pending: o.Unsent, Outcome: o}, nil
+}
+
+// removeBulk removes overrides.
+func removeBulk(r *http.Request, config *lifecycle.Config, req BulkRequest, all []control.Change) (any, error) {
+	targets := make([]control.Target, len(all))
+	for i := range all {
+		targets[i] = all[i].Target
+	}
+	o, removed, err := config.Control().RemoveAll(r.Context(), targets, who(r, req.By))
+	if err != nil {
+		return nil, fail(http.StatusNotFound, fmt.Errorf("none of these keys has an override, so there is nothing to remove; GET %s lists what is", OverridesPath))
+	}
+	return BulkDone{Zone: req.Zone, Removed: removed, None: len(all) - removed, Pending: o.Unsent, Outcome: o}, nil
 }

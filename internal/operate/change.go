@@ -58,7 +58,7 @@ var endpoints = map[string]endpoint{
 	ExplainPath:     {http.MethodPost, serveExplain},
 	TopPath:         {http.MethodGet, serveTop},
 	BansPath:        {http.MethodGet, serveBans},
-	BulkPath:        {http.MethodPost, serveBulk},
+	BulkPath:        {"", serveBulk},
 	NodesPath:       {http.MethodGet, serveNodes},
 }
 
