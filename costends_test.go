@@ -80,6 +80,10 @@ func (costEnds) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 			return err
 		}
 		return c.Close()
+	case "whole":
+		w.Header().Set("Content-Length", cost)
+		begin(w, cost)
+		<-r.Context().Done()
 	case "stays":
 		begin(w, cost)
 		<-r.Context().Done()
@@ -187,7 +191,7 @@ func cutBackend(t *testing.T) string {
 // However a request ends, by every protocol, with less and with more than its estimate of 40: what
 // a header said at the beginning holds, bytes are those that left, and of what may have grown it is
 // the estimate, the default of 70 or what was seen, whichever is most. Where nobody knows the
-// status the estimate stays. Who asks for /stays or /waits leaves.
+// status the estimate stays. Who asks for /stays or /waits leaves, and for /whole with all of it.
 func TestEveryHardEndOfACost(t *testing.T) {
 	t.Run("local", func(t *testing.T) { everyHardEndOfACost(t, costEndings(t, "", cutBackend(t))) })
 	t.Run("strict", func(t *testing.T) {
@@ -207,6 +211,7 @@ func everyHardEndOfACost(t *testing.T, s *served) {
 		{"/fails/30", 40, 40, 0}, {"/taken/30", 40, 40, 40}, {"/refused/30", 40, 40, 0},
 		{"/cut/30", 40, 40, 40}, {"/cut-late/30", 30, 30, 70}, {"/cut-late/500", 500, 500, 500},
 		{"/stays/30", 30, 30, 70}, {"/stays/500", 500, 500, 500}, {"/waits/30", 40, 40, 40},
+		{"/whole/30", 30, 30, 30}, {"/whole/500", 500, 500, 500},
 	} {
 		for _, protocol := range protocols {
 			path, want := c.path+"/"+protocol, []int64{c.header, c.bytes, c.obj}
@@ -214,11 +219,11 @@ func everyHardEndOfACost(t *testing.T, s *served) {
 				want = []int64{40, 40, 0} // they have no connection to take, which is an error 500
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			if strings.HasPrefix(path, "/stays") || strings.HasPrefix(path, "/waits") {
+			if strings.HasPrefix(path, "/stays") || strings.HasPrefix(path, "/waits") || strings.HasPrefix(path, "/whole") {
 				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 			}
-			// No client sends a POST again by itself.
-			_, _ = s.get(ctx, protocol, onPath(path), method(http.MethodPost))
+			// No client sends a POST again by itself. It ends the connection when it has all.
+			_, _ = s.get(ctx, protocol, onPath(path), method(http.MethodPost), func(r *http.Request) { r.Close = strings.HasPrefix(path, "/whole") })
 			cancel()
 			s.settles(path, want...)
 		}

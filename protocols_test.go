@@ -99,6 +99,9 @@ func (s *served) reload() {
 	if err := caddy.Load(s.config, true); err != nil {
 		s.t.Fatal(err)
 	}
+	for _, c := range s.clients {
+		c.CloseIdleConnections() // which are of the server that ended
+	}
 }
 
 // certificate writes one for localhost with its key, and returns whom to trust.

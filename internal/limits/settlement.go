@@ -2,10 +2,12 @@ package limits
 
 import (
 	"net/http"
+	"strconv"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/figures"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -58,6 +60,8 @@ type settlement struct {
 	// badFigure for none. encoded is set where the body is compressed.
 	headers       []float64
 	encoded, done bool
+	// size is the length of the body by the header, -1 where that does not say.
+	size int64
 	// body reads JSON, nil where there is none to be read.
 	body *figures.Scanner
 }
@@ -95,6 +99,10 @@ func (s *settlement) begin(r Response) {
 		s.finish(0, true)
 		return
 	}
+	s.size = -1
+	if n, err := strconv.ParseInt(r.Header.Get("Content-Length"), 10, 64); err == nil {
+		s.size = n
+	}
 	format, ok := figures.FormatOf(r.Header.Get("Content-Type"))
 	encoding := r.Header.Get("Content-Encoding")
 	if s.encoded = encoding != "" && encoding != "identity"; c.paths != nil && ok && !s.encoded {
@@ -111,22 +119,24 @@ func (s *settlement) end(written int64, inOrder bool) {
 }
 
 // finish settles by the figures. Where the response did not end in order what was seen may be less
-// than it has cost, except for bytes, which are those that left. A stream whose last event has
-// passed has ended in order, whoever leaves then.
+// than it has cost, except for bytes, which are those that left. One whose last event has passed, or
+// as many bytes as its header said, has ended in order, whoever leaves then: a client that has all
+// may close its connection before the handler has returned.
 func (s *settlement) finish(written int64, inOrder bool) {
 	c := s.zone.responseCost
 	sum, ok := s.figure(written)
 	least := max(s.n, s.leastCost())
 	m := min(config.WholeUnits(sum), config.MaxCost)
-	inOrder = inOrder || s.body != nil && s.body.IsDone()
+	inOrder = inOrder || s.size == written || s.body != nil && s.body.IsDone()
 	if !ok {
 		if s.noteMissing(inOrder); s.leastCost() > 0 {
 			m = max(m, least)
 		} else {
 			m = s.n
 		}
-	} else if !inOrder && c.guess {
-		m = max(m, least)
+	} else if !inOrder && c.guess && m < least {
+		s.zone.Decisions.CountMissing(metrics.Gone)
+		m = least
 	}
 	s.settle(m)
 }
