@@ -391,6 +391,22 @@ func TestPagesAreShort(t *testing.T) {
 	}
 }
 
+// Each page for users has a picture, except those in which one looks up a name.
+func TestEachPageHasAPicture(t *testing.T) {
+	for _, page := range pages(t) {
+		dir, name := filepath.Split(filepath.ToSlash(page))
+		if dir != "docs/" && dir != "docs/migration/" || slices.Contains(strings.Fields("grammar.md metrics.md names.md options.md warnings.md"), name) {
+			continue
+		}
+		m := regexp.MustCompile(`(?m)^\[?!\[[^]]{10,}\]\(([a-z0-9/._-]+)\)`).FindStringSubmatch(readPage(t, page))
+		if m == nil {
+			t.Errorf("%s has no picture", page)
+		} else if _, err := os.Stat(filepath.Join(filepath.Dir(page), filepath.FromSlash(m[1]))); err != nil {
+			t.Errorf("%s: %v", page, err)
+		}
+	}
+}
+
 // A blank line ends a table, and what follows is shown with its marks.
 func TestTablesOfThePagesHaveNoGaps(t *testing.T) {
 	for _, page := range pages(t) {
