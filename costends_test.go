@@ -41,13 +41,18 @@ func (costEnds) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.cost_ends", New: func() caddy.Module { return costEnds{} }}
 }
 
-// begin writes the first part of a response that costs so much: in a header, in JSON, and in bytes.
-func begin(w http.ResponseWriter, cost string) {
+// begin writes a response that costs so much: in a header, in JSON, and in bytes. It may go on.
+func begin(w http.ResponseWriter, cost string) { beginWith(w, cost, "}") }
+
+// beginCut writes one whose JSON does not end.
+func beginCut(w http.ResponseWriter, cost string) { beginWith(w, cost, " ") }
+
+func beginWith(w http.ResponseWriter, cost, end string) {
 	n := 0
 	_, _ = fmt.Sscan(cost, &n)
 	w.Header().Set("X-Cost", cost)
 	w.Header().Set("Content-Type", "application/json")
-	body := fmt.Sprintf(`{"usage":%s}`, cost)
+	body := fmt.Sprintf(`{"usage":%s`, cost) + end
 	_, _ = io.WriteString(w, body+strings.Repeat(" ", max(0, n-len(body))))
 	_ = http.NewResponseController(w).Flush()
 }
@@ -59,12 +64,12 @@ func (costEnds) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 	case "panics":
 		panic("broken")
 	case "panics-late":
-		begin(w, cost)
+		beginCut(w, cost)
 		panic("broken")
 	case "aborts":
 		panic(http.ErrAbortHandler)
 	case "aborts-late":
-		begin(w, cost)
+		beginCut(w, cost)
 		panic(http.ErrAbortHandler)
 	case "fails":
 		return caddyhttp.Error(http.StatusUnauthorized, errors.New("no"))
@@ -80,12 +85,15 @@ func (costEnds) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 			return err
 		}
 		return c.Close()
-	case "whole":
+	case "sized":
 		w.Header().Set("Content-Length", cost)
+		beginCut(w, cost)
+		<-r.Context().Done()
+	case "whole":
 		begin(w, cost)
 		<-r.Context().Done()
 	case "stays":
-		begin(w, cost)
+		beginCut(w, cost)
 		<-r.Context().Done()
 	case "held":
 		begin(w, cost)
@@ -178,7 +186,7 @@ func cutBackend(t *testing.T) string {
 		case "cut":
 			panic(http.ErrAbortHandler)
 		case "cut-late":
-			begin(w, parts[2])
+			beginCut(w, parts[2])
 			panic(http.ErrAbortHandler)
 		case "waits":
 			<-r.Context().Done()
@@ -191,7 +199,8 @@ func cutBackend(t *testing.T) string {
 // However a request ends, by every protocol, with less and with more than its estimate of 40: what
 // a header said at the beginning holds, bytes are those that left, and of what may have grown it is
 // the estimate, the default of 70 or what was seen, whichever is most. Where nobody knows the
-// status the estimate stays. Who asks for /stays or /waits leaves, and for /whole with all of it.
+// status the estimate stays. Who asks for /stays or /waits leaves, and for /whole or /sized leaves
+// with all of it.
 func TestEveryHardEndOfACost(t *testing.T) {
 	t.Run("local", func(t *testing.T) { everyHardEndOfACost(t, costEndings(t, "", cutBackend(t))) })
 	t.Run("strict", func(t *testing.T) {
@@ -211,7 +220,7 @@ func everyHardEndOfACost(t *testing.T, s *served) {
 		{"/fails/30", 40, 40, 0}, {"/taken/30", 40, 40, 40}, {"/refused/30", 40, 40, 0},
 		{"/cut/30", 40, 40, 40}, {"/cut-late/30", 30, 30, 70}, {"/cut-late/500", 500, 500, 500},
 		{"/stays/30", 30, 30, 70}, {"/stays/500", 500, 500, 500}, {"/waits/30", 40, 40, 40},
-		{"/whole/30", 30, 30, 30}, {"/whole/500", 500, 500, 500},
+		{"/whole/30", 30, 30, 30}, {"/whole/500", 500, 500, 500}, {"/sized/30", 30, 30, 30}, {"/sized/500", 500, 500, 500},
 	} {
 		for _, protocol := range protocols {
 			path, want := c.path+"/"+protocol, []int64{c.header, c.bytes, c.obj}
@@ -219,11 +228,11 @@ func everyHardEndOfACost(t *testing.T, s *served) {
 				want = []int64{40, 40, 0} // they have no connection to take, which is an error 500
 			}
 			ctx, cancel := context.WithCancel(t.Context())
-			if strings.HasPrefix(path, "/stays") || strings.HasPrefix(path, "/waits") || strings.HasPrefix(path, "/whole") {
+			if strings.HasPrefix(path, "/stays") || strings.HasPrefix(path, "/waits") || strings.HasPrefix(path, "/whole") || strings.HasPrefix(path, "/sized") {
 				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 			}
 			// No client sends a POST again by itself. It ends the connection when it has all.
-			_, _ = s.get(ctx, protocol, onPath(path), method(http.MethodPost), func(r *http.Request) { r.Close = strings.HasPrefix(path, "/whole") })
+			_, _ = s.get(ctx, protocol, onPath(path), method(http.MethodPost), func(r *http.Request) { r.Close = strings.HasPrefix(path, "/sized") })
 			cancel()
 			s.settles(path, want...)
 		}

@@ -505,6 +505,24 @@ func TestFigures(t *testing.T) {
 	}
 }
 
+// A body of JSON is done with its object or array, until more of it comes.
+func TestJSONIsDone(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]bool{
+		`{"usage":1}`: true, ` {"usage":{"a":[]}} ` + "\n": true, `[{"usage":1}]`: true, `{}`: true, `{} {"usage":1}`: true,
+		`{"usage":1`: false, `{"usage":{}`: false, `[{"usage":1}`: false, `{"usage":"}"`: false, `{"usage":1}{`: false, `{"usage":1}[`: false, `{"usage":1}}`: false, `{"usage":1},`: false, `{"usage":1]`: false, `1`: false, ``: false,
+	} {
+		for _, cuts := range [][]int{nil, everywhere(body)} {
+			if s := read(JSON, body, cuts...); s.IsDone() != want {
+				t.Errorf("%q, %d cuts: IsDone is %t, want %t", body, len(cuts), s.IsDone(), want)
+			}
+			if read(Lines, body, cuts...).IsDone() || read(Events, "data: "+body+"\n\n", cuts...).IsDone() {
+				t.Errorf("%q is the end of other values", body)
+			}
+		}
+	}
+}
+
 // [DONE] ends a stream where it is all that an event has, and so does an event that is the last one
 // by its name, once all of it has passed.
 func TestDone(t *testing.T) {

@@ -62,7 +62,8 @@ func (s *Scanner) Number(line int) (n float64, ok bool) {
 	return s.found[line].greatest, s.found[line].ok
 }
 
-// IsDone reports whether the end of a stream of events has passed: [DONE], or one of lastEvents.
+// IsDone reports whether the end of a body has passed: in JSON that of an object or array that
+// nothing but white space has followed, of events [DONE], or one of lastEvents.
 func (s *Scanner) IsDone() bool { return s.done }
 
 // IsTooDeep reports whether the body has a value that was not read to its end, as more than 512
@@ -113,6 +114,7 @@ func (s *Scanner) end() {
 // fail has the rest of a value skipped.
 func (s *Scanner) fail() {
 	s.state, s.bad = inError, true
+	s.done = s.done && s.format != JSON
 }
 
 // scanStructure reads up to where a string, a number or a word goes on: what is in one piece it
@@ -160,6 +162,7 @@ func (s *Scanner) scanStructure(b []byte, i int) int {
 
 // push opens a container.
 func (s *Scanner) push(c byte) {
+	s.done = s.done && s.format != JSON
 	switch {
 	case s.state > inElement:
 		s.fail()
@@ -187,6 +190,7 @@ func (s *Scanner) pop(c byte) {
 	}
 	s.depth--
 	s.endValue()
+	s.done = s.done || s.format == JSON && s.depth == 0
 }
 
 // endValue notes that a value is complete.

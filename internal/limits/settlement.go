@@ -119,9 +119,9 @@ func (s *settlement) end(written int64, inOrder bool) {
 }
 
 // finish settles by the figures. Where the response did not end in order what was seen may be less
-// than it has cost, except for bytes, which are those that left. One whose last event has passed,
-// or as many bytes as its header said, has ended in order, whoever leaves then: a client that has
-// all may close its connection before the handler has returned.
+// than it has cost, except for bytes, which are those that left. One whose JSON has ended, or its
+// last event has passed, or as many bytes as its header said, has ended in order, whoever leaves
+// then: a client that has all may close its connection before the handler has returned.
 func (s *settlement) finish(written int64, inOrder bool) {
 	c := s.zone.responseCost
 	sum, ok := s.figure(written)
