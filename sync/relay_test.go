@@ -153,12 +153,16 @@ func (w *world[S]) take(r *testRegion[S], n int) {
 	w.takeOf(r.nodes[w.random.IntN(2)], raw, n)
 }
 
-func (w *world[S]) takeOf(m *member[S], raw []byte, n int) {
-	d := m.table.Take(w.alg.Compile(), keys.KeyOf(raw), raw, wallClock(), int64(n), 0)
+func (w *world[S]) takeOf(m *member[S], raw []byte, n int) { w.takeBy(m, w.alg, raw, n) }
+
+// takeBy takes n by other limits than the world's, and reports whether they allow it.
+func (w *world[S]) takeBy(m *member[S], alg algorithms.Params, raw []byte, n int) bool {
+	d := m.table.Take(alg.Compile(), keys.KeyOf(raw), raw, wallClock(), int64(n), 0)
 	if d.Allowed {
 		id := keys.IDOf(raw)
 		w.own[string(id[:])] += int64(n)
 	}
+	return d.Allowed
 }
 
 // step is one thing that happens, and some time.
@@ -395,6 +399,29 @@ func TestNumbersAreBelowThoseThatWereSeen(t *testing.T) {
 		w.take(here, 4)
 		time.Sleep(10 * time.Second)
 		w.compare()
+		w.close()
+	})
+}
+
+// A message whose number the other region has already is ignored there, and the answer looks like
+// success: what it says is read and told once more.
+func TestAnEqualNumberIsToldOnceMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		w.take(w.regions[0], 3)
+		time.Sleep(10 * time.Second)
+		p := w.regions[0].nodes[0].rep.relay.pairs[0]
+		there := w.regions[1].store
+		there.mu.Lock()
+		h, _ := parseHashName(there.counting()[0])
+		number := first(there.hashes[h.name][p.node])
+		there.mu.Unlock()
+		for by := range int64(2) {
+			again, err := p.push(t.Context(), number+by, []regional{{hashName: h, total: 3, rest: "1", ttl: time.Hour}}, p.turns(), false)
+			if want := by == 0; again != want || err != nil {
+				t.Errorf("number %d where %d is there: again is %t, %v, want %t", number+by, number, again, err, want)
+			}
+		}
 		w.close()
 	})
 }
