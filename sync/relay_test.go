@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -340,6 +341,50 @@ func TestNoTotalFallsAfterALoss(t *testing.T) {
 			w.close()
 		})
 	}
+}
+
+// A node that becomes the relay when its Redis has gone back to an older copy has seen no number of
+// before. The other region has: its answer shows the loss, and its total never falls.
+func TestANewRelayWithAnOlderCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, true)
+		here, there := w.regions[0], w.regions[1]
+		i := slices.IndexFunc(here.nodes, func(m *member[algorithms.WindowState]) bool { return m.rep.RegionsStatus().Relay })
+		relay, next, away := here.nodes[i], here.nodes[(i+1)%3], here.nodes[(i+2)%3]
+		count := func() {
+			for range 5 {
+				w.takeOf(next, []byte("a"), 2)
+				w.takeOf(away, []byte("a"), 5)
+				time.Sleep(2 * time.Second)
+			}
+		}
+		count()
+		older := here.store.save()
+		count()
+		if got := told(here, there); got != 70 {
+			t.Fatalf("the other region has %d of 70", got)
+		}
+		relay.wire.cut()
+		relay.source.Detach()
+		relay.rep.Close()
+		here.nodes = []*member[algorithms.WindowState]{next, away}
+		net := away.wire.net
+		net.become(&net.lost, 1)
+		here.store.restore(older)
+		for i := range 150 {
+			if time.Sleep(100 * time.Millisecond); told(here, there) < 70 {
+				t.Errorf("after %d tenths of a second the total has fallen to %d", i+1, told(here, there))
+				break
+			}
+		}
+		if !next.rep.RegionsStatus().Relay {
+			t.Error("the next node is not the relay")
+		}
+		net.heal()
+		time.Sleep(table.ResentUnsettled + 30*time.Second)
+		w.compare()
+		w.close()
+	})
 }
 
 // What only a node had that has ended is lost with its Redis. The other regions are told the lower

@@ -359,29 +359,29 @@ func TestAFailoverToAReplicaThatIsBehind(t *testing.T) {
 // the last heartbeat. All of the last minute is told once more when a call fails, or connections
 // were closed.
 func TestWhatWasAnsweredJustBeforeAFailover(t *testing.T) {
-	for _, closed := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			w := calmWorld(t, false)
-			here, there := w.regions[0], w.regions[1]
-			w.takeOf(here.nodes[0], []byte("a"), 7)
-			time.Sleep(10 * time.Second)
-			if there.store.forget(0, false); told(here, there) != 0 {
-				t.Fatal("nothing is lost")
-			}
-			if closed {
-				w.breakLinks(there)
-			} else {
-				link := here.links[there.name]
-				link.become(&link.lost, 1)
-				w.takeOf(here.nodes[0], []byte("b"), 1)
-				time.Sleep(linkTimeout + 3*time.Second)
-				link.heal()
-			}
-			time.Sleep(10 * time.Second)
-			if w.compare(); t.Failed() {
-				t.Logf("connections were closed: %t", closed)
-			}
-			w.close()
+	for name, closed := range map[string]bool{"a call fails": false, "connections were closed": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := calmWorld(t, false)
+				here, there := w.regions[0], w.regions[1]
+				w.takeOf(here.nodes[0], []byte("a"), 7)
+				time.Sleep(10 * time.Second)
+				if there.store.forget(0, false); told(here, there) != 0 {
+					t.Fatal("nothing is lost")
+				}
+				if closed {
+					w.breakLinks(there)
+				} else {
+					link := here.links[there.name]
+					link.become(&link.lost, 1)
+					w.takeOf(here.nodes[0], []byte("b"), 1)
+					time.Sleep(linkTimeout + 3*time.Second)
+					link.heal()
+				}
+				time.Sleep(10 * time.Second)
+				w.compare()
+				w.close()
+			})
 		})
 	}
 }

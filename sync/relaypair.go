@@ -225,13 +225,7 @@ func (p *pair) beat(ctx context.Context) error {
 	if !ok || !ok2 || !ok3 {
 		return ErrReply
 	}
-	if held > before {
-		// Another relay may have been faster. Else it was told a number that this region's Redis
-		// does not know it has given.
-		if _, before, err := p.x.number(ctx); err == nil && held > before {
-			p.x.lose()
-		}
-	}
+	p.checkNumber(ctx, held, before, number, said == 0)
 	p.recordOf(HeartbeatReply{Seq: number, Server: server, Now: start + (end-start)/2, Record: reply[5:]})
 	p.mu.Lock()
 	turn := mark != p.mark || held < 0
@@ -245,6 +239,24 @@ func (p *pair) beat(ctx context.Context) error {
 	}
 	p.ready.Store(true)
 	return nil
+}
+
+// checkNumber notices that this region's Redis has forgotten a number that it gave: the other one
+// was told it. before and number are the last two that it knows of; first is set for the first
+// heartbeat of this relay.
+func (p *pair) checkNumber(ctx context.Context, held, before, number int64, first bool) {
+	if held <= before {
+		return
+	}
+	// It has gone back to an older copy before this relay began.
+	forgotten := first && held < number
+	if !forgotten { // another relay may have been faster
+		_, before, err := p.x.number(ctx)
+		forgotten = err == nil && held > before
+	}
+	if forgotten {
+		p.x.lose()
+	}
 }
 
 // meet notes whether the other region has a heartbeat under the name of this one that this node has
