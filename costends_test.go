@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -604,3 +605,59 @@ func TestCostsBesideEncode(t *testing.T) {
 		s.settles(path, 40, bytes, c.json)
 	}
 }
+
+// A stream through a zone that reads its JSON takes no memory, however long it is, and the usage in
+// its last event is what the request costs.
+func TestALongStreamTakesNoMemory(t *testing.T) {
+	event := []byte(`data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"` + strings.Repeat("The quick brown fox jumps over the lazy dog. ", 1400) + `"}}],"usage":null}` + "\n\n")
+	s := newSite(t, &App{}, zoneBlock("stream", "key all\nlimit 1000000/1h\nalgorithm fixed_window\ncost 10\ncount_responses 2xx\nresponse_cost json usage.total_tokens"))
+	s.next = func(w http.ResponseWriter, _ *http.Request) error {
+		w.Header().Set("Content-Type", "text/event-stream")
+		flush := http.NewResponseController(w)
+		piece := func() {
+			if _, err := w.Write(event); err != nil {
+				t.Error(err)
+			}
+			_ = flush.Flush()
+		}
+		piece()
+		fewest := 1e9
+		for range 10 { // other goroutines may allocate meanwhile
+			fewest = min(fewest, testing.AllocsPerRun(10, piece))
+		}
+		if fewest > 0 {
+			t.Errorf("%v allocations for an event, want none", fewest)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		length, written := 1<<30, 0
+		if raced {
+			length = 64 << 20
+		}
+		for ; written < length; written += len(event) {
+			piece()
+		}
+		runtime.ReadMemStats(&after)
+		if grown := after.TotalAlloc - before.TotalAlloc; grown > 16<<20 { // of all goroutines
+			t.Errorf("%d bytes are allocated for a body of %d", grown, written)
+		}
+		_, _ = io.WriteString(w, "data: {\"choices\":[],\"usage\":{\"total_tokens\":4321}}\n\ndata: [DONE]\n\n")
+		return nil
+	}
+	r := s.request("1.2.3.4")
+	if err := s.handler.ServeHTTP(flushSink{sink{http.Header{}}}, r, caddyhttp.HandlerFunc(s.next)); err != nil {
+		t.Fatal(err)
+	}
+	s.next = func(_ http.ResponseWriter, r *http.Request) error {
+		if left, want := valueOf(r, "http.rate_limit.stream.remaining"), fmt.Sprint(1_000_000-4321-10); left != want {
+			t.Errorf("after a stream that used 4321 %s are left for the next, want %s", left, want)
+		}
+		return nil
+	}
+	s.get("1.2.3.4")
+}
+
+// flushSink is a sink that can be flushed.
+type flushSink struct{ sink }
+
+func (flushSink) Flush() {}

@@ -196,7 +196,8 @@ func TestWhatIsTooLarge(t *testing.T) {
 	}
 }
 
-// A zone that costs nothing reads how the limit stands, however much is spent: a page of one's use.
+// A zone that costs nothing reads how the limit stands, however much is spent, or more than that: a
+// page of one's use.
 func TestACostOfZeroReadsOnly(t *testing.T) {
 	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 9"} {
 		options := "limit 10/1h\nalgorithm " + algorithm + "\n"
@@ -215,6 +216,16 @@ func TestACostOfZeroReadsOnly(t *testing.T) {
 		reading.admits("1.2.3.4", 20, 20)
 		if got != "0" {
 			t.Errorf("%s: %s are left, want 0", algorithm, got)
+		}
+		if !strings.HasPrefix(algorithm, "leaky") { // which settles nothing
+			owing := newSite(t, &App{}, zoneBlock("usage", options+"cost 10\nresponse_cost header X-Cost\n"))
+			owing.answering(http.StatusOK, "", "X-Cost", "1000")
+			owing.admits("5.6.7.8", 2, 1)
+			got = ""
+			if reading.admits("5.6.7.8", 20, 20); got != "0" {
+				t.Errorf("%s: in debt %s are left, want 0", algorithm, got)
+			}
+			owing.end()
 		}
 		spending.end()
 		reading.end()
