@@ -359,6 +359,21 @@ func TestReportInABrowser(t *testing.T) {
 	}
 }
 
+// A check that judges no request is no success: the log is that of other sites.
+func TestSimulateChecksNothing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "Caddyfile")
+	if err := os.WriteFile(file, []byte("elsewhere.example {\n\trate_limit 5/1m\n}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := simulateCommand(t, "--config", file, "--max-denied", "1%", "access.log")
+	if err == nil || !strings.Contains(err.Error(), "nothing is checked") || !strings.Contains(out, "No request comes to it.") {
+		t.Errorf("it says %v, %s", err, out)
+	}
+	if _, err = simulateCommand(t, "--config", file, "access.log"); err != nil {
+		t.Errorf("without --max-denied: %v", err)
+	}
+}
+
 // More denied than --max-denied allows is an error of its own exit code, and the report is complete
 // all the same. With --json and --html it comes in other forms.
 func TestSimulateFlags(t *testing.T) {

@@ -155,10 +155,21 @@ func (p printer) simulate(s simulation, paths []string) error {
 	} else if err := p.report(report); err != nil {
 		return err
 	}
+	return judge(report, most, s.maxDenied != "")
+}
+
+// judge returns an error where a zone denies more than it may, or where that was to be checked and
+// no request came to a zone.
+func judge(report *simulate.Report, most float64, checked bool) error {
+	judged := false
 	for _, z := range report.Zones {
 		if z.Share > most {
 			return fmt.Errorf("%w: zone %s denies %s", errTooMany, z.Zone, simulate.ShareText(z.Share))
 		}
+		judged = judged || z.Requests > 0
+	}
+	if checked && !judged {
+		return errors.New("--max-denied: no request in the log comes to a zone, so nothing is checked; give a log of requests to the sites, and to the --zone, of the configuration")
 	}
 	return nil
 }
