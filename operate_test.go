@@ -189,11 +189,15 @@ func TestEnforcementAtRunTime(t *testing.T) {
 	s.admits("203.0.113.1", 2, 1)
 	changed(t, http.MethodPost, enforcement, `{"all":true,"share":0}`)
 	s.admits("203.0.113.1", 3, 3)
-	changed(t, http.MethodPost, enforcement, `{"zone":"first","share":1}`)
+	if all := changed(t, http.MethodPost, enforcement, `{"zone":"first","share":1}`).AllZones; all == nil || *all.Share != 0 || all.Until.Before(time.Now()) {
+		t.Errorf("the answer says of all zones %+v, want that they are not enforced, and until when", all)
+	}
 	s.admits("203.0.113.1", 1, 1) // the kill switch goes first
 	changed(t, http.MethodDelete, enforcement, `{"all":true}`)
 	s.admits("203.0.113.1", 1, 0)
-	changed(t, http.MethodPost, enforcement, `{"zone":"first","share":0}`)
+	if all := changed(t, http.MethodPost, enforcement, `{"zone":"first","share":0}`).AllZones; all != nil {
+		t.Errorf("nothing is set for all zones, and the answer says %+v", all)
+	}
 	s.admits("203.0.113.1", 1, 0) // the second zone
 	changed(t, http.MethodPost, enforcement, `{"zone":"second","share":0}`)
 	s.admits("203.0.113.1", 1, 1)

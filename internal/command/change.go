@@ -141,6 +141,10 @@ func (p printer) change(client client, path string, c change) error {
 		if done.BannedUntil != nil {
 			lines = append(lines, fmt.Sprintf("%s is banned, which comes first, ends %s; 'caddy rate-limit reset' ends the ban", c.name, p.endsAt(*done.BannedUntil)))
 		}
+		if done.AllZones != nil {
+			all := operate.Changed{EntryState: *done.AllZones}
+			lines = append(lines, fmt.Sprintf("%s, which comes first%s; 'caddy rate-limit enforce --all --remove' ends that", what(change{}, all), p.until(all)))
+		}
 		return done.Outcome, done.Pending, lines
 	})
 }

@@ -95,15 +95,16 @@ func TestChangesArePrinted(t *testing.T) {
 		change change
 		answer string
 	}{
-		"override":         {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "6000/1m"}, name: key}, `{"zone":"api","limit":"6000/1m","until":"2026-05-05T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
-		"override_banned":  {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "unlimited"}, name: key}, `{"zone":"api","limit":"unlimited","until":"2026-05-05T12:00:00Z","banned_until":"2026-05-04T12:15:00Z","nodes":3,"applied":3,"shared":true}`},
-		"override_forever": {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "deny"}, name: key}, `{"zone":"api","limit":"deny","until":"2036-05-01T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
-		"override_removed": {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key}, name: key, remove: true}, `{"zone":"api","removed":true,"nodes":3,"applied":3,"shared":true}`},
-		"enforce":          {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Share: &share}}, `{"zone":"api","share":0.25,"until":"2026-05-04T13:00:00Z","nodes":1,"applied":1,"shared":false}`},
-		"enforce_all":      {change{ChangeRequest: operate.ChangeRequest{All: true, Share: &share}}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":3,"applied":3,"shared":true}`},
-		"enforce_removed":  {change{ChangeRequest: operate.ChangeRequest{All: true}, remove: true}, `{"all":true,"removed":true,"nodes":2,"applied":2,"shared":true}`},
-		"missing":          {change{ChangeRequest: operate.ChangeRequest{All: true, Share: &share}}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":3,"applied":1,"shared":true,"missing":[{"name":"web2/7","heard":"2026-05-04T11:59:53Z"},{"name":"web\u001b[31m3/8","heard":"2026-05-04T11:59:59Z"}]}`},
-		"pending":          {change{ChangeRequest: operate.ChangeRequest{All: true, Share: &share}}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":1,"applied":1,"shared":true,"pending":true}`},
+		"override":          {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "6000/1m"}, name: key}, `{"zone":"api","limit":"6000/1m","until":"2026-05-05T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
+		"override_banned":   {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "unlimited"}, name: key}, `{"zone":"api","limit":"unlimited","until":"2026-05-05T12:00:00Z","banned_until":"2026-05-04T12:15:00Z","nodes":3,"applied":3,"shared":true}`},
+		"override_forever":  {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "deny"}, name: key}, `{"zone":"api","limit":"deny","until":"2036-05-01T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
+		"override_removed":  {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key}, name: key, remove: true}, `{"zone":"api","removed":true,"nodes":3,"applied":3,"shared":true}`},
+		"enforce":           {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Share: &share}}, `{"zone":"api","share":0.25,"until":"2026-05-04T13:00:00Z","nodes":1,"applied":1,"shared":false}`},
+		"enforce_after_all": {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Share: &share}}, `{"zone":"api","share":1,"until":"2036-05-01T12:00:00Z","all_zones":{"all":true,"share":0,"until":"2026-05-04T12:15:00Z"},"nodes":2,"applied":2,"shared":true}`},
+		"enforce_all":       {change{ChangeRequest: operate.ChangeRequest{All: true, Share: &share}}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":3,"applied":3,"shared":true}`},
+		"enforce_removed":   {change{ChangeRequest: operate.ChangeRequest{All: true}, remove: true}, `{"all":true,"removed":true,"nodes":2,"applied":2,"shared":true}`},
+		"missing":           {change{ChangeRequest: operate.ChangeRequest{All: true, Share: &share}}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":3,"applied":1,"shared":true,"missing":[{"name":"web2/7","heard":"2026-05-04T11:59:53Z"},{"name":"web\u001b[31m3/8","heard":"2026-05-04T11:59:59Z"}]}`},
+		"pending":           {change{ChangeRequest: operate.ChangeRequest{All: true, Share: &share}}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":1,"applied":1,"shared":true,"pending":true}`},
 	} {
 		c, _ := endpoint(t, http.StatusOK, test.answer)
 		var b bytes.Buffer

@@ -127,6 +127,8 @@ type Changed struct {
 	Removed bool `json:"removed,omitempty"`
 	// BannedUntil is when a ban of the key ends that precedes the override, nil for none.
 	BannedUntil *time.Time `json:"banned_until,omitempty"`
+	// AllZones is what is said of all zones, which precedes what is said of one, nil for nothing.
+	AllZones *control.EntryState `json:"all_zones,omitempty"`
 	control.Outcome
 }
 
@@ -172,7 +174,7 @@ func changes(
 		if entry.Pending = outcome.Unsent; !remove {
 			entry.Until = config.Control().Until(change.Target)
 		}
-		return Changed{entry, remove, bannedUntil(config, change), outcome}, nil
+		return Changed{entry, remove, bannedUntil(config, change), allZones(config, change), outcome}, nil
 	}
 }
 
@@ -186,6 +188,16 @@ func bannedUntil(config *lifecycle.Config, c control.Change) *time.Time {
 		return nil
 	}
 	return zone.Bans().UntilOf(*c.Target.Key)
+}
+
+// allZones is what is said of all zones, where a change says for which keys one is enforced.
+func allZones(config *lifecycle.Config, c control.Change) *control.EntryState {
+	e, ok := config.Control().Enforced("")
+	if !ok || c.Target.Key != nil || c.Target.Zone == "" {
+		return nil
+	}
+	e.Until = config.Control().Until(control.Target{})
+	return &e
 }
 
 // decode reads a body with these fields.
