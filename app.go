@@ -45,8 +45,9 @@ type App struct {
 	// Default: 100ms.
 	StrictTimeout caddy.Duration `json:"strict_timeout,omitempty"`
 
-	// Persist keeps the counters of zones that don't sync over a restart, in Caddy's storage or in
-	// a file. It may hold {env.*}. Range: "storage", or the path of a file. Default: none.
+	// Persist keeps the counters of zones that don't sync, and changes at run time, over a
+	// restart, in Caddy's storage or in a file. It may hold {env.*}. Range: "storage", or the path
+	// of a file. Default: none.
 	Persist string `json:"persist,omitempty"`
 
 	// Quiet are the codes of warnings that are not logged. Range: any code, except those of

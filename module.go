@@ -196,7 +196,7 @@ type Zone struct {
 
 	// ResponseCost is where the response says what the request has cost, in units. Entries add up,
 	// and are rounded up. cost is then an estimate: it is reserved, and the difference refunded or
-	// charged. Not with leaky_bucket, count_denied or sync_rate strict. Default: none.
+	// charged. Not with leaky_bucket or count_denied. Default: none.
 	ResponseCost []config.ResponseTerm `json:"response_cost,omitempty"`
 
 	// ResponseCostDefault is the least that a response costs that counts, and ends without a figure
