@@ -92,8 +92,10 @@ type relay struct {
 	holds bool
 	works atomic.Bool // holds, for whoever asks
 	held  time.Time   // when the lease was renewed
-	stop  context.CancelFunc
-	work  sync.WaitGroup // of the pairs
+	// began is the first number that this node was given as the relay, and base the one before it.
+	began, base int64
+	stop        context.CancelFunc
+	work        sync.WaitGroup // of the pairs
 
 	mu sync.Mutex // guards what follows
 	// known is, by shard, the number of the last reading, and above is one that another region has
@@ -329,6 +331,9 @@ func (x *relay) lead(ctx context.Context, fields map[string]string, server int64
 	}
 	if x.holds {
 		return
+	}
+	if x.began, x.base, err = x.number(ctx); err != nil {
+		return // the next heartbeat tries again
 	}
 	inner, stop := context.WithCancel(ctx)
 	x.holds, x.stop = true, stop

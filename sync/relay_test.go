@@ -346,6 +346,13 @@ func TestNoTotalFallsAfterALoss(t *testing.T) {
 // A node that becomes the relay when its Redis has gone back to an older copy has seen no number of
 // before. The other region has: its answer shows the loss, and its total never falls.
 func TestANewRelayWithAnOlderCopy(t *testing.T) {
+	t.Run("links are well", func(t *testing.T) { newRelay(t, 0) })
+	t.Run("a link is cut at first", func(t *testing.T) { newRelay(t, 7*time.Second) })
+}
+
+// newRelay has another node become the relay, in a store that has gone back, with a link that is
+// cut for so long.
+func newRelay(t *testing.T, cut time.Duration) {
 	synctest.Test(t, func(t *testing.T) {
 		w := calmWorld(t, true)
 		here, there := w.regions[0], w.regions[1]
@@ -370,6 +377,11 @@ func TestANewRelayWithAnOlderCopy(t *testing.T) {
 		here.nodes = []*member[algorithms.WindowState]{next, away}
 		net := away.wire.net
 		net.become(&net.lost, 1)
+		link := here.links[there.name]
+		if cut > 0 {
+			link.become(&link.lost, 1)
+			time.AfterFunc(cut, link.heal)
+		}
 		here.store.restore(older)
 		for i := range 150 {
 			if time.Sleep(100 * time.Millisecond); told(here, there) < 70 {

@@ -225,7 +225,7 @@ func (p *pair) beat(ctx context.Context) error {
 	if !ok || !ok2 || !ok3 {
 		return ErrReply
 	}
-	p.checkNumber(ctx, held, before, number, said == 0)
+	p.checkNumber(ctx, held, before, answered < 0)
 	p.recordOf(HeartbeatReply{Seq: number, Server: server, Now: start + (end-start)/2, Record: reply[5:]})
 	p.mu.Lock()
 	turn := mark != p.mark || held < 0
@@ -242,20 +242,20 @@ func (p *pair) beat(ctx context.Context) error {
 }
 
 // checkNumber notices that this region's Redis has forgotten a number that it gave: the other one
-// was told it. before and number are the last two that it knows of; first is set for the first
-// heartbeat of this relay.
-func (p *pair) checkNumber(ctx context.Context, held, before, number int64, first bool) {
+// was told it. before is the last one that it knows of; first is set for the first answer of this
+// relay.
+func (p *pair) checkNumber(ctx context.Context, held, before int64, first bool) {
+	x := p.x
+	if first && held > x.base && held < x.began { // it went back to an older copy before that
+		x.lose()
+		return
+	}
 	if held <= before {
 		return
 	}
-	// It has gone back to an older copy before this relay began.
-	forgotten := first && held < number
-	if !forgotten { // another relay may have been faster
-		_, before, err := p.x.number(ctx)
-		forgotten = err == nil && held > before
-	}
-	if forgotten {
-		p.x.lose()
+	// Another relay may have been faster.
+	if _, before, err := x.number(ctx); err == nil && held > before {
+		x.lose()
 	}
 }
 
