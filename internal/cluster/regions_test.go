@@ -280,10 +280,19 @@ func TestDividedRegions(t *testing.T) {
 	await(101)
 	cut(all, faultproxy.Blackhole)
 	await(50)
+	spent := regexp.MustCompile(`\b\d+/30d +(\d+) `)
 	for _, algorithm := range algorithms {
 		for _, r := range all {
-			for path, want := range map[string]int{"/" + algorithm: 20, "/" + algorithm + "?other": 50} {
-				// One node, as two would admit more in a flood.
+			// One node, as two would admit more in a flood. It has heard of the key with 31.
+			admit(t, c, r.nodes[:1], algorithm, 1)
+			eventually(t, "a node knows what was spent of a key", func() error {
+				out, _ := command(t, r.nodes[0], "explain", "http://"+r.nodes[0].Addr+"/"+algorithm)
+				if used := spent.FindStringSubmatch(out); used == nil || used[1] != "31" {
+					return errors.New(out)
+				}
+				return nil
+			})
+			for path, want := range map[string]int{"/" + algorithm: 19, "/" + algorithm + "?other": 50} {
 				admitted := c.Burst(t.Context(), r.nodes[:1], path, 120, nil).Status(http.StatusOK)
 				if admitted != want {
 					t.Errorf("a side has admitted %d at %s, want %d", admitted, path, want)
