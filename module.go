@@ -200,7 +200,7 @@ type Zone struct {
 	ResponseCost []config.ResponseTerm `json:"response_cost,omitempty"`
 
 	// ResponseCostDefault is the least that a response costs that counts, and ends without a figure
-	// or not in order. Range: 0 to 2^40. Default: 0; what was reserved stays spent. It needs
+	// or not properly. Range: 0 to 2^40. Default: 0; what was reserved stays spent. It needs
 	// response_cost and count_responses.
 	ResponseCostDefault *int64 `json:"response_cost_default,omitempty"`
 
@@ -213,7 +213,7 @@ type Zone struct {
 	// true.
 	EarlySync *bool `json:"early_sync,omitempty"`
 
-	// Regions counts over all regions, where there are several, and else in this one only. Default:
+	// Regions counts over all regions, where there are several, or in this one only. Default:
 	// true.
 	Regions *bool `json:"regions,omitempty"`
 
@@ -226,7 +226,7 @@ type Zone struct {
 	Ban *Ban `json:"ban,omitempty"`
 
 	// Reserve keeps shares of each limit for classes of requests, as paying clients. Not with
-	// leaky_bucket or count_denied. Range: 0.9 in all. Default: none.
+	// leaky_bucket or count_denied. Range: 0.9 in total. Default: none.
 	Reserve []Reserve `json:"reserve,omitempty"`
 
 	// Headers are the sets of informational headers that tell of this zone; off hides it. In the

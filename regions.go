@@ -38,7 +38,7 @@ type Regions struct {
 	// their limit are told at once. Default: 1s.
 	SyncRate caddy.Duration `json:"sync_rate,omitempty"`
 
-	// OnLoss is the rule while another region is not heard of for ten seconds: each side enforces
+	// OnLoss is the rule while another region is not heard from for ten seconds: each side enforces
 	// the whole limit, or its part, as one of 2 of 6 regions a third. Range: local or divide.
 	// Default: local.
 	OnLoss string `json:"on_loss,omitempty"`

@@ -104,7 +104,7 @@ never denied. A larger share keeps the keys that were in.
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: thenOneOf(1, "on", "off", "5%", "25%", "50%"),
 	}
-	cmd.Flags().StringVar(&c.For, "for", "", "How long it holds, such as 15m or 7d, or forever (default 1h; of 100% forever)")
+	cmd.Flags().StringVar(&c.For, "for", "", "How long it holds, such as 15m or 7d, or forever (default 1h; for 100% forever)")
 	cmd.Flags().StringVar(&c.Note, "note", "", "Why, for the log and the lists")
 	cmd.Flags().BoolVar(&c.All, "all", false, "All zones")
 	cmd.Flags().BoolVar(&c.remove, "remove", false, "Apply the configuration again")

@@ -45,7 +45,7 @@ Exit codes: 0 done, 1 failed, 2 done in part, as some node has not answered yet.
 			f := cmd.PersistentFlags()
 			f.StringP("config", "c", "", "Configuration file to use to parse the admin address, if --address is not used")
 			f.StringP("adapter", "a", "", "Name of config adapter to apply (when --config is used)")
-			f.String("address", "", "The address to use to reach the admin API endpoint, if not the default; with commas between, several nodes answer in turn")
+			f.String("address", "", "The address to use to reach the admin API endpoint, if not the default; several, separated by commas, answer in turn")
 			f.Bool("json", false, "Print what the endpoint answers, as JSON")
 			f.Duration("timeout", 10*time.Second, "How long the endpoint has to answer")
 			for _, c := range commands {

@@ -24,8 +24,8 @@ func bans() *cobra.Command {
 		Short: "Lists who is banned: why, since when, until when",
 		Long: `
 Lists the latest bans of a zone, or of all, that the node knows, and keys that an
-operator has denied. Nodes learn of a ban when they next sync the key, so each node
-is to be asked for its own. With log_key the key itself is shown.
+operator has denied. Nodes learn of a ban when they next sync the key, so ask each
+node for its own. With log_key the key itself is shown.
 
 End a ban with 'caddy rate-limit reset <zone> <id> --id'.`,
 		Example: `  caddy rate-limit bans

@@ -32,8 +32,8 @@ Shows how the node that is asked would decide a request, or the next one of a ke
 of an address: which zones limit it, which matcher leaves it out, its keys, and how
 each limit stands. Nothing is counted, neither here nor in Redis.
 
-Handlers before rate_limit that could change the request or answer it are not run,
-and named. Only those that set variables, headers or the path are run.
+Handlers before rate_limit that could change the request or answer it are named
+and not run. Only those that set variables, headers or the path are run.
 
 With --ip and no URL, all zones are asked that count by the client's address.`,
 		Example: `  caddy rate-limit explain https://example.com/login -X POST --ip 203.0.113.9
@@ -49,7 +49,7 @@ With --ip and no URL, all zones are asked that count by the client's address.`,
 	cmd.Flags().StringVar(&ip, "remote-ip", "", "")
 	_ = cmd.Flags().MarkHidden("remote-ip") // it is there: a second name
 	cmd.Flags().BoolVar(&id, "id", false, "The key is given by its id, or the first digits of it")
-	cmd.Flags().Int64Var(&cost, "cost", 0, "What the request of a key takes, where the zone has a cost (default what one without a number takes)")
+	cmd.Flags().Int64Var(&cost, "cost", 0, "What the key's request costs, in a zone with a cost (default as for a request without a number)")
 	cmd.RunE = run(func(c client, p printer, args []string) (err error) {
 		if cmd.Flags().Changed("cost") {
 			q.Cost = &cost
@@ -116,8 +116,10 @@ func (b *page) site(site operate.ExplainedSite) {
 		}
 	}
 	for i, h := range site.Handlers {
-		if site.Server != "" && len(site.Handlers) > 1 {
+		if i > 0 || site.Server != "" && len(site.Handlers) > 1 {
 			b.line("")
+		}
+		if site.Server != "" && len(site.Handlers) > 1 {
 			b.line("Handler %d of %d:", i+1, len(site.Handlers))
 		}
 		if len(h.NotRun) > 0 {

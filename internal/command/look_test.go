@@ -27,6 +27,9 @@ func TestExplanationsArePrinted(t *testing.T) {
 		"site_none": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[]}`},
 		"key": {operate.Question{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","id":"000102030405060708090a0b0c0d0e0f","limits":[
 			{"limit":1,"window":"1s","used":2,"remote":0,"remaining":3,"after":2,"decision":"admitted"}]}]}`},
+		"address": {operate.Question{IP: "203.0.113.9"}, `{"handlers":[{"decision":"admitted","zones":[
+			{"zone":"api","decision":"admitted","key":"203.0.113.9","limits":[{"limit":8,"window":"1m","used":6,"remote":0,"remaining":2,"after":1,"decision":"admitted"}]}]},
+			{"decision":"banned","zone":"login","wait":900,"zones":[{"zone":"login","decision":"banned","key":"203.0.113.9"}]}]}`},
 		"cost": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[{"decision":"too_large","zone":"tokens","zones":[
 			{"zone":"tokens","decision":"too_large","key":"alice","cost":12000,"limits":[{"limit":10000,"window":"1m","used":500,"remote":0,"remaining":9500,"after":9500,"decision":"too_large"}]},
 			{"zone":"usage","decision":"not_asked","key":"alice","cost":0,"limits":[{"limit":10,"window":"1m","used":1,"remote":0,"remaining":9,"after":9,"decision":"not_asked"}]},

@@ -46,10 +46,10 @@ decides real requests, and shows which clients they would have denied. No Caddy 
 to run, and nothing is connected to.
 
 The limits are those of --limit, for each client's address, or those of a
-configuration. Logs are Caddy's in JSON or others as far as they can be read,
-or in the Common or Combined Log Format, compressed by gzip or not; several
-are merged by when each request began. What other programs have compressed
-comes through them: zstd -dc log.zst | caddy rate-limit simulate ... -
+configuration. Logs may be Caddy's JSON, other JSON as far as it can be read, or the
+Common or Combined Log Format, compressed by gzip or not; several are merged by when
+each request began. For other compressions, use a pipe:
+zstd -dc log.zst | caddy rate-limit simulate ... -
 
 Addresses and keys are masked unless --show-keys is given.
 
@@ -69,10 +69,10 @@ Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 	f.Int64Var(&s.burst, "burst", 0, "The burst of --limit, for token_bucket and gcra")
 	f.Int64Var(&s.queue, "queue", 0, "The queue of --limit, for leaky_bucket")
 	f.Int64Var(&s.buckets, "buckets", 0, "The sub-windows of --limit, for sliding_window")
-	f.IntVar(&s.ipv4Prefix, "ipv4-prefix", 0, "By how many bits --limit groups IPv4 addresses (default 32)")
-	f.IntVar(&s.ipv6Prefix, "ipv6-prefix", 0, "By how many bits --limit groups IPv6 addresses (default 64)")
+	f.IntVar(&s.ipv4Prefix, "ipv4-prefix", 0, "How many bits of IPv4 addresses --limit counts by (default 32)")
+	f.IntVar(&s.ipv6Prefix, "ipv6-prefix", 0, "How many bits of IPv6 addresses --limit counts by (default 64)")
 	f.StringVar(&s.cost, "cost", "", "What a request takes of --limit: a number, or bytes for the length of its body, as bytes_read has it (default 1)")
-	f.StringVar(&s.CostField, "cost-field", "", "A field of the log that has it, such as resp_headers.X-Cost, size or bytes_read")
+	f.StringVar(&s.CostField, "cost-field", "", "The field of the log that has the cost, such as resp_headers.X-Cost, size or bytes_read")
 	f.BoolVar(&s.countDenied, "count-denied", false, "Denied requests count as well, for --limit")
 	f.StringVar(&s.Zone, "zone", "", "The zone that is shown (default all)")
 	f.StringVar(&s.Host, "host", "", "The host of requests whose log has none")

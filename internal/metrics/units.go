@@ -4,7 +4,7 @@ package metrics
 
 var (
 	unitCount        = newCount("units_total", "Units that a zone with cost has admitted, refunded, charged or denied.", "zone", "what")
-	costMissingCount = newCount("response_cost_missing_total", "Responses that did not say what they cost, by why: absent, encoded, bad or gone.", "zone", "why")
+	costMissingCount = newCount("response_cost_missing_total", "Responses without their cost, by why: absent, encoded, bad, or gone (cut, even after a figure).", "zone", "why")
 )
 
 // A What is what is counted of units.

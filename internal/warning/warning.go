@@ -16,7 +16,7 @@ import (
 const (
 	// UntrustedProxy is a proxy's header from an address that is not trusted. If that is your
 	// proxy, all clients behind it share one count: set trusted_proxies and trusted_proxies_strict.
-	// Else a client made it up. See docs/security.md#client-addresses-and-trusted-proxies.
+	// Otherwise a client made it up. See docs/security.md#client-addresses-and-trusted-proxies.
 	UntrustedProxy = "TIDE001"
 	// TrustNotStrict is trusted_proxies without trusted_proxies_strict. Caddy takes the left-most
 	// address of the header, which a client can write. Add trusted_proxies_strict to the servers
@@ -134,21 +134,21 @@ const (
 	// than strict_timeout and went by on_redis_loss. Raise that or pool_size, or give zones an
 	// interval. See docs/sync-rate.md.
 	Backlog = "TIDE035"
-	// SmallLimit is a limit that is small for as many nodes that sync at an interval. Each further
-	// node may admit one request more, up to `may_admit`. Write `sync_rate strict`. See
+	// SmallLimit is a limit that is small for its number of nodes, which sync at an interval. Each
+	// further node may admit one request more, up to `may_admit`. Write `sync_rate strict`. See
 	// docs/accuracy.md#small-limits.
 	SmallLimit = "TIDE036"
 	// ClientsCost is a cost that clients choose. It comes from a header, a cookie, the URL or the
 	// body; such a request costs at least 1. Derive it from what is asked for. See docs/cost.md.
 	ClientsCost = "TIDE037"
-	// WrongRegion is a Redis of another region than `here`. Other regions are told of nothing.
+	// WrongRegion is a Redis of another region than `here`. Other regions are told nothing.
 	// Correct here, or the URL; if a node with a wrong `here` started first, delete the key that
 	// the line names. Or two Redis have one name: their counts take each other's place. See
 	// docs/regions.md.
 	WrongRegion = "TIDE038"
-	// RegionLost is another region that was not heard of for ten seconds, or whose Redis is that of
-	// a third. Its last counts stay, and on_loss holds. A second line tells that it is back. Or a
-	// Redis user lacks a command that regions need. See docs/regions.md and docs/redis.md#acl.
+	// RegionLost is another region that was not heard from for ten seconds, or whose Redis is that
+	// of a third. Its last counts stay, and on_loss holds. A second line tells that it is back. Or
+	// a Redis user lacks a command that regions need. See docs/regions.md and docs/redis.md#acl.
 	RegionLost = "TIDE039"
 	// CostEncoded is a compressed response that should say what it costs. Have the upstream send
 	// none. See docs/cost.md#what-only-the-response-knows.
