@@ -157,7 +157,7 @@ func (p parser) region(r *Regions) (err error) {
 	}
 	name := p.Val()
 	if r.Redis[name] != nil {
-		return wrongf("region", "%s stands there twice; keep one of them", spelling.Clip(name))
+		return wrongf("region", "%s is given twice; keep one of them", spelling.Clip(name))
 	}
 	r.Redis[name], err = p.redis()
 	return wrong("region "+spelling.Clip(name), err)

@@ -88,7 +88,7 @@ func (r *Regions) check(one *redisconn.Options, repl *caddy.Replacer) error {
 		}
 	}
 	if r.Redis[here] == nil {
-		return fmt.Errorf("here: %q is none of them; write one of %s", spelling.Clip(here), strings.Join(slices.Sorted(maps.Keys(r.Redis)), ", "))
+		return fmt.Errorf("here: unknown region %q; write one of %s", spelling.Clip(here), strings.Join(slices.Sorted(maps.Keys(r.Redis)), ", "))
 	}
 	return nil
 }

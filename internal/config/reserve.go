@@ -31,7 +31,7 @@ func Reserves(shares []float64) (all []Reserve, err error) {
 			return nil, fmt.Errorf("%g is no part that could be kept; write one above 0, like 20%% or 0.2, in JSON as 0.2", share)
 		}
 		if sum += max(n, 1); sum > maxReserved {
-			return nil, errors.New("more than 90% are reserved in all, which leaves too little for the other requests; write smaller shares")
+			return nil, errors.New("more than 90% is reserved in total, which leaves too little for the other requests; write smaller shares")
 		}
 		all = append(all, Reserve(max(n, 1)))
 	}

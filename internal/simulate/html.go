@@ -84,7 +84,7 @@ func overTime(z Zone) *picture {
 	} else if total > 3*3600 {
 		unit, name = 3600, "hours from the beginning"
 	}
-	came, denied := plot.Line{Name: "all requests", Style: 2}, plot.Line{Name: "denied of them", Style: 1}
+	came, denied := plot.Line{Name: "all requests", Style: 2}, plot.Line{Name: "denied", Style: 1}
 	high, n := 0.0, len(t.Requests)
 	if n > 10 {
 		n-- // the log ends within the last stretch, which would look like a fall
@@ -118,7 +118,7 @@ func (w Window) mostPlot() *picture {
 		line.X, line.Y = append(line.X, float64(v)), append(line.Y, 100*float64(i)/float64(n))
 	}
 	p := plot.Plot{
-		Title: "What clients sent at most in any " + w.Window, X: "requests in any " + w.Window, LogX: true,
+		Title: "The most that clients sent in any " + w.Window, X: "requests in any " + w.Window, LogX: true,
 		Description: fmt.Sprintf("The share of the clients that sent at most a number of requests in any %s: half of them %d, 99.9 %% of them %d, all of them %d.",
 			w.Window, w.Most.P50, w.Most.P999, w.Most.Max),
 		Panels: []plot.Panel{{Y: "% of the clients", High: 105, Lines: []plot.Line{line}}},
@@ -149,7 +149,7 @@ func (w Window) candidatesPlot() *picture {
 		}
 	}
 	return pictureOf(plot.Plot{
-		Title: "Whom other limits would deny", X: "requests in " + w.Window, LogX: true,
+		Title: "What other limits would deny", X: "requests in " + w.Window, LogX: true,
 		Description: fmt.Sprintf("Clients and requests that limits from %d to %d in %s deny: %d clients and %d requests by the lowest.",
 			first.Limit, w.Candidates[len(w.Candidates)-1].Limit, w.Window, first.Clients, first.Requests),
 		Panels: []plot.Panel{{Y: "clients denied", Whole: true, Lines: []plot.Line{clients}}, {Y: denied, Whole: true, Lines: []plot.Line{requests}}},
