@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
@@ -138,6 +139,9 @@ func (p printer) change(client client, path string, c change) error {
 	}
 	return changed(p, client, method, path, c, func(done operate.Changed) (control.Outcome, bool, []string) {
 		lines := []string{fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done))}
+		if _, err := keys.ParsePrefix(c.name); err == nil && c.Key != nil && len(c.name) == keys.ShortDigits && !c.remove {
+			lines = append(lines, fmt.Sprintf("%s was taken for the key itself; if it is the id of one, repeat this with --id, and remove this override", c.name))
+		}
 		if done.BannedUntil != nil {
 			lines = append(lines, fmt.Sprintf("%s is banned, which comes first, ends %s; 'caddy rate-limit reset' ends the ban", c.name, p.endsAt(*done.BannedUntil)))
 		}

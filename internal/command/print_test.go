@@ -89,7 +89,7 @@ func endpoint(t *testing.T, status int, text string) (c client, asked *string) {
 }
 
 func TestChangesArePrinted(t *testing.T) {
-	key := "203.0.113.9"
+	key, id := "203.0.113.9", "2ca8bc42"
 	share := 0.25
 	for name, test := range map[string]struct {
 		change change
@@ -97,6 +97,8 @@ func TestChangesArePrinted(t *testing.T) {
 	}{
 		"override":          {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "6000/1m"}, name: key}, `{"zone":"api","limit":"6000/1m","until":"2026-05-05T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
 		"override_banned":   {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "unlimited"}, name: key}, `{"zone":"api","limit":"unlimited","until":"2026-05-05T12:00:00Z","banned_until":"2026-05-04T12:15:00Z","nodes":3,"applied":3,"shared":true}`},
+		"override_id":       {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &id, Limit: "unlimited"}, name: id}, `{"zone":"api","limit":"unlimited","until":"2026-05-05T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
+		"override_by_id":    {change{ChangeRequest: operate.ChangeRequest{Zone: "api", ID: id, Limit: "unlimited"}, byID: true, name: id}, `{"zone":"api","limit":"unlimited","until":"2026-05-05T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
 		"override_forever":  {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "deny"}, name: key}, `{"zone":"api","limit":"deny","until":"2036-05-01T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
 		"override_removed":  {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key}, name: key, remove: true}, `{"zone":"api","removed":true,"nodes":3,"applied":3,"shared":true}`},
 		"enforce":           {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Share: &share}}, `{"zone":"api","share":0.25,"until":"2026-05-04T13:00:00Z","nodes":1,"applied":1,"shared":false}`},
