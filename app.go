@@ -29,7 +29,7 @@ type App struct {
 	// Redis is where nodes sync counts. Default: none; without it every node counts for itself.
 	Redis *redisconn.Options `json:"redis,omitempty"`
 
-	// Regions are data centers with a Redis each, in the place of redis. Default: none.
+	// Regions are data centers with a Redis each, in place of redis. Default: none.
 	Regions *Regions `json:"regions,omitempty"`
 
 	// SyncRate is the sync_rate of all zones. Range: as in a zone. Default: 1s where Redis is

@@ -75,7 +75,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	fmt.Fprintln(out, "Building Caddy; the first time that takes a minute or two.")
+	fmt.Fprintln(out, "Building Caddy; the first time that takes some minutes.")
 	program, err := cluster.Build(ctx, dir, cluster.Caddy)
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ A code stays when its text changes. The log line says where: the file and line o
 the place in JSON. A warning is logged once for a configuration, or when trouble begins and when it
 ends. ` + "`caddy validate`" + ` shows those that need no requests.
 
-If all is as you want it, the global option [` + "`quiet`" + `](options.md#quiet) leaves a warning out:
+If everything is as you want it, the global option [` + "`quiet`" + `](options.md#quiet) leaves a warning out:
 ` + "`quiet TIDE024`" + `. Those of something broken are *always logged*. All are there since ` + since + `,
 unless it says otherwise.
 `

@@ -88,7 +88,7 @@ const (
 	// LimitValue is a request's limit that is no number. limit_default was used. Look at what sets
 	// the placeholder; with log_key the line has its value.
 	LimitValue = "TIDE022"
-	// BeforeAuth is a key or limit of who the client is, before authentication. Put both into a
+	// BeforeAuth is a key or limit by who the client is, before authentication. Put both into a
 	// route, or write `order rate_limit after basic_auth`. See
 	// docs/configuration.md#order-of-directives.
 	BeforeAuth = "TIDE023"
