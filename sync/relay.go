@@ -79,9 +79,8 @@ type relay struct {
 	names string // of the other regions
 	pairs []*pair
 	// heard is how many regions there are that are heard of, with this one; answered is when this
-	// region's Redis last said so.
-	heard    atomic.Int64
-	answered time.Time
+	// region's Redis last said so, in nanoseconds of the node's clock.
+	heard, answered atomic.Int64
 	// waits is set while somebody waits until other regions have the control record, version is the
 	// last one, which only the heartbeat's goroutine uses.
 	waits   atomic.Bool
@@ -119,6 +118,7 @@ func (r *Replicator) Relay(o Regions) {
 		x.names += name + " "
 	}
 	x.heard.Store(int64(len(o.Others) + 1))
+	x.answered.Store(r.now())
 	r.relay = x
 }
 
@@ -146,7 +146,7 @@ var errLost = errors.New("redis has forgotten what it knew")
 // run is the relay of a node, until the end of ctx.
 func (x *relay) run(ctx context.Context) {
 	defer x.end()
-	x.answered = time.Now()
+	x.answered.Store(x.r.now())
 	var beat, urgent, swept time.Time
 	for ctx.Err() == nil {
 		now := time.Now()
@@ -237,12 +237,12 @@ func (x *relay) beat(ctx context.Context) {
 		if time.Since(x.held) >= relayLease {
 			x.rest()
 		}
-		if time.Since(x.answered) >= lostRegionAfter {
+		if x.knowsNothing() {
 			x.heard.Store(1)
 		}
 		return
 	}
-	x.answered = time.Now()
+	x.answered.Store(x.r.now())
 	x.heard.Store(1 + heard)
 	x.heardRecords(fields)
 	if name := fmt.Sprint(reply[3]); name != x.Here {
@@ -258,6 +258,12 @@ func (x *relay) beat(ctx context.Context) {
 	x.held = time.Now()
 	server, _ := parseTime(reply[0], reply[1])
 	x.lead(ctx, fields, server)
+}
+
+// knowsNothing reports whether this region's Redis has not said for so long how others stand that a
+// region would be lost.
+func (x *relay) knowsNothing() bool {
+	return time.Duration(x.r.now()-x.answered.Load()) >= lostRegionAfter
 }
 
 // heardRecords notes how far other regions have been told of the control record.

@@ -24,7 +24,8 @@ type RegionsStatus struct {
 // RegionStatus is how one other region stands.
 type RegionStatus struct {
 	Region string `json:"region"`
-	// Up reports whether the region was heard of in the last ten seconds.
+	// Up reports whether the region was heard of in the last ten seconds, which a node has from its
+	// own Redis.
 	Up bool `json:"up"`
 	// Lag is for how many seconds it has not been told of all that has changed here, and Backlog
 	// how many counts wait to be told.
@@ -42,10 +43,12 @@ func (r *Replicator) RegionsStatus() *RegionsStatus {
 	if r.relay == nil {
 		return nil
 	}
-	now := r.serverNow()
+	now, unknown := r.serverNow(), r.relay.knowsNothing()
 	s := &RegionsStatus{Here: r.relay.Here, Relay: r.relay.works.Load()}
 	for _, p := range r.relay.pairs {
-		s.Others = append(s.Others, p.status(now))
+		other := p.status(now)
+		other.Up = other.Up && !unknown
+		s.Others = append(s.Others, other)
 	}
 	slices.SortFunc(s.Others, func(a, b RegionStatus) int { return strings.Compare(a.Region, b.Region) })
 	return s

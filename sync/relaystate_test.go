@@ -67,6 +67,35 @@ func TestNodesShowTheOtherRegion(t *testing.T) {
 	})
 }
 
+// A node whose own Redis is silent knows nothing of other regions, and shows none as up, until it
+// answers. What it was told last gets older meanwhile.
+func TestNodesWithoutRedisShowNoRegionAsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := calmWorld(t, false)
+		here, there := w.regions[0], w.regions[1]
+		expect := func(what string, r *testRegion[algorithms.WindowState], up bool, least, most float64) {
+			t.Helper()
+			for _, s := range shownOf(r) {
+				if s.Up != up || s.Lag < least || s.Lag > most {
+					t.Errorf("%s: a node of %s shows %+v, want up %t, and told %v to %v s ago", what, r.name, s, up, least, most)
+				}
+			}
+		}
+		here.net.become(&here.net.lost, 1)
+		time.Sleep(lostRegionAfter - 2*time.Second)
+		expect("silent for a while", here, true, 7, 12)
+		time.Sleep(4 * time.Second)
+		expect("silent for longer", here, false, 11, 16)
+		time.Sleep(10 * time.Second)
+		expect("silent for long", here, false, 21, 26)
+		here.net.heal()
+		time.Sleep(15 * time.Second)
+		expect("it answers again", here, true, 0, 3)
+		expect("it answers again", there, true, 0, 3)
+		w.close()
+	})
+}
+
 // Of more counts that wait than a page has, all are shown.
 func TestBacklogIsShownWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
