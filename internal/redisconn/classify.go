@@ -34,6 +34,14 @@ func (e *FarError) Error() string {
 		e.Took.Round(time.Millisecond), e.Timeout, (3 * e.Took).Round(10*time.Millisecond))
 }
 
+// A FileError says that a file that the user, the password or the URL stands in can't be read. It
+// unwraps to nothing: the client passes on what an error wraps, and what is missing is no socket.
+type FileError struct{ cause error }
+
+func (e *FileError) Error() string {
+	return fmt.Sprintf("can't %v; let Caddy's user read the file, or correct its path", e.cause)
+}
+
 // A Rejection is an error of the server that a script passes on in its reply.
 type Rejection string
 
@@ -156,6 +164,9 @@ func classifyNetwork(err error) string {
 	}
 	if far, ok := errors.AsType[*FarError](err); ok {
 		return far.Error()
+	}
+	if file, ok := errors.AsType[*FileError](err); ok {
+		return file.Error()
 	}
 	switch {
 	case errors.Is(err, ErrDown):

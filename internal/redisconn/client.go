@@ -18,7 +18,7 @@ func (s Settings) Client() (redis.UniversalClient, error) {
 	}
 	o := redis.UniversalOptions{
 		Addrs: s.Addresses, DB: s.DB, Protocol: s.Protocol,
-		Username: s.Username, Password: s.Password, CredentialsProvider: s.Credentials,
+		Username: s.Username, Password: s.Password, CredentialsProviderContext: s.Credentials,
 		MasterName: s.MasterName, SentinelUsername: s.SentinelUsername, SentinelPassword: s.SentinelPassword,
 		IsClusterMode: s.Mode == Cluster,
 		MaxRetries:    -1, DialerRetries: 1, ContextTimeoutEnabled: true,

@@ -144,20 +144,6 @@ func (o *Options) ResolveAsWritten() (empty bool, err error) {
 	return s == nil && err == nil, err
 }
 
-// credentials returns the user and the password as the files that they stand in have them now: a
-// secret that is rotated needs no reload.
-func (o *Options) credentials() (username, password string) {
-	known := o.replaced(caddy.NewReplacer())
-	if known.URL == "" {
-		return known.Username, known.Password
-	}
-	s, err := ParseURL(known.URL)
-	if err != nil {
-		return "", "" // Redis rejects these, and so it is tried again
-	}
-	return s.Username, s.Password
-}
-
 // replaced returns a copy without placeholders. What is not a placeholder that Caddy knows stays: a
 // password may hold braces.
 func (o *Options) replaced(repl *caddy.Replacer) *Options {

@@ -3,6 +3,7 @@
 package redisconn
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -43,7 +44,7 @@ type Settings struct {
 	Password  string
 	// Credentials returns the user and the password of each new connection, in place of Username
 	// and Password. It is nil where these can't change.
-	Credentials func() (username, password string)
+	Credentials func(context.Context) (username, password string, err error)
 	// DB is the number of the database, 0 or more. A Cluster has only 0.
 	DB int
 	// Timeout bounds connecting, reading and writing, each. 0 stands for DefaultTimeout.

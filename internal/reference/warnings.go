@@ -79,6 +79,7 @@ func (s *source) reasonsPage() string {
 	var page strings.Builder
 	page.WriteString("# Why Redis is unavailable\n\nThe `reason` of [TIDE012](../warnings.md#tide012) has both, after one another:\n\n| reason | do |\n|---|---|\n")
 	for _, reason := range s.reasons {
+		reason = strings.Replace(reason, "%v", "open /run/secrets/redis_password: permission denied", 1)
 		for _, example := range []string{"130ms", "100ms", "390ms"} {
 			reason = strings.Replace(reason, "%s", example, 1)
 		}
