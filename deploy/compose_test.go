@@ -26,6 +26,10 @@ import (
 // hosts are the services of compose.yaml as they are found on loopback, each with an address.
 var hosts = map[string]string{"node1": "127.0.0.2", "node2": "127.0.0.3", "redis": "127.0.0.4", "balancer": "127.0.0.5"}
 
+// fromBalancer is where requests of the balancer come from, as from any process on loopback that
+// chooses no address.
+const fromBalancer = "127.0.0.1"
+
 func readProject(t *testing.T) *types.Project {
 	t.Helper()
 	options, err := cli.NewProjectOptions([]string{"compose.yaml"}, cli.WithWorkingDirectory("."))
@@ -49,7 +53,7 @@ type deployment struct {
 	secret  string // the file
 	client  *http.Client
 
-	variable string // of each node, beside those of its service
+	variable string // of each node, beside those of its service, or in place of one
 }
 
 // deploy has a limit of more than a test asks for.
@@ -103,8 +107,11 @@ func (d *deployment) prepare(t *testing.T, i image, name string) *container {
 	t.Helper()
 	service, c := d.project.Services[name], newContainer(t, name, build(t, i))
 	c.user, c.env = i.user, i.env
+	balancer := d.project.Services["balancer"].Networks["default"].Ipv4Address
 	for key, value := range service.Environment {
-		c.env = append(c.env, key+"="+d.ports.Replace(*value))
+		if !strings.HasPrefix(d.variable, key+"=") {
+			c.env = append(c.env, key+"="+strings.ReplaceAll(d.ports.Replace(*value), balancer, fromBalancer))
+		}
 	}
 	// An address of its own for what is on loopback in a container.
 	d.admin[name] = fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
