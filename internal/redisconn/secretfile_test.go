@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"pgregory.net/rapid"
@@ -32,6 +33,7 @@ func TestAPasswordFileThatAppearsLater(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		set.Timeout = 30 * time.Second // on a busy machine the default may be too short
 		c, err := set.Client()
 		if err != nil {
 			t.Fatal(err)
