@@ -60,10 +60,28 @@ type settlement struct {
 	// badFigure for none. encoded is set where the body is compressed.
 	headers       []float64
 	encoded, done bool
+	// cost is what the request has cost, once it is done.
+	cost int64
 	// size is the length of the body by the header, -1 where that does not say.
 	size int64
 	// body reads JSON, nil where there is none to be read.
 	body *figures.Scanner
+}
+
+// Settled returns what a request that takes n units costs in the end, by a response that somebody
+// else has sent.
+func (z *Zone) Settled(n int64, r Response) int64 {
+	if z.responseCost == nil {
+		if z.CountResponses == nil || r.Status == 0 || z.CountResponses.Match(r.Status, r.Header) {
+			return n
+		}
+		return 0
+	}
+	s := settlement{zone: z, n: n, since: clock.Now()}
+	if s.begin(r); !s.done {
+		s.end(r.Size, true)
+	}
+	return s.cost
 }
 
 // holdCost has an admitted request settle by what its response says.
@@ -185,7 +203,7 @@ func (s *settlement) tells() bool {
 }
 
 func (s *settlement) settle(m int64) {
-	s.done = true
+	s.done, s.cost = true, m
 	s.zone.Decisions.CountSettled(s.n, m)
 	if s.begun.Status != 0 {
 		s.zone.responseCost.took.add(clock.Now() - s.since)

@@ -16,21 +16,27 @@ type response struct {
 
 func (r response) isBefore(o response) bool { return r.At < o.At }
 
-// maxHeld bounds the responses that are waited for. Beyond it the first one begins early.
-const maxHeld = 1 << 16
+// maxHeld bounds the responses that are waited for, of trials as well. Beyond it the first one
+// begins early.
+const maxHeld = 1 << 18
 
 // statusClientGone is what Caddy logs for a client that has gone.
 const statusClientGone = 499
 
-// hold keeps what a request holds until its response begins.
-func (r *replay) hold(h *limits.Held, rec *accesslog.Record) {
+// response returns what the log tells of a response.
+func (r *replay) response(rec *accesslog.Record) limits.Response {
 	status := rec.Status
 	if status == statusClientGone || status == http.StatusGatewayTimeout {
 		status = 0 // the upstream was asked, and nobody knows what it would have answered
 	}
-	one := response{h, limits.Response{Status: status, At: rec.Start + int64(rec.Took)}}
-	r.policy.tell(&one.Response, rec)
-	r.held.Push(one)
+	one := limits.Response{Status: status, At: rec.Start + int64(rec.Took)}
+	r.policy.tell(&one, rec)
+	return one
+}
+
+// hold keeps what a request holds until its response begins.
+func (r *replay) hold(h *limits.Held, rec *accesslog.Record) {
+	r.held.Push(response{h, r.response(rec)})
 	if len(r.held.All) > maxHeld {
 		r.next()
 	}

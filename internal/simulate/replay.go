@@ -61,6 +61,7 @@ type replay struct {
 
 	copies []*limits.Zone // those of all nodes
 	zones  map[string]*zoneStats
+	stats  map[*limits.Zone]*zoneStats // of each of the copies
 	total  totals
 	held   heap.Heap[response] // that have not begun yet
 	err    error
@@ -89,7 +90,7 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 		return nil, err
 	}
 	o.Nodes = max(o.Nodes, 1)
-	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}, held: heap.Heap[response]{Before: response.isBefore}}
+	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}, stats: map[*limits.Zone]*zoneStats{}, held: heap.Heap[response]{Before: response.isBefore}}
 	for _, s := range p.servers {
 		r.makers = append(r.makers, newMaker(s, p.isPlain()))
 	}
@@ -184,7 +185,11 @@ func (n *node) prepare(r *replay, l operate.Limiter) error {
 		all, r.copies = append(all, z), append(r.copies, z)
 		if r.zones[z.Name] == nil {
 			r.zones[z.Name] = newZoneStats(z)
+			if err := r.addTrials(r.zones[z.Name]); err != nil {
+				return err
+			}
 		}
+		r.stats[z] = r.zones[z.Name]
 	}
 	limits.Arrange(all)
 	n.zones[l] = all
@@ -330,11 +335,20 @@ func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Reques
 	}
 	defer e.Free()
 	for _, z := range zones {
-		s := r.zones[z.Name]
-		if o, ok := e.Of(z); ok {
+		s := r.stats[z]
+		o, ok := e.Of(z)
+		if len(s.windows) > 0 && z.Settles() {
+			o.N = z.Settled(o.N, r.response(rec))
+		}
+		if ok {
 			s.count(z, &o, rec)
 		} else if o.Closed {
 			s.countClosed(z, &o, rec)
+		}
+		if ok || o.Rest > 0 {
+			if err := r.try(s, rec, q); err != nil {
+				return false, err
+			}
 		}
 	}
 	if e.Denied {

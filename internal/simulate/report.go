@@ -61,7 +61,7 @@ type Zone struct {
 	// Answered is what these requests had been answered, by class: 2xx, 3xx, 4xx, 5xx or unknown.
 	Answered map[string]int64 `json:"answered"`
 	Windows  []Window         `json:"windows"`
-	// Top are the keys that are denied most.
+	// Top are the keys that are denied most, each as one that can be told from the others.
 	Top []Top `json:"top"`
 	// Times are how many requests came, and were denied, in each stretch of the period.
 	Times Times `json:"times"`
@@ -71,12 +71,12 @@ type Zone struct {
 type Window struct {
 	Limit  string `json:"limit"`
 	Window string `json:"window"`
-	// Most is the most that clients sent in any window: half of them at most P50, and so on. It is
-	// counted in tenths of the window, and never too low.
+	// Most is the most that clients sent in any window, of what counts by its response: half of
+	// them at most P50, and so on. It is counted in tenths of the window, and never too low.
 	Most Quantiles `json:"most"`
 	// OneIn is of how many clients one was looked at: 1 for all.
 	OneIn int64 `json:"one_in"`
-	// Candidates are other limits with this window.
+	// Candidates are other limits with this window, each alone and without a ban.
 	Candidates []Candidate `json:"candidates,omitempty"`
 	// Suggested is the lowest candidate that touches at most one client in 1,000: one where there
 	// are fewer, and nobody below 20. 0 is none.
@@ -171,10 +171,16 @@ func (r *replay) zone(s *zoneStats) Zone {
 	for _, w := range s.windows {
 		out.Windows = append(out.Windows, w.report())
 	}
-	for _, h := range s.top.Top(shownTop) {
+	top, in := s.top.Top(shownTop), map[string]int{}
+	for _, h := range top {
+		in[masked(h.Text)]++
+	}
+	for _, h := range top {
 		key := h.Text
 		if !r.ShowKeys {
-			key = masked(key)
+			if key = masked(key); in[key] > 1 { // several clients of a network
+				key += " " + hashed(h.Text)
+			}
 		}
 		out.Top = append(out.Top, Top{key, h.Count - h.Over})
 	}
@@ -195,7 +201,7 @@ func options(z *limits.Zone) (all []string) {
 		all = append(all, "cost, so that limits and the most of a client are in its units")
 	}
 	if len(z.ResponseCost.Terms) > 0 {
-		all = append(all, "response_cost as the log has it, when a response had ended; the most of a client is by estimates")
+		all = append(all, "response_cost as the log has it, when a response had ended")
 	}
 	if z.CountResponses != nil {
 		all = append(all, "count_responses by the status of the log")
@@ -216,18 +222,20 @@ func (w *windowStats) report() Window {
 		Limit: w.limit.Rate.String(), Window: config.WindowText(w.limit.Rate.Window), OneIn: 1 << w.clients.bits, mosts: mosts,
 		Most: Quantiles{quantile(mosts, .5), quantile(mosts, .9), quantile(mosts, .99), quantile(mosts, .999), w.clients.most},
 	}
-	if w.candidates == nil {
-		return out
-	}
-	out.NotFollowed = w.candidates.notFollowed()
 	for _, n := range w.numbers {
 		out.Candidates = append(out.Candidates, Candidate{Limit: n})
 	}
-	for i := range w.clients.all {
-		for k, n := range w.candidates.denied(&w.clients.all[i]) {
-			if n > 0 {
-				out.Candidates[k].Clients += out.OneIn
-				out.Candidates[k].Requests += n * out.OneIn
+	for i, t := range w.trials {
+		out.Candidates[i].Clients, out.Candidates[i].Requests = t.deniedClients.Count(), t.report.Denied+t.report.WouldDeny
+	}
+	if w.candidates != nil {
+		out.NotFollowed = w.candidates.notFollowed()
+		for i := range w.clients.all {
+			for k, n := range w.candidates.denied(&w.clients.all[i]) {
+				if n > 0 {
+					out.Candidates[k].Clients += out.OneIn
+					out.Candidates[k].Requests += n * out.OneIn
+				}
 			}
 		}
 	}
@@ -258,7 +266,7 @@ func masked(key string) string {
 	address, _, _ := strings.Cut(key, "/")
 	a, err := netip.ParseAddr(address)
 	if err != nil {
-		return fmt.Sprintf("%s(key %06x)", prefix, hashOf(key)>>40)
+		return prefix + hashed(key)
 	}
 	bits := 48
 	if a.Is4() {
@@ -270,6 +278,9 @@ func masked(key string) string {
 	}
 	return prefix + network.String()
 }
+
+// hashed tells a key from others without showing it.
+func hashed(key string) string { return fmt.Sprintf("(key %06x)", hashOf(key)>>40) }
 
 // reactedShare is the share of requests answered with 429 above which a log tells of clients that
 // had reacted.

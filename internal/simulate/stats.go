@@ -17,6 +17,8 @@ type zoneStats struct {
 	windows                []*windowStats
 	top                    heavyHitters
 	times                  timeline
+	// trials are zones with other limits, those of all windows.
+	trials []*limits.Zone
 }
 
 // windowStats is what happened in the window of one of a zone's limits.
@@ -24,8 +26,9 @@ type windowStats struct {
 	limit      *limits.Limit
 	part       int64 // the length of one, in nanoseconds
 	clients    clients
-	candidates candidates // nil for none
-	numbers    []int64
+	candidates candidates // nil for none, and where there are trials
+	trials     []*zoneStats
+	numbers    []int64 // the limits of either
 }
 
 // partOf returns the length of a part of a window.
