@@ -103,14 +103,17 @@ func overTime(z Zone) *picture {
 	})
 }
 
-// mostPlot draws how many clients sent how much at most, nil where all sent the same.
+// mostPlot draws how many clients sent how much at most, nil where all that sent anything sent the
+// same. A logarithmic axis has no 0: the line begins above it, at a share that has those who sent
+// nothing.
 func (w Window) mostPlot() *picture {
 	n := len(w.mosts)
-	if n < 2 || w.mosts[0] == w.mosts[n-1] {
+	first, _ := slices.BinarySearch(w.mosts, 1)
+	if first == n || w.mosts[first] == w.mosts[n-1] {
 		return nil
 	}
 	line := plot.Line{Name: "clients", Style: 2}
-	for i := 0; i < n; {
+	for i := first; i < n; {
 		v := w.mosts[i]
 		for i < n && w.mosts[i] == v {
 			i++

@@ -84,7 +84,8 @@ func TestTablesCountWhatCounts(t *testing.T) {
 	for i := range 3 {
 		log += asked{50 + float64(i), "203.0.113.2", "/login", "example.com", 401}.json("")
 	}
-	z := mustRun(t, []byte(strings.Replace(string(oneZone(t, 5, `,"count_responses":{"status_code":[401,403]}`)), `"10s"`, `"1m"`, 1)), simulate.Options{}, log).Zones[0]
+	config := []byte(strings.Replace(string(oneZone(t, 5, `,"count_responses":{"status_code":[401,403]}`)), `"10s"`, `"1m"`, 1))
+	z := mustRun(t, config, simulate.Options{}, log).Zones[0]
 	w := z.Windows[0]
 	if z.Denied != 0 || w.Most != (simulate.Quantiles{P50: 0, P90: 3, P99: 3, P999: 3, Max: 3}) || w.Suggested != 5 {
 		t.Errorf("%d are denied; %+v", z.Denied, w)
@@ -92,6 +93,13 @@ func TestTablesCountWhatCounts(t *testing.T) {
 	for _, c := range w.Candidates {
 		if want := max(0, 3-c.Limit); c.Requests != want || c.Clients != min(want, 1) {
 			t.Errorf("of 3 requests that count %d/1m is said to deny %d of %d clients, want %d", c.Limit, c.Requests, c.Clients, want)
+		}
+	}
+	// Its charts begin above 0, of which there is no logarithm.
+	for _, more := range []string{"", asked{60, "203.0.113.3", "/login", "example.com", 401}.json("")} {
+		page, err := mustRun(t, config, simulate.Options{}, log, more).HTML()
+		if shown := strings.Contains(string(page), "image/svg"); err != nil || !shown {
+			t.Errorf("the page has charts: %t, %v", shown, err)
 		}
 	}
 	costs := ""
