@@ -14,7 +14,7 @@ func (p printer) report(r *simulate.Report) error {
 	const layout = "2006-01-02 15:04:05"
 	b.line("%d requests of %s clients, from %s to %s UTC (%s).", r.Requests, clientsText(r.Clients), r.From.Format(layout), r.To.Format(layout), config.WindowText(rounded(r.To.Sub(r.From))))
 	if r.Nodes > 1 {
-		b.line("%d nodes share them.", r.Nodes)
+		b.line("%d nodes share them; the tables of limits are of all nodes together.", r.Nodes)
 	}
 	if r.Read.Damaged > 0 || r.Read.Late > 0 {
 		b.line("Of %d lines %d are damaged and %d late; these are left out.", r.Read.Lines, r.Read.Damaged, r.Read.Late)

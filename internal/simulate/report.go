@@ -76,7 +76,8 @@ type Window struct {
 	Most Quantiles `json:"most"`
 	// OneIn is of how many clients one was looked at: 1 for all.
 	OneIn int64 `json:"one_in"`
-	// Candidates are other limits with this window, each alone and without a ban.
+	// Candidates are other limits with this window, each alone, without a ban, and on all nodes
+	// together.
 	Candidates []Candidate `json:"candidates,omitempty"`
 	// Suggested is the lowest candidate that touches at most one client in 1,000: one where there
 	// are fewer, and nobody below 20. 0 is none.
