@@ -57,6 +57,9 @@ const explainedSite = `
 			basic_auth {
 				alice $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG
 			}
+			forward_auth 192.0.2.1 {
+				uri /plan
+			}
 			rate_limit 5/1h
 			respond first
 			rate_limit 6/1h
@@ -241,8 +244,8 @@ func TestExplainNamesWhatItDidNotRun(t *testing.T) {
 	l := newLifetime(t)
 	l.load(l.config("", explainedSite, ""))
 	x, err := explained(t, operate.ExplainRequest{URL: "http://site/ordered/x", RemoteIP: "203.0.113.9"})
-	if err != nil || len(x.Handlers) != 1 || strings.Join(x.Handlers[0].NotRun, " ") != "authentication" || x.ClientIP != "203.0.113.9" {
-		t.Errorf("%+v, %v; want one handler, behind authentication", x, err)
+	if err != nil || len(x.Handlers) != 1 || strings.Join(x.Handlers[0].NotRun, " ") != "authentication reverse_proxy" || x.ClientIP != "203.0.113.9" {
+		t.Errorf("%+v, %v; want one handler, behind authentication and forward_auth", x, err)
 	}
 	if z := x.Handlers[0].Zones[0]; z.Key != "203.0.113.9" || z.Limits[0].Limit != 5 {
 		t.Errorf("%+v, want 5 for that address", z)
@@ -266,4 +269,20 @@ func TestExplainRequestsThatNobodyCanSend(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", c.q, err, c.want)
 		}
 	}
+}
+
+// A key alone has the limit_default of a zone whose limit comes with requests, and explain says so.
+func TestExplainSaysThatALimitIsTheDefault(t *testing.T) {
+	newSite(t, &App{}, zoneBlock("explain-default", "limit {http.request.header.Rpm}/1m\nlimit_default 5/1m")+zoneBlock("explain-fixed", "limit 5/1m"))
+	for zone, want := range map[string]bool{"explain-default": true, "explain-fixed": false} {
+		_, text := ask(http.MethodPost, operate.ExplainPath, fmt.Sprintf(`{"zone":%q,"key":"192.0.2.1"}`, zone))
+		if strings.Contains(text, `"limit_default":true`) != want || !strings.Contains(text, `"limit":5,`) {
+			t.Errorf("explain %s says %s, want a limit of 5 that is the default: %t", zone, text, want)
+		}
+	}
+	changed(t, http.MethodPost, overrides, `{"zone":"explain-default","key":"192.0.2.1","limit":"7"}`)
+	if _, text := ask(http.MethodPost, operate.ExplainPath, `{"zone":"explain-default","key":"192.0.2.1"}`); strings.Contains(text, "limit_default") {
+		t.Errorf("with an override explain says %s", text)
+	}
+	changed(t, http.MethodDelete, overrides, `{"zone":"explain-default","key":"192.0.2.1"}`)
 }

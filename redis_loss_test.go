@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -352,6 +353,10 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	r.Kill()
 	s.admits("1.2.3.4", 20, 6, to("/local"))
 	s.admits("1.2.3.4", 20, 1, to("/divide"))
+	_, text := ask(http.MethodPost, operate.ExplainPath, `{"zone":"strict-divide","key":"1.2.3.4"}`)
+	if !strings.Contains(text, `"limit":10,"window":"1h","used":5,`) || !strings.Contains(text, `"remaining":0,"share":5,`) {
+		t.Errorf("of the limit of 10 that is divided explain says %s, want five used and a share of five", text)
+	}
 	s.admits("1.2.3.4", 20, 20, to("/allow"))
 	if a := s.get("1.2.3.4", to("/deny")); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" {
 		t.Errorf("deny: %d %v, want 503 with Retry-After", a.status, a.header)

@@ -157,7 +157,10 @@ func (b *page) handler(h operate.Explained) {
 			}
 			why := notes
 			if l.Regions {
-				why = strings.TrimPrefix(notes+", other regions count, too", ", ")
+				why = strings.TrimPrefix(why+", other regions count, too", ", ")
+			}
+			if l.Share > 0 {
+				why = strings.TrimPrefix(fmt.Sprintf("%s, divided: %d of it here", why, l.Share), ", ")
 			}
 			rows = append(rows, []string{
 				z.Zone, l.Decision.String(), key, limitText(l.Limit, l.Window, l.Concurrent), known(z.Cost), number(l.Used), known(l.Remote), number(l.Remaining), wait, why,
@@ -191,6 +194,9 @@ func notesOf(z operate.ExplainedZone) string {
 	}
 	if z.Bandwidth != 0 {
 		notes = append(notes, "bandwidth "+z.Bandwidth.String())
+	}
+	if z.LimitDefault {
+		notes = append(notes, "limit_default, as limits come with requests; explain a URL")
 	}
 	if z.Override != "" {
 		notes = append(notes, "override "+z.Override)

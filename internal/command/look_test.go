@@ -21,11 +21,11 @@ func TestExplanationsArePrinted(t *testing.T) {
 			{"zone":"api","decision":"skipped","mismatch":["path","method"]},
 			{"zone":"login","decision":"denied","key":"203.0.113.9","id":"000102030405060708090a0b0c0d0e0f","limits":[
 				{"limit":5,"window":"1m","used":5,"remote":2,"regions":true,"remaining":0,"after":0,"decision":"denied","wait":12.5},
-				{"limit":50,"window":"1d","used":5,"remote":2,"remaining":45,"after":45,"decision":"admitted"}]},
+				{"limit":50,"window":"1d","used":5,"remote":2,"remaining":20,"share":25,"after":20,"decision":"admitted"}]},
 			{"zone":"try","decision":"would_deny","shadow":true,"key":"\u001b[31mred\u001b[0m","id":"x","override":"10/1m","limits":[
 				{"limit":10,"window":"1m","used":10,"remaining":0,"after":0,"decision":"would_deny","wait":3}]}]}]}`},
 		"site_none": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[]}`},
-		"key": {operate.Question{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","id":"000102030405060708090a0b0c0d0e0f","limits":[
+		"key": {operate.Question{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","limit_default":true,"id":"000102030405060708090a0b0c0d0e0f","limits":[
 			{"limit":1,"window":"1s","used":2,"remote":0,"remaining":3,"after":2,"decision":"admitted"}]}]}`},
 		"address": {operate.Question{IP: "203.0.113.9"}, `{"handlers":[{"decision":"admitted","zones":[
 			{"zone":"api","decision":"admitted","key":"203.0.113.9","limits":[{"limit":8,"window":"1m","used":6,"remote":0,"remaining":2,"after":1,"decision":"admitted"}]}]},

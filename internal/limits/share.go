@@ -17,6 +17,9 @@ func (s share) part(n int64) int64 {
 	return n/s.nodes + min(1, n%s.nodes)
 }
 
+// IsDivided reports whether this node or this side takes a part of the limit only.
+func (l *Limit) IsDivided() bool { return l.share.regions < l.share.of || l.share.nodes > 1 }
+
 // divide leaves limits their share, whatever it was before.
 func divide(all []Limit, s share) {
 	for i := range all {

@@ -6,6 +6,7 @@ package operate
 import (
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -59,10 +60,12 @@ type ExplainedZone struct {
 	// FromRedis is set where Redis was asked what the other nodes have counted. Where it had to be
 	// asked and did not answer, SyncedAgo is how many seconds ago this node heard of them, nil
 	// where it never has, and Unknown says why.
-	FromRedis bool             `json:"from_redis,omitempty"`
-	Unknown   string           `json:"redis_error,omitempty"`
-	SyncedAgo *float64         `json:"synced_ago,omitempty"`
-	Limits    []ExplainedLimit `json:"limits,omitempty"`
+	FromRedis bool     `json:"from_redis,omitempty"`
+	Unknown   string   `json:"redis_error,omitempty"`
+	SyncedAgo *float64 `json:"synced_ago,omitempty"`
+	// LimitDefault is set where a limit comes with requests, and so is limit_default for a key.
+	LimitDefault bool             `json:"limit_default,omitempty"`
+	Limits       []ExplainedLimit `json:"limits,omitempty"`
 }
 
 // An ExplainedLimit is how one limit stands, and what it says.
@@ -80,6 +83,9 @@ type ExplainedLimit struct {
 	// Regions is set where other regions counted some of Remote.
 	Regions   bool  `json:"regions,omitempty"`
 	Remaining int64 `json:"remaining"`
+	// Share is how much of the limit this node admits while Redis or a region is away, with divide;
+	// 0 where the limit is not divided.
+	Share int64 `json:"share,omitempty"`
 	// After is what is left after the request, as its answer says.
 	After    int64         `json:"after"`
 	Decision answer.Reason `json:"decision"`
@@ -112,6 +118,7 @@ func ExplainKey(z *limits.Zone, k limits.Key, cost *int64) (h Explained, ok bool
 	r, _ := http.NewRequest(http.MethodGet, "http://localhost/", nil)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, &caddyhttp.Server{})
 	r.ContentLength = -1 // not known
+	x.all[0].LimitDefault = x.all[0].Override == "" && slices.ContainsFunc(z.AllLimits, func(l limits.Limit) bool { return l.Number != nil })
 	h, err = x.decide(r)
 	return h, true, err
 }
@@ -352,6 +359,9 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 		l := ExplainedLimit{
 			Limit: d.Quota, Window: config.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote, Regions: s.Regions,
 			Remaining: max(0, s.Size-s.Used), Decision: answer.Admitted, After: d.Remaining,
+		}
+		if o.Limits[i].IsDivided() {
+			l.Share = s.Size
 		}
 		if o.ByRedis {
 			if l.Remote, l.Remaining = nil, d.Remaining; !o.Denied {

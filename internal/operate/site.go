@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -227,7 +228,7 @@ func (w *routeWalk) routes(routes caddyhttp.RouteList, r **http.Request) (ends b
 }
 
 // Changing are the handlers that do nothing but to change the request: they are run. Ending are
-// those that never hand a request on.
+// those that hand no request on; a reverse_proxy with handle_response may.
 var (
 	Changing = []string{"vars", "map", "rewrite", "headers"}
 	Ending   = []string{"static_response", "error", "reverse_proxy"}
@@ -242,6 +243,11 @@ func (w *routeWalk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (en
 		return !goOn, err
 	case *caddyhttp.Subroute:
 		return w.routes(h.Routes, r)
+	case *reverseproxy.Handler:
+		if len(h.HandleResponse) > 0 { // as forward_auth has it, a request goes on after its answer
+			w.notRun = append(w.notRun, name)
+			return false, nil
+		}
 	case *caddyhttp.Invoke:
 		if route := w.server.NamedRoutes[h.Name]; route != nil {
 			return w.routes(caddyhttp.RouteList{*route}, r)

@@ -157,6 +157,7 @@ func (p *Policy) routes(routes any) {
 				p.routes(h["routes"])
 				delete(h, "errors")
 				kept = append(kept, h)
+			case h["handle_response"] != nil: // of a reverse_proxy that may hand the request on
 			case slices.Contains(operate.Ending, name):
 				kept = append(kept, object{"handler": "static_response"})
 			case slices.Contains(operate.Changing, name):

@@ -267,6 +267,9 @@ example.com {
 			gold    100
 			default 2
 		}
+		forward_auth 192.0.2.1 {
+			uri /plan
+		}
 		rate_limit {
 			zone login {
 				match {
