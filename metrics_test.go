@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 )
@@ -107,5 +108,38 @@ func TestMetricsOfLimits(t *testing.T) {
 	next.end()
 	if got := shown(); len(got) > 0 {
 		t.Errorf("without a configuration: %v, want nothing", got)
+	}
+}
+
+// Where the log has a line of a denied key, the counter of the decision has its id, as an exemplar.
+func TestExemplarsNameAKey(t *testing.T) {
+	s := newSite(t, &App{}, zoneBlock("exemplar", "limit 1/1h"))
+	s.admits("192.0.2.1", 2, 1)
+	shadow := newSite(t, &App{}, zoneBlock("exemplar-shadow", "limit 1/1h\nenforce off"))
+	shadow.admits("192.0.2.2", 2, 2)
+	registry := prometheus.NewPedanticRegistry()
+	if err := metrics.Register(registry, lifecycle.State); err != nil {
+		t.Fatal(err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetCounter().GetExemplar().GetLabel() {
+				if zone := m.GetLabel()[1].GetValue(); strings.HasPrefix(zone, "exemplar") {
+					got[zone+" "+m.GetLabel()[0].GetValue()+" "+l.GetName()] = l.GetValue()
+				}
+			}
+		}
+	}
+	want := map[string]string{
+		"exemplar denied key_id":            keys.IDOf(rawKey(s, "192.0.2.1")).Short(),
+		"exemplar-shadow would_deny key_id": keys.IDOf(rawKey(shadow, "192.0.2.2")).Short(),
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("the exemplars are %v, want %v", got, want)
 	}
 }

@@ -98,6 +98,11 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 	}
 	if line {
 		p.Denials.WriteLine(e.Now, logged)
+		why := p.says.reason()
+		if p.shadow {
+			why = answer.WouldDeny
+		}
+		p.Decisions.Show(why, p.IDOf(p.ask.Raw))
 	}
 	if bans {
 		p.nameBanned(p.IDOf(p.ask.Raw), p.ask.Raw)

@@ -2,7 +2,7 @@
 //
 // The counters belong to the process, so that they go on over a reload; each configuration has a
 // registry of its own to which they are added. Labels are names from the configuration, never a key
-// or an address: those are without bound, and may be personal data.
+// or an address: those are without bound, and may be personal data. An exemplar is the id of a key.
 package metrics
 
 import (
@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 const namespace, subsystem = "caddy", "rate_limit"
@@ -103,6 +104,13 @@ func (z *ZoneCounters) Release() {
 func (z *ZoneCounters) Count(d answer.Reason) {
 	if z != nil {
 		z.decisions[d].Inc()
+	}
+}
+
+// Show has the counter of a decision show the id of a key that it was made for, as its exemplar.
+func (z *ZoneCounters) Show(d answer.Reason, id keys.ID) {
+	if z != nil {
+		z.decisions[d].(prometheus.ExemplarAdder).AddWithExemplar(0, prometheus.Labels{"key_id": id.Short()})
 	}
 }
 
