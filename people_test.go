@@ -194,10 +194,12 @@ func TestOverridesInBulk(t *testing.T) {
 	s := newSite(t, appWith(r), zoneBlock("api", "limit 1/1h"))
 	const bulk = overrides + "/bulk"
 	for body, says := range map[string]string{
-		`{"zone":"api","overrides":[{"key":"192.0.2.1","limit":"5"},{"limit":"5"}]}`: "overrides[1]: give ",
-		`{"zone":"api","overrides":[{"key":"192.0.2.1","limit":"many"}]}`:            "overrides[0]: limit: ",
-		`{"zone":"api","overrides":[]}`:                                              `give "overrides"`,
-		`{"zone":"apu","overrides":[{"key":"192.0.2.1","limit":"5"}]}`:               "did you mean",
+		`{"zone":"api","overrides":[{"key":"192.0.2.1","limit":"5"},{"limit":"5"}]}`:                   "overrides[1]: give ",
+		`{"zone":"api","overrides":[{"key":"192.0.2.1","limit":"many"}]}`:                              "overrides[0]: limit: ",
+		`{"zone":"api","overrides":[{"key":"","limit":"5"}]}`:                                          "overrides[0]: key: it is empty",
+		`{"zone":"api","overrides":[{"key":"192.0.2.1","limit":"5"},{"key":"192.0.2.1","limit":"6"}]}`: "overrides[1]: another one before it is for the same key",
+		`{"zone":"api","overrides":[]}`:                                                                `give "overrides"`,
+		`{"zone":"apu","overrides":[{"key":"192.0.2.1","limit":"5"}]}`:                                 "did you mean",
 	} {
 		if status, text := ask(http.MethodPost, bulk, body); status < 400 || !strings.Contains(text, says) {
 			t.Errorf("%s is %d %s, want %s", body, status, text, says)

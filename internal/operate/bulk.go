@@ -51,7 +51,7 @@ func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 		return nil, errors.New(`give "overrides": a list of objects with key or id, and limit`)
 	}
 	by := byOf(r, req.By)
-	all := make([]control.Change, len(req.Overrides))
+	all, seen := make([]control.Change, len(req.Overrides)), make(map[string]bool)
 	for i, one := range req.Overrides {
 		if one.Zone == "" {
 			one.Zone = req.Zone
@@ -66,6 +66,11 @@ func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 			return nil, fmt.Errorf("overrides[%d]: %w", i, err)
 		}
 		all[i].Who, all[i].By = who(r, req.By), by
+		same := all[i].Target.Key.String() + all[i].Target.Zone
+		if seen[same] && !remove {
+			return nil, fmt.Errorf("overrides[%d]: another one before it is for the same key", i)
+		}
+		seen[same] = true
 	}
 	if remove {
 		return removeBulk(r, config, req, all)
@@ -88,7 +93,7 @@ func removeBulk(r *http.Request, config *lifecycle.Config, req BulkRequest, all 
 	}
 	o, removed, err := config.Control().RemoveAll(r.Context(), targets, who(r, req.By))
 	if err != nil {
-		return nil, fail(http.StatusNotFound, fmt.Errorf("none of these keys has an override, so there is nothing to remove; GET %s lists what is", OverridesPath))
+		return nil, fail(http.StatusNotFound, fmt.Errorf("none of these keys has an override, so there is nothing to remove; `caddy rate-limit status` or GET %s lists what is", OverridesPath))
 	}
 	return BulkDone{Zone: req.Zone, Removed: removed, None: len(all) - removed, Pending: o.Unsent, Outcome: o}, nil
 }

@@ -164,7 +164,7 @@ func changes(
 		outcome, err := config.Control().Change(r.Context(), change)
 		switch {
 		case errors.Is(err, control.ErrNone):
-			return nil, fail(http.StatusNotFound, fmt.Errorf("nothing is set for that, so there is nothing to remove; GET %s lists what is", r.URL.Path))
+			return nil, fail(http.StatusNotFound, fmt.Errorf("nothing is set for that, so there is nothing to remove; `caddy rate-limit status` or GET %s lists what is", r.URL.Path))
 		case errors.Is(err, control.ErrFull):
 			return nil, fail(http.StatusInsufficientStorage, err)
 		case err != nil:
@@ -298,6 +298,8 @@ func overrideOf(running *lifecycle.Config, req ChangeRequest, remove bool) (c co
 		return c, errors.New(`give "zone"`)
 	case (req.Key == nil) == (req.ID == ""):
 		return c, errors.New(`give "key" or "id"`)
+	case req.Key != nil && *req.Key == "":
+		return c, errors.New("key: it is empty, and no request is counted by an empty key; write one as `caddy rate-limit explain` shows it")
 	case !remove && req.Limit == "":
 		return c, fmt.Errorf(`give "limit": a rate such as 6000/1m, %s or %s`, control.Unlimited, control.Deny)
 	}
