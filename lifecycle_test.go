@@ -44,10 +44,15 @@ func init() {
 func (e *ear) Accept() (net.Conn, error) {
 	select {
 	case c := <-relay:
-		return c, nil
+		select {
+		case <-e.closed: // both were ready
+			go func() { relay <- c }()
+		default:
+			return c, nil
+		}
 	case <-e.closed:
-		return nil, net.ErrClosed
 	}
+	return nil, net.ErrClosed
 }
 
 func (e *ear) Close() error {

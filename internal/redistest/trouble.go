@@ -47,7 +47,7 @@ var Troubles = []Trouble{
 		options: []Option{Config("--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024")},
 		prepare: func(_ *testing.T, r *Server, admin *redis.Conn) {
 			r.Do("DEBUG", "POPULATE", 3000)
-			admin.Do(context.Background(), "CONFIG", "SET", "key-load-delay", 20_000) // microseconds: a minute in all
+			admin.Do(context.Background(), "CONFIG", "SET", "key-load-delay", 20_000) // µs
 		},
 		async: []string{"DEBUG", "RELOAD"}, end: []string{"CONFIG SET key-load-delay 0"},
 	},
