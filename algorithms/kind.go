@@ -147,6 +147,9 @@ func (k Kind) Windowed() bool { return described[k].family == windowFamily }
 // Draining reports whether k decides by a bucket that drains.
 func (k Kind) Draining() bool { return described[k].family == bucketFamily }
 
+// Dated reports whether k goes by when the others have spent what a report says.
+func (k Kind) Dated() bool { return described[k].family == logFamily }
+
 // ByState returns the value for the type of state that k has: WindowState, BucketState or LogState.
 // It is for what is generic in that type, and for what is in Redis in its place.
 func ByState[T any](k Kind, window, bucket, log T) T {

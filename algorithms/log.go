@@ -126,8 +126,8 @@ func (*log) Ledger(s *LogState) *Ledger { return &s.ledger }
 func (*log) Advance(s *LogState, l Limit, now int64) { s.advanceLedger(l, now) }
 
 // Merge logs what the others are newly known to have spent: in the current epoch as spent now, in
-// the former one as spent at its end. Neither is earlier than it was. An epoch that is not reported
-// keeps what is known of it.
+// the former one as spent at its end, or before where the store knows that nothing was spent since.
+// None is earlier than it was. An epoch that is not reported keeps what is known of it.
 func (*log) Merge(s *LogState, l Limit, now int64, reports []Report) {
 	s.advance(now, l.Window)
 	s.advanceLedger(l, now)
@@ -138,11 +138,13 @@ func (*log) Merge(s *LogState, l Limit, now int64, reports []Report) {
 		if !ok {
 			continue
 		}
-		remote, ago := max(0, r.Remote), int64(0)
+		remote, ago := max(0, r.Remote), max(0, r.Ago)
 		if r.Epoch < led.Epoch {
-			ago = into + 1
+			ago = max(ago, into+1)
 		}
-		s.addRemote(ago, saturate.Add(remote, -count.Remote), l.Window)
+		if ago < l.Window { // else all of it has left the window
+			s.addRemote(ago, saturate.Add(remote, -count.Remote), l.Window)
+		}
 		count.Remote = remote
 		led.Put(r.Epoch, count)
 		led.Synced = true

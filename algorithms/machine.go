@@ -157,7 +157,7 @@ type Report struct {
 	LevelAt int64
 	// Rate is how many drain from that bucket in a Window, 0 where that is not known.
 	Rate int64
-	// Ago is how long before LevelAt the units of a log were spent, the latest of them.
+	// Ago is how long ago the units of a log were spent, the latest of them, at least.
 	Ago int64
 	// Own is the part of Remote that this node itself had admitted; only what a table saves has
 	// it.

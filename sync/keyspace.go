@@ -40,7 +40,7 @@ import (
 //	                                holds; only in shard 0, see package control
 //	<table>:<id>:<epoch>    hash    node -> "seq total attempts[ settled]", sum -> the same of all
 //	                                without seq; ~region -> that of another region, ~ -> of these
-//	                                without seq; see push.lua
+//	                                without seq; of a log at -> when it has grown; see push.lua
 //	<table>:<id>:<epoch>@<stamp>    the same, of an epoch up to the reset with that stamp
 //	<table>:<id>:fill       string  "requests at drain until[ stamp until]": how full a bucket is,
 //	                                under the reset with that stamp

@@ -112,7 +112,7 @@ func (s *twoStores) message() *oneCall {
 	c := &oneCall{node: s.nodes[node].Node()}
 	for _, key := range s.random.Perm(4)[:1+s.random.IntN(3)] {
 		raw := []byte(fmt.Sprint("key", key))
-		m := table.Message{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Span: s.spec.Window}
+		m := table.Message{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Span: s.spec.Window, Dated: s.spec.Kind == 'l'}
 		for age := range int64(s.spec.Live + 1) {
 			if age > 0 && s.random.IntN(2) == 0 {
 				continue
@@ -177,6 +177,7 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 		"fixed window":   {Kind: 'f', Window: 10 * time.Second},
 		"sliding window": {Kind: 's', Window: 10 * time.Second, Live: 1},
 		"sub-windows":    {Kind: 's', Window: 10 * time.Second, Buckets: 4, Live: 4},
+		"log":            {Kind: 'l', Window: 10 * time.Second, Live: 1},
 		"bucket":         {Kind: 't', Window: 10 * time.Second, Live: 1},
 	} {
 		t.Run(name, func(t *testing.T) {

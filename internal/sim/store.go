@@ -28,6 +28,7 @@ type hash struct {
 	fields                 map[string]field
 	sum, attempts, settled int64
 	expires                int64
+	at                     int64 // when it has grown, 0 for never
 }
 
 type field struct{ seq, total, attempts, settled int64 }
@@ -141,9 +142,15 @@ func (s *Store) one(now int64, node string, seq int64, live int, rate time.Durat
 	}
 	f, had := h.fields[node]
 	a = table.Answer{Message: m, Held: f.total}
+	ms := now / int64(time.Millisecond)
+	if m.Dated && h.at != 0 {
+		a.Ago = max(0, ms-h.at) * int64(time.Millisecond)
+	}
 	if m.Push && (!had || seq > f.seq) {
 		s.hashes[key] = h
-		more, pushed = m.Total-f.total, true
+		if more, pushed = m.Total-f.total, true; more > 0 {
+			h.at = ms
+		}
 		h.sum += more
 		h.attempts = max(0, h.attempts+m.Attempts-f.attempts)
 		settled := m.Total

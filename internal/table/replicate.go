@@ -111,7 +111,7 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, dst []Message) []Message {
 	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
-	m := Message{Key: e.key, ID: e.id, Span: b.Epoch, At: now, Settles: b.Params.Reserves}
+	m := Message{Key: e.key, ID: e.id, Span: b.Epoch, At: now, Settles: b.Params.Reserves, Dated: b.Params.Kind.Dated()}
 	first := len(dst)
 	for age := range int64(b.Limit.History + 1) {
 		m.Epoch = l.Epoch - age
@@ -220,7 +220,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 			sent += max(0, a.Total-c.Acked)
 		}
 		less, news = less || lost, news || remote > c.Remote || sent > 0
-		r := algorithms.Report{Epoch: a.Epoch, Remote: remote}
+		r := algorithms.Report{Epoch: a.Epoch, Remote: remote, Ago: a.Ago}
 		if a.Known {
 			r.Level, r.LevelAt = a.seenOfOthers(c.Acked), now
 		}

@@ -1,0 +1,108 @@
+package ratesync
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// logs are nodes that count by a sliding log of ten in twenty seconds.
+type logs struct {
+	t     *testing.T
+	alg   algorithms.Params
+	store *luaStore
+	nodes []logNode
+}
+
+type logNode struct {
+	*table.Table[algorithms.LogState]
+	*Source
+	*Replicator
+}
+
+func newLogs(t *testing.T, seed uint64) *logs {
+	x := &logs{t: t, alg: algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: 20 * time.Second}, store: newLuaStore(t)}
+	net := &network{random: rand.New(rand.NewPCG(seed, 4))}
+	for range 3 {
+		n := logNode{Table: tableOf[algorithms.LogState](x.alg, 1000), Replicator: NewReplicator(&wire{net: net, store: x.store}, "test", time.Second, wallClock, zap.NewNop())}
+		n.Source = NewSource(n.Table, SpecOf("z", x.alg))
+		n.Configure(table.SyncConfig{Params: x.alg, Rate: time.Second, Early: true, Wake: n.Wake}, 1000)
+		n.Attach(n.Source, time.Second)
+		x.nodes = append(x.nodes, n)
+	}
+	return x
+}
+
+// ask asks a node for n, and reports whether they are admitted.
+func (x *logs) ask(node int, n int64) bool {
+	return x.nodes[node].Take(x.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), n, 0).Allowed
+}
+
+func (x *logs) close() {
+	for _, n := range x.nodes {
+		n.Detach()
+		n.Replicator.Close()
+	}
+	x.store.state.Close()
+}
+
+// A client that stays below a log's limit is not denied by a node that hears of it late, wherever
+// it comes: nine in two seconds, and again when they have left the window, which takes a sync and a
+// sixteenth of it longer.
+func TestALogThatHearsLateDeniesNobodyBelowItsLimit(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			x := newLogs(t, seed)
+			random := rand.New(rand.NewPCG(seed, 1))
+			defer x.close()
+			for burst := range 20 {
+				node := random.IntN(3)
+				for i := range 9 {
+					if !x.ask(node, 1) {
+						t.Fatalf("seed %d: request %d of burst %d is denied by node %d", seed, i+1, burst, node)
+					}
+					time.Sleep(200 * time.Millisecond)
+				}
+				time.Sleep(23*time.Second + time.Duration(random.Int64N(int64(10*time.Second))))
+			}
+		})
+	}
+}
+
+// Nodes that have heard of all that was spent before admit no more than the limit in any window,
+// however late they hear of it.
+func TestALogThatHearsLateAdmitsNoMoreThanItsLimit(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			x := newLogs(t, seed)
+			random := rand.New(rand.NewPCG(seed, 2))
+			defer x.close()
+			var admitted []time.Time
+			for range 300 {
+				node := random.IntN(3)
+				x.ask(node, 0) // the node asks for the key
+				time.Sleep(3 * time.Second)
+				for range random.IntN(8) {
+					if x.ask(node, 1) {
+						admitted = append(admitted, time.Now())
+					}
+				}
+				if random.IntN(8) == 0 {
+					time.Sleep(time.Duration(random.Int64N(int64(30 * time.Second))))
+				}
+			}
+			for i := range admitted {
+				if last := i + 10; last < len(admitted) && admitted[last].Sub(admitted[i]) < x.alg.Window {
+					t.Fatalf("seed %d: eleven are admitted within %v", seed, admitted[last].Sub(admitted[i]))
+				}
+			}
+		})
+	}
+}
