@@ -46,7 +46,7 @@ local fills, hashes = tonumber(ARGV[3]), #KEYS - ARGV[3] - (least and 2 or 0)
 local pcall, byte, match, format, floor, max, min, tonumber = redis.pcall, string.byte, string.match, string.format, math.floor, math.max, math.min, tonumber
 local time = redis.call('TIME')
 local now = time[1] * 1000 + floor(time[2] / 1000)
-local head, instant = ARGV[2] .. ' ', format(' %d ', now)
+local head, instant, ms = ARGV[2] .. ' ', format(' %d ', now), format('%d', now)
 local exact = 2^53
 
 local function rejected(err) return '!', (string.gsub(err, '[\r\n]', ' ')) end
@@ -127,12 +127,16 @@ local function push(key, total, rest)
     set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new, '~', far)
     if mark == '' and spent > there then names[#names + 1] = key end
   else
-    set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new)
+    if dated and more > 0 then
+      set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new, 'at', ms)
+    else
+      set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new)
+    end
     local here = least and spent - (match(far or '', '^%d+') or 0)
     if here and here >= (far and 1 or least) then names[#names + 1] = key end
   end
   if set ~= 0 and type(set) == 'table' and set.err then return rejected(set.err) end
-  if more > 0 and (dated or at) then redis.call('HSET', key, 'at', format('%d', now)) end
+  if more > 0 and at and not dated then redis.call('HSET', key, 'at', ms) end -- by another region
   if not s and not (region and redis.call('PTTL', key) >= ttl) then redis.call('PEXPIRE', key, ttl) end
   return was, new, more, marks
 end
