@@ -130,6 +130,7 @@ func TestOverridesThatAreRejected(t *testing.T) {
 		{overrides, `{"zone":"login","limit":"deny"}`, 400, `give "key" or "id"`},
 		{overrides, `{"zone":"login","key":"1.2.3.4","id":"x","limit":"deny"}`, 400, `give "key" or "id"`},
 		{overrides, `{"zone":"login","id":"short","limit":"deny"}`, 400, "an id is hex digits"},
+		{overrides, `{"zone":"login","key":"","limit":"deny"}`, 400, "key: it is empty"},
 		{overrides, `{"zone":"login","key":"192.0.2.300","limit":"deny"}`, 400, `"192.0.2.300" is no address; write one`},
 		{overrides, `{"zone":"login","key":"192.0.2.0/24","limit":"deny"}`, 400, "this zone counts by /32, and IPv6 by /64"},
 		{overrides, `{"zone":"login","key":"192.0.2.1"}`, 400, `give "limit"`},
