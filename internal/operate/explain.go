@@ -118,8 +118,10 @@ func ExplainKey(z *limits.Zone, k limits.Key, cost *int64) (h Explained, ok bool
 	r, _ := http.NewRequest(http.MethodGet, "http://localhost/", nil)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, &caddyhttp.Server{})
 	r.ContentLength = -1 // not known
-	x.all[0].LimitDefault = x.all[0].Override == "" && slices.ContainsFunc(z.AllLimits, func(l limits.Limit) bool { return l.Number != nil })
 	h, err = x.decide(r)
+	comes := func(l limits.Limit) bool { return l.Number != nil }
+	only := &x.all[0]
+	only.LimitDefault = len(only.Limits) > 0 && only.Override == "" && slices.ContainsFunc(z.AllLimits, comes)
 	return h, true, err
 }
 
