@@ -41,7 +41,7 @@ const (
 )
 
 const (
-	messageDown    = "sync with redis fails and is tried again; until it works, limits are enforced with this node's counts and what it knows of the others"
+	messageDown    = "sync with redis fails and is tried again; until it works, zones decide as their on_redis_loss says, by default with this node's counts and what it knows of the others"
 	messageUp      = "sync with redis works again"
 	messageFlaps   = "sync with redis has failed and works again"
 	messageForeign = "redis rejects some counts of a zone, probably because another program uses their keys; other counts are not affected"

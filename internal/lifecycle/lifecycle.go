@@ -155,7 +155,7 @@ func (c *Config) Start() {
 func (c *Config) meet() {
 	syncs := func(z *limits.Zone) bool { return z.Redis != nil && z.SyncRate >= 0 }
 	if c.Redis != nil && slices.ContainsFunc(c.zones, syncs) && !c.Redis.Replicator.Meet(limits.StartWait) {
-		c.Logger.Warn("redis has not answered at the start; until it does, limits are enforced with this node's counts alone",
+		c.Logger.Warn("redis has not answered at the start; until it does, zones decide as their on_redis_loss says, by default with this node's counts alone",
 			warning.Field(warning.SyncFails), zap.Duration("waited", limits.StartWait))
 	}
 }
@@ -306,8 +306,8 @@ func (c *Config) BansOf(zone string) *limits.Bans {
 	return nil
 }
 
-// logRestart logs that a limit starts at zero after a reload. from is what it was before, nil for
-// none.
+// logRestart logs that a limit starts at zero after a reload, or may. from is what it was before,
+// nil for none.
 func (c *Config) logRestart(l, from *limits.Limit) {
 	fields := []zap.Field{zap.String("zone", l.Settings.Name), zap.Stringer("algorithm", l.Settings.Kind), zap.Stringer("limit", l.Rate)}
 	isStrict := func(l *limits.Limit) bool { return l.Settings.SyncRate == config.Strict }
@@ -315,6 +315,6 @@ func (c *Config) logRestart(l, from *limits.Limit) {
 	case from == nil:
 		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero", fields...)
 	case isStrict(l) != isStrict(from) && !l.Settings.Kind.Windowed():
-		c.Logger.Info("a zone's sync_rate has changed from or to strict: with this algorithm redis and the nodes keep separate counts, so this limit starts at zero", fields...)
+		c.Logger.Info("a zone's sync_rate has changed from or to strict: with this algorithm redis and the nodes keep separate counts, so this limit may start at zero", fields...)
 	}
 }
