@@ -152,7 +152,7 @@ func hold[S any](c *Counters, z *config.Settings, r config.Rate) {
 	c.Table, c.Source = t, ratesync.NewSource(t, SpecOf(z, r))
 	c.fork = func(l algorithms.Limit, k Key, now int64) (Table, bool) {
 		if k.ByID {
-			return t.ForkID(k.ID, keys.KeyOf(k.Raw), now)
+			return t.ForkID(k.ID, k.Raw, now)
 		}
 		return t.Fork(l, keys.KeyOf(k.Raw), k.Raw, now), true
 	}

@@ -25,14 +25,17 @@ func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, raw []byte, now int64)
 	t.unsettled.CopyTo(&f.unsettled, key, key)
 	st.mu.Unlock()
 	if s == nil && !t.saved.IsEmpty() {
-		t.saved.CopyTo(&f.saved, keys.IDOf(raw))
+		id := keys.IDOf(raw)
+		t.saved.CopyTo(&f.saved, id, id)
 	}
 	return f
 }
 
-// ForkID is Fork for a key that only its ID is known of. In the copy it goes by another key. It
-// looks at every slot, a few under one lock; ok is false where none has that ID.
-func (t *Table[S]) ForkID(id keys.ID, as keys.Key, now int64) (f *Table[S], ok bool) {
+// ForkID is Fork for a key that only its ID is known of. In the copy it goes by another key, of
+// these bytes. It looks at every slot, a few under one lock; ok is false where none has that ID,
+// and nothing is saved of it either.
+func (t *Table[S]) ForkID(id keys.ID, raw []byte, now int64) (f *Table[S], ok bool) {
+	as := keys.KeyOf(raw)
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	t.each(func(st *stripe[S], i uint32, e entry[S]) {
@@ -43,6 +46,11 @@ func (t *Table[S]) ForkID(id keys.ID, as keys.Key, now int64) (f *Table[S], ok b
 			t.copySlot(f, st, i, as, now)
 		}
 	})
+	// Of a shared one Redis would be asked by the other key.
+	if b := t.config.Load(); !ok && b != nil && !b.IsShared() {
+		f = t.fork()
+		ok = t.saved.CopyTo(&f.saved, id, keys.IDOf(raw))
+	}
 	return f, ok
 }
 

@@ -19,10 +19,19 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 	t.taking.Lock()
 	defer t.taking.Unlock()
 	had := t.Resets()
-	next := had.With(latest, t.clock().In(now))
+	at := t.clock().In(now)
+	next := had.With(latest, at)
 	if b := t.config.Load(); b != nil && next.IsNewer(had) {
 		isNew := func(id [16]byte) bool { return next.Of(id).Replaces(had.Of(id)) }
-		t.saved.Drop(isNew)
+		t.saved.Drop(b.Limit, at, func(id [16]byte, reports []algorithms.Report) bool {
+			if !isNew(id) {
+				return false
+			}
+			var s S
+			restoreSaved(t.machine, b.Limit, &s, at, reports)
+			forgiven += t.machine.Reset(&s, b.Limit, at, at/int64(b.Epoch))
+			return true
+		})
 		if had == nil && next.All.Stamp > 0 || had != nil && next.All.Stamp > had.All.Stamp {
 			t.overflow.Store(nil) // its keys are not known one by one
 		}

@@ -1,6 +1,8 @@
 package table
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
 // A life is a limit whose process ends and is followed by another one, and beside it the same limit
@@ -234,4 +237,58 @@ func TestLogsSurviveARestart(t *testing.T) {
 			t.Fatalf("two windows after the last request: %+v", d)
 		}
 	})
+}
+
+// What was saved of keys that have not come back is seen and forgiven as if they had.
+func TestWhatWasSavedIsSeenAndForgiven(t *testing.T) {
+	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		seenAndForgiven[algorithms.WindowState](t, k)
+	}
+	for _, k := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
+		seenAndForgiven[algorithms.BucketState](t, k)
+	}
+	seenAndForgiven[algorithms.LogState](t, algorithms.SlidingLog)
+}
+
+func seenAndForgiven[S any](t *testing.T, k algorithms.Kind) {
+	most := int64(0)
+	rapid.Check(t, func(t *rapid.T) {
+		l := begin[S](t, algorithms.Params{Kind: k, Limit: drawLimit(t), Queue: 9, Window: drawWindow(t)})
+		l.history()
+		l.restart(l.alg)
+		come := of[S](l.alg, 10)
+		l.configure(come)
+		come.Resume(l.alg, l.now, l.next.Save(l.now))
+		ask := func(table *Table[S]) (all []algorithms.Decision) {
+			for i := range 3 {
+				all = append(all, table.Take(l.alg.Compile(), keys.KeyOf(raw(i)), raw(i), l.now, 0, allWaits).Decision)
+			}
+			return all
+		}
+		ask(come)
+		used := func(table *Table[S]) map[keys.ID]int64 {
+			all := make(map[keys.ID]int64)
+			table.EachSpend(l.now, func(s Spend) { all[s.ID] = s.Used })
+			return all
+		}
+		if got, want := used(l.next), used(come); !maps.Equal(got, want) {
+			t.Fatalf("%v: %v is seen before the keys come back, %v after that", k, got, want)
+		}
+		r := reset.Reset{Stamp: l.now / 1000, At: l.now, Until: l.now + int64(time.Hour)}
+		set := &reset.Set{All: r}
+		if rapid.Bool().Draw(t, "one key") {
+			set = &reset.Set{Keys: map[[16]byte]reset.Reset{keys.IDOf(raw(0)): r}}
+		}
+		got, want := l.next.Reset(l.now, set), come.Reset(l.now, set)
+		if got != want {
+			t.Fatalf("%v: %d requests are forgiven before the keys come back, %d after that", k, got, want)
+		}
+		if got, want := ask(l.next), ask(come); !slices.Equal(got, want) {
+			t.Fatalf("%v: after the reset\n%+v, if keys had come back\n%+v", k, got, want)
+		}
+		most = max(most, got)
+	})
+	if most == 0 {
+		t.Errorf("%v: nothing was ever forgiven", k)
+	}
 }

@@ -76,18 +76,21 @@ func (s *savedStore) Take(id [16]byte, l algorithms.Limit, now int64) []algorith
 	return scaleOf(l, all.epoch, now).renumber(reports)
 }
 
-// CopyTo has another store hold what this one holds of a key, and nothing else.
-func (s *savedStore) CopyTo(other *savedStore, id [16]byte) {
+// CopyTo has another store hold what this one holds of a key, as that of another key, and nothing
+// else. ok is false where that is nothing.
+func (s *savedStore) CopyTo(other *savedStore, id, as [16]byte) (ok bool) {
 	all := s.held.Load()
 	if all == nil {
-		return
+		return false
 	}
 	p := all.partOf(id)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if reports, ok := p.counts[id]; ok {
-		other.Replace(SavedCounts{id: slices.Clone(reports)}, time.Duration(all.epoch))
+	reports, ok := p.counts[id]
+	if ok {
+		other.Replace(SavedCounts{as: slices.Clone(reports)}, time.Duration(all.epoch))
 	}
+	return ok
 }
 
 // Prune drops the keys that have not come back in time: nothing they had spent counts any more. It
@@ -110,11 +113,13 @@ func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
 	return left
 }
 
-// Drop drops the keys that a function picks.
-func (s *savedStore) Drop(isGone func(id [16]byte) bool) {
+// Drop calls f with each key and what it had spent, in the epochs of now, and drops those of which
+// it returns true. A part's lock is held meanwhile.
+func (s *savedStore) Drop(l algorithms.Limit, now int64, f func(id [16]byte, reports []algorithms.Report) bool) {
 	if all := s.held.Load(); all != nil {
+		scale := scaleOf(l, all.epoch, now)
 		all.each(func(counts SavedCounts) {
-			maps.DeleteFunc(counts, func(id [16]byte, _ []algorithms.Report) bool { return isGone(id) })
+			maps.DeleteFunc(counts, func(id [16]byte, reports []algorithms.Report) bool { return f(id, scale.renumber(reports)) })
 		})
 	}
 }

@@ -1,6 +1,9 @@
 package table
 
-import "github.com/caddy-tide/ratelimit/internal/keys"
+import (
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
 
 // A Spend is what one key has spent.
 type Spend struct {
@@ -18,7 +21,8 @@ type Spend struct {
 }
 
 // EachSpend calls f with what each key has spent that counted something lately, under the lock of
-// its stripe, a few at a time. f must be quick. Nothing changes.
+// its stripe, a few at a time. f must be quick. Nothing changes. A key of an earlier process that
+// has not come back has no Key.
 func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	b := t.config.Load()
 	if b == nil {
@@ -42,5 +46,17 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 		if s.Used > 0 || s.Asked > 0 {
 			f(s)
 		}
+	})
+	t.saved.Drop(b.Limit, o.In(now), func(id [16]byte, reports []algorithms.Report) bool {
+		s := Spend{ID: id}
+		for _, r := range reports {
+			if age := epoch - r.Epoch; age == 0 || age == 1 {
+				s.Used += r.Remote
+			}
+		}
+		if s.Used > 0 {
+			f(s)
+		}
+		return false
 	})
 }
