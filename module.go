@@ -155,11 +155,11 @@ type Zone struct {
 	// a number of seconds. Default: the handler's, else that of distributed, else the global one.
 	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
-	// IPv4Prefix is how many bits of IPv4 addresses in the key count; 0 is all. Range: 0 to 32.
+	// IPv4Prefix is how many bits of IPv4 addresses in the key count; 0 is 32. Range: 0 to 32.
 	// Default: 32.
 	IPv4Prefix *int `json:"ipv4_prefix,omitempty"`
 
-	// IPv6Prefix is how many bits of IPv6 addresses in the key count; 0 is all. Range: 0 to 128.
+	// IPv6Prefix is how many bits of IPv6 addresses in the key count; 0 is 128. Range: 0 to 128.
 	// Default: 64.
 	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
 
