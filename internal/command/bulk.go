@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
@@ -48,6 +49,9 @@ func (p printer) overrideAll(client client, path string, req operate.BulkRequest
 	}
 	err = changed(p, client, method, operate.BulkPath, req, func(done operate.BulkDone) (control.Outcome, bool, []string) {
 		line := fmt.Sprintf("%s: %d overrides set %s", done.Zone, done.Set, on(done.Outcome))
+		if noLength := func(o operate.ChangeRequest) bool { return o.For == "" }; req.For == "" && slices.ContainsFunc(req.Overrides, noLength) {
+			line += fmt.Sprintf("; without --for they end in %s", config.WindowText(control.OverrideFor))
+		}
 		if remove {
 			line = fmt.Sprintf("%s: %d overrides removed %s", done.Zone, done.Removed, on(done.Outcome))
 		}

@@ -139,7 +139,7 @@ func (p printer) change(client client, path string, c change) error {
 	}
 	return changed(p, client, method, path, c, func(done operate.Changed) (control.Outcome, bool, []string) {
 		lines := []string{fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done))}
-		if _, err := keys.ParsePrefix(c.name); err == nil && c.Key != nil && len(c.name) == keys.ShortDigits && !c.remove {
+		if c.Key != nil && looksLikeID(c.name) && !c.remove {
 			lines = append(lines, fmt.Sprintf("%s was taken for the key itself; if it is the id of one, repeat this with --id, and remove this override", c.name))
 		}
 		if done.BannedUntil != nil {
@@ -178,6 +178,12 @@ func changed[T any](p printer, client client, method, path string, c any, descri
 		return err
 	}
 	return fmt.Errorf("%w: %s", errInPart, p.missing(o, pending))
+}
+
+// looksLikeID reports whether a key reads as the log and lists show the id of one.
+func looksLikeID(key string) bool {
+	_, err := keys.ParsePrefix(key)
+	return err == nil && len(key) == keys.ShortDigits
 }
 
 // what says what was changed.

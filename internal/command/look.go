@@ -95,6 +95,9 @@ func (p printer) explain(c client, q operate.Question) error {
 	if q.Zone != "" {
 		return show(p, c, http.MethodPost, operate.ExplainPath, q, func(h operate.Explained) error {
 			b.handler(h)
+			if q.Key != nil && looksLikeID(*q.Key) {
+				b.line("%s was taken for the key itself; with --id it is the id of one.", *q.Key)
+			}
 			return p.print(&b)
 		})
 	}

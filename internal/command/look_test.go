@@ -27,6 +27,8 @@ func TestExplanationsArePrinted(t *testing.T) {
 		"site_none": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[]}`},
 		"key": {operate.Question{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","limit_default":true,"id":"000102030405060708090a0b0c0d0e0f","limits":[
 			{"limit":1,"window":"1s","used":2,"remote":0,"remaining":3,"after":2,"decision":"admitted"}]}]}`},
+		"id": {operate.Question{Zone: "queue", Key: new("2ca8bc42")}, `{"decision":"admitted","zones":[{"zone":"queue","decision":"admitted","key":"2ca8bc42","limits":[
+			{"limit":5,"window":"1m","used":0,"remote":0,"remaining":5,"after":4,"decision":"admitted"}]}]}`},
 		"address": {operate.Question{IP: "203.0.113.9"}, `{"handlers":[{"decision":"admitted","zones":[
 			{"zone":"api","decision":"admitted","key":"203.0.113.9","limits":[{"limit":8,"window":"1m","used":6,"remote":0,"remaining":2,"after":1,"decision":"admitted"}]}]},
 			{"decision":"banned","zone":"login","wait":900,"zones":[{"zone":"login","decision":"banned","key":"203.0.113.9"}]}]}`},

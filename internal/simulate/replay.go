@@ -339,6 +339,7 @@ func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Reques
 		o, ok := e.Of(z)
 		if len(s.windows) > 0 && z.Settles() {
 			o.N = z.Settled(o.N, r.response(rec))
+			s.counted += o.N
 		}
 		if ok {
 			s.count(z, &o, rec)

@@ -308,6 +308,8 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 	caution(read.Early > 0, "too many requests began within --reorder to hold all of them back: lines may be out of order by less than that")
 	for _, name := range slices.Sorted(maps.Keys(r.zones)) {
 		s := r.zones[name]
+		caution(len(s.windows) > 0 && s.of.CountResponses != nil && s.report.Requests > 0 && s.counted == 0,
+			"zone %q: no response in the log counts by count_responses, so the zone limits nothing here; look how those are answered that should count", name)
 		for _, w := range s.windows {
 			decisions, _ := w.limit.Overflow()
 			caution(decisions > 0, "zone %q: %d decisions were made for keys beyond max_keys, which share a sketch", name, decisions)

@@ -19,6 +19,8 @@ type zoneStats struct {
 	times                  timeline
 	// trials are zones with other limits, those of all windows.
 	trials []*limits.Zone
+	// counted is what has counted by its response.
+	counted int64
 }
 
 // windowStats is what happened in the window of one of a zone's limits.

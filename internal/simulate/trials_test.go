@@ -87,6 +87,14 @@ func TestTablesCountWhatCounts(t *testing.T) {
 	config := []byte(strings.Replace(string(oneZone(t, 5, `,"count_responses":{"status_code":[401,403]}`)), `"10s"`, `"1m"`, 1))
 	z := mustRun(t, config, simulate.Options{}, log).Zones[0]
 	w := z.Windows[0]
+	const nothing = "no response in the log counts by count_responses"
+	redirected := strings.NewReplacer(`"status":401`, `"status":302`).Replace(log)
+	if text := fmt.Sprint(mustRun(t, config, simulate.Options{}, redirected).Warnings); !strings.Contains(text, nothing) {
+		t.Errorf("where wrong passwords are redirected it warns of %s", text)
+	}
+	if text := fmt.Sprint(mustRun(t, config, simulate.Options{}, log).Warnings); strings.Contains(text, nothing) {
+		t.Errorf("where they get 401 it warns of %s", text)
+	}
 	if z.Denied != 0 || w.Most != (simulate.Quantiles{P50: 0, P90: 3, P99: 3, P999: 3, Max: 3}) || w.Suggested != 5 {
 		t.Errorf("%d are denied; %+v", z.Denied, w)
 	}
