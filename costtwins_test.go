@@ -119,6 +119,9 @@ func twinOfRedis(server *redistest.Server) string {
 			var fields []string
 			for f, v := range all {
 				field, value := f.(string), v.(string)
+				if field == "at" { // when a log has grown, which Redis did not have then
+					continue
+				}
 				if field != "sum" && twinNode.MatchString(field) {
 					field = "node"
 					_, rest, _ := strings.Cut(value, " ")

@@ -64,7 +64,7 @@ func (m *onceRun) strictCounts() map[string]strictCount {
 			for name, value := range fields {
 				if name == "sum" {
 					count.sum += fieldTotal(m.t, "0 "+value)
-				} else {
+				} else if name != "at" {
 					count.alone += fieldTotal(m.t, value)
 				}
 			}

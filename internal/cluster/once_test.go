@@ -518,6 +518,9 @@ func (m *onceRun) counts() (fields map[string]int, off int) {
 				off += n
 				continue
 			}
+			if name == "at" { // when a log has grown
+				continue
+			}
 			n := fieldTotal(m.t, value)
 			fields[name] += n
 			off -= n

@@ -419,7 +419,7 @@ func pushes(t *testing.T, s *redistest.Server, zone string) int {
 	for hash := range sums(t, s, zone) {
 		fields := s.Do("HGETALL", hash)
 		for name, value := range fields.(map[any]any) {
-			if name != "sum" {
+			if name != "sum" && name != "at" {
 				n, _ := strconv.Atoi(strings.Fields(value.(string))[0])
 				return n
 			}

@@ -95,6 +95,7 @@ var replies = []struct{ prefix, text string }{
 	{"OOM", "OOM: redis has no memory left; raise maxmemory, and leave maxmemory-policy at noeviction"},
 	{"BUSY", "BUSY: another script holds redis up; find it, SCRIPT KILL ends it"},
 	{"NOAUTH", "NOAUTH: redis wants a password; set username and password"},
+	{"ERR Protocol error: unauthenticated", "NOAUTH: redis wants a password; set username and password"},
 	{"WRONGPASS", "WRONGPASS: redis rejects the user name or password; correct them"},
 	{"NOPERM", "NOPERM: the redis user may not do this; give it the commands and the key pattern that the documentation lists"},
 	{"CLUSTERDOWN", "CLUSTERDOWN: slots of the cluster have no master; bring its nodes up"},

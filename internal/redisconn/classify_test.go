@@ -56,6 +56,11 @@ func TestClassifyRealErrors(t *testing.T) {
 			}
 		})
 	}
+	// A server that wants a password reads no more than ten arguments before it has one.
+	many := client(t, "redis://"+server.Addr).MGet(context.Background(), strings.Fields("a b c d e f g h i j k l")...).Err()
+	if got := Classify(many); !strings.HasPrefix(got, "NOAUTH") {
+		t.Errorf("Classify(%v) = %q, want NOAUTH", many, got)
+	}
 }
 
 type reply string
