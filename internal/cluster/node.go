@@ -134,20 +134,25 @@ func (n *Node) Reload(ctx context.Context, caddyfile string) error {
 		return err
 	}
 	header := http.Header{"Content-Type": {"text/caddyfile"}, "Cache-Control": {"must-revalidate"}}
-	_, err = n.admin(ctx, http.MethodPost, "/load", header, config)
+	_, err = n.adminAgain(ctx, http.MethodPost, "/load", header, config)
 	return err
 }
 
-// Status returns what GET /rate_limit/ of the admin API answers. Caddy replaces the endpoint with
-// each reload, and a connection that has reached the old one by then is reset: that is asked again.
-func (n *Node) Status(ctx context.Context) (s Status, err error) {
-	body, err := n.admin(ctx, http.MethodGet, "/rate_limit/", nil, nil)
-	for range 3 {
+// adminAgain is admin for what may be asked twice. Caddy replaces the endpoint with each reload,
+// and a connection that has reached the old one by then is reset: that is asked again.
+func (n *Node) adminAgain(ctx context.Context, method, path string, header http.Header, body []byte) (answer []byte, err error) {
+	for range 4 {
+		answer, err = n.admin(ctx, method, path, header, body)
 		if !errors.Is(err, syscall.ECONNRESET) {
 			break
 		}
-		body, err = n.admin(ctx, http.MethodGet, "/rate_limit/", nil, nil)
 	}
+	return answer, err
+}
+
+// Status returns what GET /rate_limit/ of the admin API answers.
+func (n *Node) Status(ctx context.Context) (s Status, err error) {
+	body, err := n.adminAgain(ctx, http.MethodGet, "/rate_limit/", nil, nil)
 	if err == nil {
 		err = json.Unmarshal(body, &s)
 	}
