@@ -138,7 +138,8 @@ func (*log) Merge(s *LogState, l Limit, now int64, reports []Report) {
 		if !ok {
 			continue
 		}
-		remote, ago := max(0, r.Remote), max(0, r.Ago)
+		// Nothing was spent before its epoch, whatever a store's clock says that has stepped.
+		remote, ago := max(0, r.Remote), min(max(0, r.Ago), into+(led.Epoch-r.Epoch)*l.Window)
 		if r.Epoch < led.Epoch {
 			ago = max(ago, into+1)
 		}

@@ -106,3 +106,21 @@ func TestALogThatHearsLateAdmitsNoMoreThanItsLimit(t *testing.T) {
 		})
 	}
 }
+
+// After a step of the store's clock nothing is older than its epoch in a log: of the window that
+// goes on, all counts.
+func TestAStepOfTheStoresClockForgetsNothingOfThisWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newLogs(t, 1)
+		defer x.close()
+		time.Sleep(time.Second) // a window begins with the hour
+		x.ask(0, 10)
+		time.Sleep(3 * time.Second)
+		x.store.step(30 * time.Second)
+		x.ask(1, 0)
+		time.Sleep(3 * time.Second)
+		if x.ask(1, 1) {
+			t.Error("a node that hears of ten after a step of the store's clock admits one more")
+		}
+	})
+}
