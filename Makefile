@@ -13,8 +13,13 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 
 .PHONY: test check lint redis fail2ban chaos demo fuzz fuzz-briefly bench release
 
+# What tells of a test that failed, among all that the tests print.
+FAILED := '^ *--- FAIL|^FAIL|^panic:|DATA RACE|^ +[a-z0-9_]+_test\.go:'
+
 test: redis fail2ban browser promtool
-	TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 30m ./...
+	@echo "go test -race, with a real Redis"; log=$$(mktemp) && trap 'rm -f '$$log EXIT && \
+		{ TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 30m ./... 2>&1 || printf '\ngo test failed\n'; } | tee $$log; \
+		! grep -qx 'go test failed' $$log || { echo "What failed, once more:"; grep -aE $(FAILED) $$log | cut -c1-500; exit 1; }
 	go test -tags $(TAGS) -run '^TestScenarios$$' .
 
 check: format static lint test comparisons containers fuzz-briefly
