@@ -148,13 +148,32 @@ type Bucket struct {
 	Synced, Now int64
 }
 
-// seenOfOthers is the fill of the bucket without what the store has of this node that was not
-// confirmed yet: that counts here as unsent.
-func (a *Answer) seenOfOthers(acked int64) float64 {
-	if a.Push {
-		return a.Seen
+// unheard is what the store had of this node before the message that counts here as unsent: what
+// an answer was lost of, or is still to come. Of what stands in the bucket, the newest is what the
+// message itself brings. Where unsent is not what came since the last answer, it is not known.
+func (a *Answer) unheard(acked int64) int64 {
+	switch more := max(0, a.Held-acked); {
+	case !a.Push && a.Bucket:
+		return more
+	case !a.Push || a.Reasons&(algorithms.Returned|algorithms.Moved|algorithms.Unconfirmed) != 0:
+		return 0
+	default:
+		return max(0, min(more, a.Unsent-(a.Total-a.Held)))
 	}
-	return max(0, a.Seen-float64(max(0, a.Held-acked)))
+}
+
+// seenOfOthers is the fill of the bucket without what is unheard of this node, 0 where there is no
+// fill.
+func seenOfOthers(l *algorithms.Ledger, answers []Answer) float64 {
+	if !answers[0].Known {
+		return 0
+	}
+	var mine int64
+	for i := range answers {
+		c, _ := l.At(answers[i].Epoch)
+		mine += answers[i].unheard(c.Acked)
+	}
+	return max(0, answers[0].Seen-float64(mine))
 }
 
 // fillMessages adds what the messages of a key say of its bucket. No more counts as unsent than can

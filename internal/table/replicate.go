@@ -203,7 +203,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	e.hear(answers)
 	var sent int64
 	known := l.Resend&algorithms.Forgotten != 0 && !rejected
-	epoch, news, less := l.Epoch, false, false
+	epoch, level, news, less := l.Epoch, seenOfOthers(l, answers), false, false
 	for i := range answers {
 		a := &answers[i]
 		mine := a.Held
@@ -222,7 +222,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		less, news = less || lost, news || remote > c.Remote || sent > 0
 		r := algorithms.Report{Epoch: a.Epoch, Remote: remote, Ago: a.Ago}
 		if a.Known {
-			r.Level, r.LevelAt = a.seenOfOthers(c.Acked), now
+			r.Level, r.LevelAt = level, now
 		}
 		if a.Epoch == epoch {
 			e.learn(a, remote-c.Remote, l.Synced && e.At != 0)
