@@ -105,7 +105,7 @@ func (l *link) Lost() uint64 {
 // Status returns how far the sync has come, nil where the client is not attached.
 func (l *link) Status() *TableStatus {
 	if at := l.at.Load(); at != nil {
-		return at.progress.Status()
+		return at.progress.Status(at.to.r.metAt.Load())
 	}
 	return nil
 }

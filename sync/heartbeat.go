@@ -147,6 +147,9 @@ func (r *Replicator) findLost(ctx context.Context, err error) {
 	default:
 		r.lost.Store(allShards)
 	}
+	if err == nil && r.lost.Load() == 0 {
+		r.metAt.CompareAndSwap(0, r.now())
+	}
 }
 
 // heartbeat is one of them. It returns how long the next one may wait.

@@ -67,7 +67,7 @@ func (at *attachment) cycle(ctx context.Context, l *link, early bool, flush *flu
 		at.lost.Store(lost)
 		l.of.note(at, early, err)
 		if err == nil && !early {
-			at.progress.Complete(at.to.r.now())
+			at.progress.Complete(at.knowsAt())
 		}
 	}
 	event := cycle.Event{Kind: cycle.Reply, Lost: at.lost.Load(), Urgent: l.of.urgent()}
@@ -75,6 +75,15 @@ func (at *attachment) cycle(ctx context.Context, l *link, early bool, flush *flu
 		event.Kind = cycle.Failed
 	}
 	return event
+}
+
+// knowsAt returns the time after a cycle without an error, and 0 where the store has not answered:
+// nothing was sent, and heartbeats fail or have not begun.
+func (at *attachment) knowsAt() int64 {
+	if r := at.to.r; at.answered != 0 || r.metAt.Load() != 0 && r.lost.Load() == 0 {
+		return r.now()
+	}
+	return 0
 }
 
 func pauseFor(ctx context.Context, d time.Duration) {

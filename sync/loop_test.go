@@ -309,3 +309,53 @@ func TestASlowCallHoldsUpNoOther(t *testing.T) {
 		})
 	}
 }
+
+// A table that has nothing to send is synced as long as Redis answers heartbeats: in an outage it
+// ages as one with requests does. Before Redis' first answer it was never synced.
+func TestAnIdleTableIsAsOldAsTheLastAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newVnode(t)
+		n.setFails(true)
+		touch, busy := n.zone("busy", time.Second)
+		_, idle := n.zone("idle", time.Second)
+		_, slow := n.zone("slow", time.Hour)
+		wait := func(d time.Duration) {
+			for range d / (100 * time.Millisecond) {
+				touch("k")
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		ages := func(when string, low, high time.Duration, of ...*Source) {
+			t.Helper()
+			for _, s := range of {
+				if age := time.Since(s.Status().Synced); age < low || age > high {
+					t.Errorf("%s %s was synced %s ago, want %s to %s", when, s.name, age, low, high)
+				}
+			}
+		}
+		wait(5 * time.Second)
+		for _, s := range []*Source{busy, idle, slow} {
+			if got := s.Status().Synced; !got.IsZero() {
+				t.Errorf("before Redis has answered %s was synced at %s", s.name, got)
+			}
+		}
+		n.setFails(false)
+		wait(10 * time.Second)
+		ages("with Redis", 0, 2500*time.Millisecond, busy, idle)
+		ages("with Redis", 9*time.Second, 10*time.Second, slow) // its next cycle is far away
+		cycles := idle.Status().Cycles
+		n.setFails(true)
+		wait(12 * time.Second)
+		ages("in an outage", 10500*time.Millisecond, 14500*time.Millisecond, busy, idle)
+		if got := idle.Status().Cycles; got < cycles+10 {
+			t.Errorf("%d cycles in an outage of 12 s, want one a second", got-cycles)
+		}
+		n.setFails(false)
+		wait(3 * time.Second)
+		ages("after it", 0, 2500*time.Millisecond, busy, idle)
+		for _, s := range []*Source{busy, idle, slow} {
+			s.Detach()
+		}
+		n.rep.Close()
+	})
+}

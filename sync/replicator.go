@@ -56,6 +56,7 @@ type Replicator struct {
 	lost  atomic.Uint64
 	nodes atomic.Int64
 	trip  atomic.Int64 // nanoseconds, see RoundTrip
+	metAt atomic.Int64 // when no shard was lost for the first time, by the node's clock; 0 never
 	stats callStats
 
 	// seq and answered number the heartbeats, the last one sent and the last one answered, and mark
