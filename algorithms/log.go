@@ -140,6 +140,9 @@ func (*log) Merge(s *LogState, l Limit, now int64, reports []Report) {
 		}
 		// Nothing was spent before its epoch, whatever a store's clock says that has stepped.
 		remote, ago := max(0, r.Remote), min(max(0, r.Ago), into+(led.Epoch-r.Epoch)*l.Window)
+		if remote < count.Remote {
+			ago = 0 // of a refund the instant is not known, and it lowers only what was before it
+		}
 		if r.Epoch < led.Epoch {
 			ago = max(ago, into+1)
 		}

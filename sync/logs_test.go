@@ -18,6 +18,7 @@ type logs struct {
 	t     *testing.T
 	alg   algorithms.Params
 	store *luaStore
+	net   *network
 	nodes []logNode
 }
 
@@ -29,9 +30,9 @@ type logNode struct {
 
 func newLogs(t *testing.T, seed uint64) *logs {
 	x := &logs{t: t, alg: algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: 20 * time.Second}, store: newLuaStore(t)}
-	net := &network{random: rand.New(rand.NewPCG(seed, 4))}
+	x.net = &network{random: rand.New(rand.NewPCG(seed, 4))}
 	for range 3 {
-		n := logNode{Table: tableOf[algorithms.LogState](x.alg, 1000), Replicator: NewReplicator(&wire{net: net, store: x.store}, "test", time.Second, wallClock, zap.NewNop())}
+		n := logNode{Table: tableOf[algorithms.LogState](x.alg, 1000), Replicator: NewReplicator(&wire{net: x.net, store: x.store}, "test", time.Second, wallClock, zap.NewNop())}
 		n.Source = NewSource(n.Table, SpecOf("z", x.alg))
 		n.Configure(table.SyncConfig{Params: x.alg, Rate: time.Second, Early: true, Wake: n.Wake}, 1000)
 		n.Attach(n.Source, time.Second)
@@ -43,6 +44,13 @@ func newLogs(t *testing.T, seed uint64) *logs {
 // ask asks a node for n, and reports whether they are admitted.
 func (x *logs) ask(node int, n int64) bool {
 	return x.nodes[node].Take(x.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), n, 0).Allowed
+}
+
+// slow has a message take so long from now on.
+func (x *logs) slow(way time.Duration) {
+	x.net.mu.Lock()
+	defer x.net.mu.Unlock()
+	x.net.way = way
 }
 
 func (x *logs) close() {
@@ -123,4 +131,30 @@ func TestAStepOfTheStoresClockForgetsNothingOfThisWindow(t *testing.T) {
 			t.Error("a node that hears of ten after a step of the store's clock admits one more")
 		}
 	})
+}
+
+// What others refund counts no more on a node that has heard of it late: however long its messages
+// took, a refund is not older than what it refunds.
+func TestALogForgetsWhatOthersRefund(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			x := newLogs(t, seed)
+			defer x.close()
+			// A sixteenth of the window is 1.25 s.
+			time.Sleep(time.Duration(seed) * 100 * time.Millisecond)
+			x.slow(200 * time.Millisecond)
+			d := x.nodes[0].Take(x.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 9, 0)
+			time.Sleep(2 * time.Second)
+			x.ask(1, 0)
+			time.Sleep(4 * time.Second)
+			x.slow(0)
+			x.nodes[0].Refund(x.alg.Compile(), keys.KeyOf([]byte("k")), d, 9)
+			time.Sleep(3 * time.Second)
+			x.ask(1, 0)
+			time.Sleep(3 * time.Second)
+			if !x.ask(1, 10) {
+				t.Errorf("seed %d: nine of ten were refunded elsewhere, and ten are denied", seed)
+			}
+		})
+	}
 }
