@@ -77,10 +77,10 @@ func (at *attachment) cycle(ctx context.Context, l *link, early bool, flush *flu
 	return event
 }
 
-// knowsAt returns the time after a cycle without an error, and 0 where the store has not answered:
-// nothing was sent, and heartbeats fail or have not begun.
+// knowsAt returns the time after a cycle without an error, and 0 while heartbeats fail or have not
+// begun: nothing was sent then, or it was answered just before or after that.
 func (at *attachment) knowsAt() int64 {
-	if r := at.to.r; at.answered != 0 || r.metAt.Load() != 0 && r.lost.Load() == 0 {
+	if r := at.to.r; r.metAt.Load() != 0 && r.lost.Load() == 0 {
 		return r.now()
 	}
 	return 0

@@ -89,7 +89,6 @@ var slotBuffers sync.Pool
 // due again with the next cycle.
 func (src *SlotSource) sync(ctx context.Context, at *attachment, early bool) (lost uint64, err error) {
 	r := at.to.r
-	at.answered = 0
 	if !early && !src.table.Tick(r.now()) {
 		return 0, nil
 	}
@@ -102,7 +101,6 @@ func (src *SlotSource) sync(ctx context.Context, at *attachment, early bool) (lo
 		x.calls.Wait()
 	}
 	x.calls.Wait()
-	at.answered = x.answered
 	return x.failed, cmp.Or(x.err, x.rejected)
 }
 
