@@ -97,7 +97,7 @@ var attacks = map[string][]attack{
 	"docs/cost.md uploads":          holdsNobody("it counts bytes, and these requests have none: TestTermsOfACostAddUp"),
 	"docs/login.md login":           passwords(5),
 	"docs/login.md login (3)":       passwords(5),
-	"docs/login.md login (2)":       {{send: "POST /login", most: 5, fails: func(h http.Header) { h.Set("X-Login", "failed") }}},
+	"docs/login.md login (2)":       {{send: "POST /login", most: 5, status: http.StatusFound, fails: func(h http.Header) { h.Set("Location", "/login?error") }}},
 	"docs/reserve.md backend":       {{send: "GET /", most: 80, each: many, vary: unpaid}},
 	"docs/shadow.md api":            anything(600),
 	"docs/shadow.md api_lower":      holdsNobody("it is not enforced"),

@@ -42,7 +42,7 @@ func (c *Config) checkSmallLimits(nodes int64) {
 		if n, ok := smallestOf(z); ok && n < smallPerNode*nodes {
 			c.small.told = append(c.small.told, z.Name)
 			pass := n + nodes - 1
-			c.Logger.Warn(fmt.Sprintf("zone %q: with %d nodes, a limit of %d may let %d requests of a client through, as each further node may admit one before it hears of the others; write sync_rate strict, which is exact", z.Name, nodes, n, pass),
+			c.Logger.Warn(fmt.Sprintf("zone %q: with %d nodes, a limit of %d may let %d requests of a client through, and more of a burst, as each further node may admit one before it hears of the others; write sync_rate strict, which is exact", z.Name, nodes, n, pass),
 				warning.Field(warning.SmallLimit), zap.String("zone", z.Name), zap.Int64("limit", n), zap.Int64("nodes", nodes), zap.Int64("may_admit", pass))
 		}
 	}

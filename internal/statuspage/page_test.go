@@ -355,6 +355,25 @@ func TestZonesOfAllKinds(t *testing.T) {
 	}
 }
 
+// While Redis is away the page says so once, however much fails, and not that counts are shared.
+func TestThePageWithoutRedis(t *testing.T) {
+	r := redistest.Start(t)
+	s := serve(t, "}\nrate_limit {\nredis "+r.URL, "", "zone a {\nlimit 5/1h\n}\nzone b {\nlimit 5/1h\n}")
+	const shared, lost = "Nodes share counts through Redis.", "Nodes share no counts now, as Redis fails."
+	says := func(text string) bool {
+		s.get("GET", "/")
+		_, page := s.get("GET", "/limits")
+		return strings.Contains(page, text)
+	}
+	redistest.Eventually(t, "the page says that counts are shared", func() bool { return says(shared) })
+	r.Kill()
+	redistest.Eventually(t, "the page says that none are", func() bool { return says(lost) && !says(shared) })
+	redistest.Eventually(t, "both zones and the heartbeat fail by one reason", func() bool {
+		problems := s.view().Problems
+		return len(problems) == 1 && strings.HasPrefix(problems[0], "Redis fails: ")
+	})
+}
+
 // The first request paints the whole page, with a thousand hostile zones and without a script.
 func TestOneRequestPaintsThePage(t *testing.T) {
 	var zones strings.Builder

@@ -19,8 +19,9 @@ type View struct {
 	At time.Time `json:"at"`
 	// Problems are what is wrong, in whole sentences.
 	Problems []string `json:"problems"`
-	// Shared is set where nodes share counts through Redis.
+	// Shared is set where nodes share counts through Redis, and Lost while that fails.
 	Shared bool   `json:"shared"`
+	Lost   bool   `json:"-"`
 	Nodes  []Node `json:"nodes"`
 	// Regions are the other regions, and Here is this one, where limits go over several.
 	Here    string                  `json:"here,omitempty"`
@@ -154,8 +155,11 @@ const late = 30.0
 func (v *View) findProblems(s operate.State) {
 	problem := func(format string, args ...any) { v.Problems = append(v.Problems, fmt.Sprintf(format, args...)) }
 	if s.Redis != nil && !s.Redis.Up {
-		for _, of := range slices.Sorted(maps.Keys(s.Redis.Failing)) {
-			problem("Redis fails (%s): %s.", of, strings.TrimSuffix(s.Redis.Failing[of], "."))
+		v.Lost = true
+		reasons := slices.Collect(maps.Values(s.Redis.Failing))
+		slices.Sort(reasons)
+		for _, reason := range slices.Compact(reasons) {
+			problem("Redis fails: %s. Until it answers, each zone goes by its on_redis_loss.", strings.TrimSuffix(reason, "."))
 		}
 	}
 	if s.Strict != nil && s.Strict.Open > 0 {

@@ -135,8 +135,8 @@ const (
 	// interval. See docs/sync-rate.md.
 	Backlog = "TIDE035"
 	// SmallLimit is a limit that is small for its number of nodes, which sync at an interval. Each
-	// further node may admit one request more, up to `may_admit`. Write `sync_rate strict`. See
-	// docs/accuracy.md#small-limits.
+	// further node may admit one request more, up to `may_admit`, and more of a burst. Write
+	// `sync_rate strict`. See docs/accuracy.md#small-limits.
 	SmallLimit = "TIDE036"
 	// ClientsCost is a cost that clients choose. It comes from a header, a cookie, the URL or the
 	// body; such a request costs at least 1. Derive it from what is asked for. See docs/cost.md.
