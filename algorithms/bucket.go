@@ -145,6 +145,9 @@ func (*bucket) Refund(s *BucketState, l Limit, taken, n int64) {
 	case s.deficit.whole >= 0:
 		s.deficit = amount{}
 	}
+	if s.merged != nil && s.deficit.less(s.merged.base) {
+		s.merged.base = s.deficit.floor() // once it is sent, the store's fill lacks it as well
+	}
 }
 
 // Penalize fills at most until it is full. That may be a part of a request. Think of requests that

@@ -155,7 +155,7 @@ func (a *Answer) unheard(acked int64) int64 {
 	switch more := max(0, a.Held-acked); {
 	case !a.Push && a.Bucket:
 		return more
-	case !a.Push || a.Reasons&(algorithms.Returned|algorithms.Moved|algorithms.Unconfirmed) != 0:
+	case !a.Push || a.Reasons&(algorithms.Moved|algorithms.Unconfirmed) != 0:
 		return 0
 	default:
 		return max(0, min(more, a.Unsent-(a.Total-a.Held)))
@@ -174,6 +174,19 @@ func seenOfOthers(l *algorithms.Ledger, answers []Answer) float64 {
 		mine += answers[i].unheard(c.Acked)
 	}
 	return max(0, answers[0].Seen-float64(mine))
+}
+
+// newlySent is how much the store has now of a count that it had not confirmed before. Where it has
+// lost what it had confirmed of a bucket, and was only asked, that stays confirmed in the ledger.
+// It is sent again, but is nothing new to a fill, which has it or is told it as a level.
+func (a *Answer) newlySent(b *SyncConfig, l *algorithms.Ledger, had algorithms.EpochCount, lost bool) int64 {
+	if a.Push {
+		return max(0, a.Total-had.Acked)
+	}
+	if lost && b.Params.Kind.Draining() {
+		l.Put(a.Epoch, had)
+	}
+	return 0
 }
 
 // fillMessages adds what the messages of a key say of its bucket. No more counts as unsent than can

@@ -216,9 +216,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		if !ok {
 			continue
 		}
-		if a.Push {
-			sent += max(0, a.Total-c.Acked)
-		}
+		sent += a.newlySent(b, l, c, lost)
 		less, news = less || lost, news || remote > c.Remote || sent > 0
 		r := algorithms.Report{Epoch: a.Epoch, Remote: remote, Ago: a.Ago}
 		if a.Known {
