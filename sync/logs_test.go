@@ -158,3 +158,39 @@ func TestALogForgetsWhatOthersRefund(t *testing.T) {
 		})
 	}
 }
+
+// What others spent while they refunded as much is not older than it is, on a node that hears of it
+// late: their total has not grown.
+func TestALogIsRenewedByWhatIsSpentBesideARefund(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		reserves bool
+		again    int64
+	}{{"less", false, 4}, {"as much, reserved", true, 5}} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { renewedBesideARefund(t, tt.reserves, tt.again) })
+		})
+	}
+}
+
+func renewedBesideARefund(t *testing.T, reserves bool, again int64) {
+	x := newLogs(t, 1)
+	defer x.close()
+	x.alg.Reserves = reserves
+	for _, n := range x.nodes {
+		n.Configure(table.SyncConfig{Params: x.alg, Rate: time.Second, Early: true, Wake: n.Wake}, 1000)
+	}
+	time.Sleep(time.Second) // a window begins with the hour
+	d := x.nodes[0].Take(x.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 9, 0)
+	time.Sleep(12 * time.Second)
+	x.nodes[0].Refund(x.alg.Compile(), keys.KeyOf([]byte("k")), d, 9)
+	if !x.ask(0, 4) || !x.ask(0, again) {
+		t.Fatal("what was refunded is denied where it was")
+	}
+	time.Sleep(2 * time.Second)
+	x.ask(1, 0)
+	time.Sleep(9 * time.Second)
+	if x.ask(1, 7-again) {
+		t.Error("eleven are admitted within eleven seconds")
+	}
+}

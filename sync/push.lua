@@ -31,9 +31,9 @@
 -- region is answered with its field as it was, "seq total attempts[ settled]".
 --
 -- Of a log the ttl is followed by "@". Its hash has a field "at": when the total of a node grew
--- last, in milliseconds of this server's clock. The reply says how long ago that was before this
--- message: the sum ends in " @milliseconds", before the " ~". So a node that hears of a key late
--- knows that nothing was spent since.
+-- last, or may have beside a refund, in milliseconds of this server's clock. The reply says how
+-- long ago that was before this message: the sum ends in " @milliseconds", before the " ~". So a
+-- node that hears of a key late knows that nothing was spent since.
 --
 -- A message counts only if its seq is above the one that is there: a repeated or overtaken one
 -- changes nothing.
@@ -127,7 +127,7 @@ local function push(key, total, rest)
     set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new, '~', far)
     if mark == '' and spent > there then names[#names + 1] = key end
   else
-    if dated and more > 0 then
+    if dated and (more > 0 or (keeps or more < 0) and tries - (tried or 0) > 0) then
       set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new, 'at', ms)
     else
       set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new)

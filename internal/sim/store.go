@@ -148,7 +148,7 @@ func (s *Store) one(now int64, node string, seq int64, live int, rate time.Durat
 	}
 	if m.Push && (!had || seq > f.seq) {
 		s.hashes[key] = h
-		if more, pushed = m.Total-f.total, true; more > 0 {
+		if more, pushed = m.Total-f.total, true; more > 0 || (m.Settles || more < 0) && m.Attempts > f.attempts {
 			h.at = ms
 		}
 		h.sum += more
