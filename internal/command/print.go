@@ -129,17 +129,25 @@ func (b *page) table(rows [][]string) {
 	if len(rows) < 2 {
 		return
 	}
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	for i, row := range rows {
 		var cells []string
 		for i, cell := range row {
 			if slices.ContainsFunc(rows[1:], func(r []string) bool { return r[i] != "" }) {
 				cells = append(cells, printable(cell))
 			}
 		}
-		fmt.Fprintln(w, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+		line := strings.Join(cells, "\t")
+		if i == 0 { // notes without a head stand beside what they are of
+			line = strings.TrimRight(line, "\t")
+		}
+		fmt.Fprintln(w, line)
 	}
 	w.Flush()
+	for line := range strings.Lines(text.String()) {
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
 }
 
 // in says how far a time is ahead, rounded up: what has just been set for 5m ends in 5m. ago says
