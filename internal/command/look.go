@@ -109,26 +109,43 @@ func (p printer) explain(c client, q operate.Question) error {
 
 // site adds what would become of a request.
 func (b *page) site(site operate.ExplainedSite) {
-	switch {
-	case site.Server == "" && len(site.Handlers) == 0:
-		b.line("No zone counts by the client's address.")
-	case site.Server != "":
-		b.line("Server %s takes the client for %s.", site.Server, site.ClientIP)
-		if len(site.Handlers) == 0 {
-			b.line("The request comes to no rate_limit.")
-		}
+	if site.Server == "" {
+		b.address(site)
+		return
+	}
+	b.line("Server %s takes the client for %s.", site.Server, site.ClientIP)
+	if len(site.Handlers) == 0 {
+		b.line("The request comes to no rate_limit.")
 	}
 	for i, h := range site.Handlers {
-		if i > 0 || site.Server != "" && len(site.Handlers) > 1 {
+		if len(site.Handlers) > 1 {
 			b.line("")
-		}
-		if site.Server != "" && len(site.Handlers) > 1 {
 			b.line("Handler %d of %d:", i+1, len(site.Handlers))
 		}
 		if len(h.NotRun) > 0 {
 			b.line("Not run before rate_limit: %s.", strings.Join(h.NotRun, ", "))
 		}
 		b.handler(h.Explained)
+	}
+}
+
+// address adds what each zone that counts by addresses would do by itself with the next request of
+// one.
+func (b *page) address(site operate.ExplainedSite) {
+	if len(site.Handlers) == 0 {
+		b.line("No zone counts by the client's address.")
+		return
+	}
+	b.line("The next request of %s, as each zone that counts by addresses would decide:", site.ClientIP)
+	var zones []operate.ExplainedZone
+	for _, h := range site.Handlers {
+		zones = append(zones, h.Zones...)
+	}
+	b.explained(zones)
+	for _, h := range site.Handlers {
+		if h.Delay > 0 {
+			b.line("It waits %s in the queue of %s.", length(h.Delay), h.Zones[0].Zone)
+		}
 	}
 }
 
@@ -145,11 +162,19 @@ func (b *page) handler(h operate.Explained) {
 		text += ", after " + length(h.Delay) + " in a queue"
 	}
 	b.line("The request is %s.", text)
+	b.explained(h.Zones)
+}
+
+// explained adds what zones would do.
+func (b *page) explained(zones []operate.ExplainedZone) {
 	rows := [][]string{{"ZONE", "DECISION", "KEY", "LIMIT", "COST", "USED", "REMOTE", "LEFT", "WAIT", "REASON"}}
 	costs := false
-	for _, z := range h.Zones {
+	for _, z := range zones {
 		costs = costs || z.Cost != nil
-		key, notes := cmp.Or(z.Key, shortID(z.ID)), notesOf(z)
+		key, notes := shortID(z.ID), notesOf(z)
+		if z.Key != nil {
+			key = cmp.Or(*z.Key, `""`) // as a shell takes it
+		}
 		if len(z.Limits) == 0 {
 			rows = append(rows, []string{z.Zone, z.Decision.String(), key, "", "", "", "", "", "", notes})
 		}
@@ -204,7 +229,16 @@ func notesOf(z operate.ExplainedZone) string {
 	if z.Override != "" {
 		notes = append(notes, "override "+z.Override)
 	}
+	if z.Key != nil && *z.Key == "" {
+		notes = append(notes, "the key is empty, and all such requests share it")
+	}
 	switch {
+	case z.OnRedisLoss != "":
+		why := ""
+		if z.Unknown != "" {
+			why = " (" + z.Unknown + ")"
+		}
+		notes = append(notes, fmt.Sprintf("redis is unavailable%s, so on_redis_loss %s decides", why, z.OnRedisLoss))
 	case z.Unknown != "" && z.SyncedAgo != nil:
 		notes = append(notes, fmt.Sprintf("of other nodes what was known %s ago: %s", length(*z.SyncedAgo), z.Unknown))
 	case z.Unknown != "":

@@ -29,9 +29,16 @@ func TestExplanationsArePrinted(t *testing.T) {
 			{"limit":1,"window":"1s","used":2,"remote":0,"remaining":3,"after":2,"decision":"admitted"}]}]}`},
 		"id": {operate.Question{Zone: "queue", Key: new("2ca8bc42")}, `{"decision":"admitted","zones":[{"zone":"queue","decision":"admitted","key":"2ca8bc42","limits":[
 			{"limit":5,"window":"1m","used":0,"remote":0,"remaining":5,"after":4,"decision":"admitted"}]}]}`},
-		"address": {operate.Question{IP: "203.0.113.9"}, `{"handlers":[{"decision":"admitted","zones":[
+		"address": {operate.Question{IP: "203.0.113.9"}, `{"client_ip":"203.0.113.9","handlers":[{"decision":"admitted","delay":1.5,"zones":[
 			{"zone":"api","decision":"admitted","key":"203.0.113.9","limits":[{"limit":8,"window":"1m","used":6,"remote":0,"remaining":2,"after":1,"decision":"admitted"}]}]},
 			{"decision":"banned","zone":"login","wait":900,"zones":[{"zone":"login","decision":"banned","key":"203.0.113.9"}]}]}`},
+		"lost": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[{"decision":"unavailable","zone":"pay","zones":[
+			{"zone":"api","decision":"admitted","key":"203.0.113.9","redis_error":"connection refused; start redis, or correct the address","synced_ago":1.5,"limits":[{"limit":8,"window":"1m","used":6,"remote":0,"remaining":2,"after":1,"decision":"admitted"}]},
+			{"zone":"login","decision":"denied","key":"203.0.113.9","redis_error":"connection refused; start redis, or correct the address","on_redis_loss":"local","limits":[{"limit":5,"window":"1m","used":5,"remaining":0,"after":0,"decision":"denied","wait":12.5}]},
+			{"zone":"try","decision":"skipped","key":"203.0.113.9","redis_error":"connection refused; start redis, or correct the address","on_redis_loss":"allow"},
+			{"zone":"pay","decision":"unavailable","key":"203.0.113.9","on_redis_loss":"deny"}]}]}`},
+		"empty": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[{"decision":"admitted","zones":[
+			{"zone":"api","decision":"admitted","key":"","id":"47dc540c02030405060708090a0b0c0d","limits":[{"limit":8,"window":"1m","used":6,"remote":0,"remaining":2,"after":1,"decision":"admitted"}]}]}]}`},
 		"cost": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[{"decision":"too_large","zone":"tokens","zones":[
 			{"zone":"tokens","decision":"too_large","key":"alice","cost":12000,"limits":[{"limit":10000,"window":"1m","used":500,"remote":0,"remaining":9500,"after":9500,"decision":"too_large"}]},
 			{"zone":"usage","decision":"not_asked","key":"alice","cost":0,"limits":[{"limit":10,"window":"1m","used":1,"remote":0,"remaining":9,"after":9,"decision":"not_asked"}]},

@@ -23,6 +23,8 @@ func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Re
 		taken, err = slots.DecideBy(p.Redis, &a, p.Forked, r)
 		if e.Now, lost = clock.Now(), err != nil; p.Forked == nil { // the time: see askRedis
 			p.Notices.Strict(r, p.Name, p.Redis, err)
+		} else {
+			p.Lost = err
 		}
 	}
 	switch {

@@ -184,7 +184,9 @@ func (z *Zone) lookInRedis(ctx context.Context, limits []Limit, a *table.Ask) (a
 	g = z.Redis.Strict.Nothing(clock.Now())
 	all, _, err := z.Redis.Strict.Look(ctx, z.Name, z.rulesOf(limits), z.Forked.ID, a.N)
 	if err != nil {
-		z.mergeBan(err)
+		if !z.mergeBan(err) {
+			z.Lost = err
+		}
 		return nil, strict.Grant{}, true
 	}
 	for i := range all {

@@ -92,8 +92,10 @@ type Zone struct {
 	Rules  []strict.Rule
 	memory *strict.Memory
 
-	// Forked is the key of a Fork, nil of all other zones.
+	// Forked is the key of a Fork, nil of all other zones. Lost is why Redis, which it had to ask,
+	// has not answered it, nil where it has.
 	Forked *Key
+	Lost   error
 	// AtRuntime is what operators have set for the zone at run time; nil inside for nothing.
 	AtRuntime *control.Zone
 

@@ -46,9 +46,10 @@ type ExplainedZone struct {
 	Mismatch []string `json:"mismatch,omitempty"`
 	// Shadow is set where the zone is not enforced for the key.
 	Shadow bool `json:"shadow,omitempty"`
-	// Key is the key as text, and ID what names it to other nodes and in Redis.
-	Key string `json:"key,omitempty"`
-	ID  string `json:"id,omitempty"`
+	// Key is the key as text, nil where it is not known, and ID what names it to other nodes and in
+	// Redis.
+	Key *string `json:"key,omitempty"`
+	ID  string  `json:"id,omitempty"`
 	// Override is what an operator has set for the key at run time.
 	Override string `json:"override,omitempty"`
 	// BannedUntil is when the ban of the key ends, or would where Shadow is set; nil for none.
@@ -63,6 +64,8 @@ type ExplainedZone struct {
 	FromRedis bool     `json:"from_redis,omitempty"`
 	Unknown   string   `json:"redis_error,omitempty"`
 	SyncedAgo *float64 `json:"synced_ago,omitempty"`
+	// OnRedisLoss is what decides in Redis' place, where it had to decide and did not answer.
+	OnRedisLoss string `json:"on_redis_loss,omitempty"`
 	// LimitDefault is set where a limit comes with requests, and so is limit_default for a key.
 	LimitDefault bool             `json:"limit_default,omitempty"`
 	Limits       []ExplainedLimit `json:"limits,omitempty"`
@@ -185,7 +188,7 @@ func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
 	if len(k.Raw) > 0 {
 		report.ID = k.ID.String()
 		if !k.ByID {
-			report.Key = z.Template.Text(k.Raw)
+			report.Key = new(z.Template.Text(k.Raw))
 		}
 		if o := z.OverrideOf(k); o != nil {
 			report.Override = textOf(o)
@@ -236,6 +239,9 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 		} else if err := report.uncounted(f, o, x.copies[i], denial, r); err != nil {
 			return h, err
 		}
+		if f.Lost != nil {
+			report.OnRedisLoss, report.Unknown = f.OnRedisLoss.String(), redisconn.Classify(f.Lost)
+		}
 	}
 	if h.Delay = seconds(e.Delay); denial != nil {
 		h.deny(denial)
@@ -271,6 +277,10 @@ func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, d 
 		z.Decision, z.Mismatch = d, text
 		return nil
 	}
+	lost := func(d answer.Reason) error {
+		z.OnRedisLoss = f.OnRedisLoss.String()
+		return why(d)
+	}
 	switch {
 	case len(c.key.Raw) == 0:
 		return why(denied, "the key is empty, and empty_key is deny")
@@ -289,13 +299,13 @@ func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, d 
 	case z.Override == control.Unlimited:
 		return why(answer.Skipped)
 	case d == nil && f.OnRedisLoss == config.LossDeny && z.Shadow:
-		return why(answer.WouldDeny, "redis is unavailable")
+		return lost(answer.WouldDeny)
 	case d == nil && f.OnRedisLoss == config.LossAllow:
-		return why(answer.Skipped, "redis is unavailable, and on_redis_loss is allow")
+		return lost(answer.Skipped)
 	case d == nil:
 		return why(answer.Skipped, "every limit is unlimited for the request")
 	case d.Reason == answer.Unavailable && d.Zone == f.Name:
-		return why(answer.Unavailable)
+		return lost(answer.Unavailable)
 	}
 	return z.addAlone(f, c.stands, r)
 }
@@ -365,8 +375,11 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 		if o.Limits[i].IsDivided() {
 			l.Share = s.Size
 		}
+		if stands.IsStrict() {
+			l.Remote = nil // what Redis last told this node is the sum of all
+		}
 		if o.ByRedis {
-			if l.Remote, l.Remaining = nil, d.Remaining; !o.Denied {
+			if l.Remaining = d.Remaining; !o.Denied {
 				l.Remaining += o.N // it is spent where all limits admit
 			}
 			l.Used = max(0, s.Size-l.Remaining)

@@ -445,7 +445,7 @@ func TestExplainAKey(t *testing.T) {
 	}
 	for i, want := range []answer.Reason{answer.Admitted, answer.Admitted, answer.Admitted, answer.Denied, answer.Denied} {
 		byKey, ok, err := ExplainKey(zones[0], raw, nil)
-		if !ok || err != nil || byKey.Decision != want || byKey.Zones[0].Limits[0].Used != min(3, int64(i)) || byKey.Zones[0].Key != "a" {
+		if !ok || err != nil || byKey.Decision != want || byKey.Zones[0].Limits[0].Used != min(3, int64(i)) || *byKey.Zones[0].Key != "a" {
 			t.Errorf("%d used: %+v, %v", i, byKey, err)
 		}
 		if i > 0 {
@@ -459,6 +459,25 @@ func TestExplainAKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.Free()
+	}
+}
+
+// A key that is empty and shared is there, and empty; of one known by its ID nothing is said.
+func TestExplainAnEmptyKey(t *testing.T) {
+	zones := handler(t, nil, config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, EmptyKey: config.EmptyShare, Limits: []config.Rate{{Limit: 3, Window: time.Hour}}})
+	defer zones[0].Release()
+	e, err := limits.Evaluate(zones, request(""), clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Free()
+	said, err := ExplainZones(zones, request(""))
+	if z := said.Zones[0]; err != nil || z.Key == nil || *z.Key != "" || z.ID == "" {
+		t.Errorf("%+v, %v; want an empty key", z, err)
+	}
+	k, _ := zones[0].KeyOf(request(""))
+	if byID, ok, err := ExplainKey(zones[0], limits.KeyOfID(k.ID), nil); err != nil || !ok || byID.Zones[0].Key != nil {
+		t.Errorf("by ID %+v, %t, %v; want no key", byID, ok, err)
 	}
 }
 

@@ -161,3 +161,32 @@ func TestExplainWithoutRedisSaysHowOldItsKnowledgeIs(t *testing.T) {
 		})
 	}
 }
+
+// Where Redis decides and does not answer, explain says so, and what on_redis_loss does with the
+// request. What Redis told before is the sum of all nodes: it says nothing of the others.
+func TestExplainSaysWhatAStrictZoneDoesWithoutRedis(t *testing.T) {
+	for loss, want := range []answer.Reason{config.LossLocal: answer.Admitted, config.LossDivide: answer.Admitted, config.LossAllow: answer.Skipped, config.LossDeny: answer.Unavailable} {
+		for _, concurrent := range []int64{0, 5} {
+			s := strictZone("away", algorithms.SlidingWindow, 10, time.Hour)
+			if s.OnRedisLoss, s.Concurrent = config.OnRedisLoss(loss), concurrent; concurrent > 0 {
+				s.Limits = nil
+			}
+			recallers(t, 1, plain, []config.Settings{s}, func(t *testing.T, nodes []*recaller) {
+				n := nodes[0]
+				n.ask(request("e"))
+				if z := n.explain().Zones[0]; z.OnRedisLoss != "" || z.Unknown != "" {
+					t.Errorf("%s: with Redis explained as %+v", s.OnRedisLoss, z)
+				}
+				n.server.SetError("LOADING Redis is loading the dataset in memory")
+				z := n.explain().Zones[0]
+				if z.Decision != want || z.OnRedisLoss != s.OnRedisLoss.String() || z.Unknown == "" {
+					t.Errorf("%s: without Redis explained as %+v", s.OnRedisLoss, z)
+				}
+				if len(z.Limits) > 0 && concurrent == 0 && (z.Limits[0].Remote != nil || z.Limits[0].Used != 1) {
+					t.Errorf("%s: %+v, want one used, and nothing of other nodes", s.OnRedisLoss, z.Limits[0])
+				}
+				n.server.SetError("")
+			})
+		}
+	}
+}
