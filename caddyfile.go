@@ -128,7 +128,8 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	}
 	matcher, err := h.ExtractMatcherSet()
 	if err != nil {
-		return nil, err
+		_, err = config.NamedMatcher(h.Token(), "", &h) // Caddy's own error has no line
+		return nil, placeAt(h.Token(), err)
 	}
 	p, err := parseHandler(h.Dispenser, &h, written)
 	if err != nil {

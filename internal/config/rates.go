@@ -51,6 +51,9 @@ func parseRate(s string) (Rate, error) {
 		return Rate{}, fmt.Errorf("%q has no number; write how many in how long, like 100/1m", spelling.Clip(s))
 	}
 	n, err := ParseCount(count)
+	if whole := wholeRate(count, text); err != nil && whole != "" {
+		return Rate{}, fmt.Errorf("%q is not a whole number; write one, in a window as long as it needs: %s", count, whole)
+	}
 	if err != nil {
 		return Rate{}, err
 	}
@@ -62,6 +65,23 @@ func parseRate(s string) (Rate, error) {
 		return Rate{}, err
 	}
 	return Rate{Limit: n, Window: window}, nil
+}
+
+// wholeRate writes a number with a fraction as a whole one in a longer window, 0.5/s as 1/2s; "" if
+// there is none in a thousand windows.
+func wholeRate(number, window string) string {
+	n, err := strconv.ParseFloat(number, 64)
+	w, noWindow := ParseWindow(window)
+	if err != nil || noWindow != nil || n > 1e9 {
+		return ""
+	}
+	for times := 1.0; times <= 1000 && times*float64(w) <= float64(MaxWindow); times++ {
+		r := Rate{Limit: int64(math.Round(n * times)), Window: w * time.Duration(times)}
+		if math.Abs(n*times-float64(r.Limit)) < 1e-6 && r.Limit > 0 && r.Check() == nil {
+			return r.String()
+		}
+	}
+	return ""
 }
 
 // ParseLimit reads a rate, or one whose number comes with the request: {plan}/1m.

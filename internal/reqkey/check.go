@@ -2,7 +2,6 @@ package reqkey
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -157,11 +156,10 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 		if knownToCaddy(name) {
 			return w, nil
 		}
-		text := fmt.Sprintf("there is no placeholder {%s}", name)
 		if s := suggestion(name); s != "" {
-			text += ", did you mean {" + s + "}?"
+			return w, fmt.Errorf("there is no placeholder {%s}, did you mean {%s}?", name, s)
 		}
-		return w, errors.New(text)
+		return w, fmt.Errorf("there is no placeholder {%s}; write what a request has, like {http.request.header.X-Api-Key}", name)
 	case strings.HasPrefix(name, "http.reverse_proxy."), strings.HasPrefix(name, "http.response."), strings.HasPrefix(name, "http.intercept."):
 		return warning.Warning{Code: warning.UnknownKey, Text: fmt.Sprintf("{%s} has no value yet when requests are limited; use something of the request, like {client_ip}", name)}, nil
 	case strings.HasPrefix(name, "time.now"):
@@ -243,6 +241,9 @@ var slippedPrefixes = [][2]string{
 	{"uri.", "http.request.uri."}, {"host.labels.", "http.request.host.labels."}, {"request.", "http.request."}, {"req.", "http.request."},
 }
 
+// families are the first words of names that several have, as people write them.
+var families = []string{"header", "headers", "cookie", "cookies", "query", "request", "labels", "path"}
+
 // MeansClientIP reports whether a name that Caddy doesn't have is a common way to write the
 // client's or the peer's address.
 func MeansClientIP(name string) bool {
@@ -267,6 +268,11 @@ func suggestion(name string) string {
 			if to := p[1] + field; ok && to != name && plausible(to) {
 				return to
 			}
+		}
+	}
+	if family, field, ok := strings.Cut(short, "."); ok && !isOfModule(name) {
+		if near := spelling.Nearest(family, families); near != "" && near != family {
+			return suggestion(near + "." + field)
 		}
 	}
 	if strings.HasPrefix(name, "remote.") { // of other limiters
