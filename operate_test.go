@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,7 +68,7 @@ func TestChangesAtRunTime(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &s); err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Overrides) != 2 || len(s.Enforcement) != 2 || !s.Enforcement[0].All || s.Overrides[0].Note != "<b>beta</b>" || s.Control.Digest == "000000000000" {
+	if len(s.Overrides) != 2 || len(s.Enforcement) != 2 || !s.Enforcement[0].All || s.Overrides[1].Note != "<b>beta</b>" || s.Control.Digest == "000000000000" {
 		t.Errorf("the state is %s", text)
 	}
 	if _, list := ask(http.MethodGet, overrides, ""); !strings.Contains(list, c.ID) {
@@ -114,6 +115,64 @@ func (c badChange) check(t *testing.T) {
 	}
 }
 
+// An override of a key that has one keeps its note, which may say who the key is, unless it has one
+// of its own. That of one which was removed is gone.
+func TestAnOverrideKeepsTheNoteBefore(t *testing.T) {
+	newSite(t, &App{Namespace: "notes"}, zoneBlock("login", "limit 5/1m"))
+	for i, c := range []struct{ method, path, body, note string }{
+		{http.MethodPost, overrides, `{"zone":"login","key":"192.0.2.1","limit":"50"}`, ""},
+		{http.MethodPost, overrides, `{"zone":"login","key":"192.0.2.1","limit":"60","note":"Example Ltd"}`, "Example Ltd"},
+		{http.MethodPost, overrides, `{"zone":"login","key":"192.0.2.1","limit":"70"}`, "Example Ltd"},
+		{http.MethodPost, operate.BulkPath, `{"zone":"login","overrides":[{"key":"192.0.2.1","limit":"80"},{"key":"192.0.2.2","limit":"80"}]}`, "Example Ltd"},
+		{http.MethodPost, overrides, `{"zone":"login","key":"192.0.2.1","limit":"deny","note":"abuse"}`, "abuse"},
+		{http.MethodDelete, overrides, `{"zone":"login","key":"192.0.2.1"}`, ""},
+		{http.MethodPost, overrides, `{"zone":"login","key":"192.0.2.1","limit":"90"}`, ""},
+	} {
+		status, text := ask(c.method, c.path, c.body)
+		said := strings.Contains(text, fmt.Sprintf(`"note":%q`, c.note))
+		if status != http.StatusOK || c.path == overrides && said != (c.note != "") {
+			t.Errorf("%d: %d %s, want the note %q", i, status, text, c.note)
+		}
+		if _, list := ask(http.MethodGet, overrides, ""); strings.Count(list, `"note"`) != min(1, len(c.note)) || !strings.Contains(list, c.note) {
+			t.Errorf("%d: the list is %s, want the note %q", i, list, c.note)
+		}
+	}
+}
+
+// Overrides are listed with the newest first: what was set today is not behind thousands.
+func TestTheNewestOverridesComeFirst(t *testing.T) {
+	newSite(t, &App{Namespace: "newest"}, zoneBlock("login", "limit 5/1m")+zoneBlock("all", "limit 9/1m"))
+	for _, limit := range []string{"1", "2", "3", "4"} {
+		zone := map[string]string{"2": "all"}[limit]
+		changed(t, http.MethodPost, overrides, fmt.Sprintf(`{"zone":%q,"key":"192.0.2.%s","limit":%q}`, cmp.Or(zone, "login"), limit, limit))
+	}
+	var s operate.State
+	_, text := ask(http.MethodGet, "/rate_limit/", "")
+	if err := json.Unmarshal([]byte(text), &s); err != nil || len(s.Overrides) != 4 {
+		t.Fatalf("%s, %v", text, err)
+	}
+	for i, o := range s.Overrides {
+		if o.Limit != fmt.Sprint(4-i) {
+			t.Errorf("override %d is %+v, want the newest first", i, o)
+		}
+	}
+}
+
+// The empty key, which all requests without one share, is a key like any other where empty_key is
+// share. Elsewhere no request is counted by it.
+func TestTheEmptyKeyCanBeNamed(t *testing.T) {
+	newSite(t, &App{Namespace: "nameless"}, zoneBlock("shared", "limit 5/1m\nkey {http.request.header.X}\nempty_key share")+zoneBlock("denied", "limit 5/1m\nkey {http.request.header.X}\nempty_key deny"))
+	if c := changed(t, http.MethodPost, overrides, `{"zone":"shared","key":"","limit":"9"}`); c.Limit != "9" {
+		t.Errorf("an override says %+v", c)
+	}
+	if status, text := ask(http.MethodPost, operate.ExplainPath, `{"zone":"shared","key":""}`); status != http.StatusOK || !strings.Contains(text, `"key":""`) || !strings.Contains(text, `"override":"9"`) {
+		t.Errorf("explain = %d %s, want the empty key with its override", status, text)
+	}
+	if status, text := ask(http.MethodPost, operate.ExplainPath, `{"zone":"denied","key":""}`); status != http.StatusBadRequest || !strings.Contains(text, "key: it is empty") {
+		t.Errorf("explain of a zone that denies it = %d %s", status, text)
+	}
+}
+
 func TestOverridesThatAreRejected(t *testing.T) {
 	newSite(t, &App{Namespace: "refused"}, zoneBlock("login", "limit 5/1m 20/1h")+zoneBlock("tenant", "limit 10/1m"))
 	for _, c := range []badChange{
@@ -137,7 +196,9 @@ func TestOverridesThatAreRejected(t *testing.T) {
 		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"many"}`, 400, "or write unlimited or deny"},
 		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"-5/1m"}`, 400, "negative"},
 		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"6000"}`, 400, "name the window of one, as in 6000/1m"},
-		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"6000/1d"}`, 400, "its windows are 1m, 1h"},
+		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"6000/1d"}`, 400, "its windows are 1m, 1h; for about the same rate write 4/1m or 250/1h"},
+		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"1/1d"}`, 400, "its windows are 1m, 1h"},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"0.5/1s"}`, 400, "1/2s"},
 		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"9007199254740993"}`, 400, "too large"},
 		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","for":"soon"}`, 400, "no duration"},
 		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","for":"0s"}`, 400, "not between"},

@@ -361,6 +361,9 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	if a := s.get("1.2.3.4", to("/deny")); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" {
 		t.Errorf("deny: %d %v, want 503 with Retry-After", a.status, a.header)
 	}
+	if _, text := ask(http.MethodGet, "/rate_limit/", ""); !strings.Contains(text, `"strict-deny":{"admitted":4,"denied":1,"would_deny":0,"unavailable":1}`) {
+		t.Errorf("the state says %s, want the denial for want of Redis told apart", text)
+	}
 	if st := operate.CurrentState(); st.Strict == nil || st.Strict.Open != 1 || st.Strict.Trips == 0 {
 		t.Errorf("with Redis gone: %+v, want one circuit open", st.Strict)
 	}

@@ -142,6 +142,9 @@ func (p printer) change(client client, path string, c change) error {
 		if c.Key != nil && looksLikeID(c.name) && !c.remove {
 			lines = append(lines, fmt.Sprintf("%s was taken for the key itself; if it is the id of one, repeat this with --id, and remove this override", c.name))
 		}
+		if c.Note == "" && done.Note != "" {
+			lines = append(lines, fmt.Sprintf("the note of the override before stays: %s", done.Note))
+		}
 		if done.BannedUntil != nil {
 			lines = append(lines, fmt.Sprintf("%s is banned, which comes first, ends %s; 'caddy rate-limit reset' ends the ban", c.name, p.endsAt(*done.BannedUntil)))
 		}

@@ -96,6 +96,7 @@ func TestChangesArePrinted(t *testing.T) {
 		answer string
 	}{
 		"override":          {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "6000/1m"}, name: key}, `{"zone":"api","limit":"6000/1m","until":"2026-05-05T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
+		"override_noted":    {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "9000/1m"}, name: key}, `{"zone":"api","limit":"9000/1m","note":"ticket 4711","until":"2026-05-05T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
 		"override_banned":   {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &key, Limit: "unlimited"}, name: key}, `{"zone":"api","limit":"unlimited","until":"2026-05-05T12:00:00Z","banned_until":"2026-05-04T12:15:00Z","nodes":3,"applied":3,"shared":true}`},
 		"override_id":       {change{ChangeRequest: operate.ChangeRequest{Zone: "api", Key: &id, Limit: "unlimited"}, name: id}, `{"zone":"api","limit":"unlimited","until":"2026-05-05T12:00:00Z","nodes":3,"applied":3,"shared":true}`},
 		"override_by_id":    {change{ChangeRequest: operate.ChangeRequest{Zone: "api", ID: id, Limit: "unlimited"}, byID: true, name: id}, `{"zone":"api","limit":"unlimited","until":"2026-05-05T12:00:00Z","nodes":3,"applied":3,"shared":true}`},

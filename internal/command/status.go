@@ -52,7 +52,9 @@ Shows the zones of a node: for which share of the keys each is enforced, what it
 admits and denies a second, and what it has denied since Caddy was started; then the
 nodes that share their counts, the other regions, and what was changed at run time and still holds.
 
-'Would deny' counts requests that only shadow mode has admitted.`,
+'Would deny' counts requests that only shadow mode has admitted. 'Denied' are denials of
+all kinds, which metrics tell apart; 'unavailable' are those of them that a zone with
+on_redis_loss deny has answered with 503.`,
 		Example: `  caddy rate-limit status
   caddy rate-limit status --watch
   caddy rate-limit status --json --address unix//run/caddy/admin.sock`,
@@ -108,14 +110,14 @@ func (p printer) status(s operate.State, before *decisions) error {
 
 // zones shows the limits of zones. What is of a whole zone stands in the row of its first limit.
 func (p printer) zones(s operate.State, before *decisions) [][]string {
-	table := [][]string{{"ZONE", "LIMIT", "ENFORCED", "ADMITTED/S", "DENIED/S", "WOULD DENY/S", "DENIED", "WOULD DENY", "BANNED", "KEYS", "ALGORITHM", "SYNC"}}
+	table := [][]string{{"ZONE", "LIMIT", "ENFORCED", "ADMITTED/S", "DENIED/S", "WOULD DENY/S", "DENIED", "UNAVAILABLE", "WOULD DENY", "BANNED", "KEYS", "ALGORITHM", "SYNC"}}
 	seen := map[string]bool{}
 	for _, z := range s.Zones {
-		row := []string{z.Zone, limitText(z.Limit, z.Window, z.Concurrent), "", "", "", "", "", "", "", number(int64(z.Keys)), z.Algorithm, z.SyncRate.String()}
+		row := []string{z.Zone, limitText(z.Limit, z.Window, z.Concurrent), "", "", "", "", "", "", "", "", number(int64(z.Keys)), z.Algorithm, z.SyncRate.String()}
 		if !seen[z.Zone] {
 			row[2] = enforcedText(operate.EnforcedOf(s.Enforcement, z.Zone, z.Enforce))
-			copy(row[3:8], p.decided(s.Decisions, z.Zone, before))
-			row[8] = known(z.Banned)
+			copy(row[3:9], p.decided(s.Decisions, z.Zone, before))
+			row[9] = known(z.Banned)
 		}
 		seen[z.Zone] = true
 		table = append(table, row)
@@ -136,11 +138,15 @@ func (p printer) decided(all map[string]operate.Decided, zone string, before *de
 		since := max(p.now().Sub(before.at).Seconds(), 0.001)
 		return strconv.FormatFloat(math.Round(max(0, of(d)-of(before.all[zone]))/since), 'f', 0, 64)
 	}
+	unavailable := "" // nobody looks for what there is none of
+	if d.Unavailable > 0 {
+		unavailable = number(int64(d.Unavailable))
+	}
 	return []string{
 		rate(func(d operate.Decided) float64 { return d.Admitted }),
 		rate(func(d operate.Decided) float64 { return d.Denied }),
 		rate(func(d operate.Decided) float64 { return d.WouldDeny }),
-		number(int64(d.Denied)), number(int64(d.WouldDeny)),
+		number(int64(d.Denied)), unavailable, number(int64(d.WouldDeny)),
 	}
 }
 

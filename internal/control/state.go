@@ -104,7 +104,9 @@ func (c *Control) State(ctx context.Context) State {
 	byName := func(a, b EntryState) int {
 		return cmp.Or(strings.Compare(a.Zone, b.Zone), strings.Compare(a.ID, b.ID))
 	}
-	slices.SortFunc(s.Overrides, byName)
+	slices.SortFunc(s.Overrides, func(a, b EntryState) int { // newest first: there may be thousands
+		return cmp.Or(b.Since.Compare(a.Since), byName(a, b))
+	})
 	slices.SortFunc(s.Enforcement, byName)
 	return s
 }
@@ -123,6 +125,16 @@ func (c *Control) Until(t Target) time.Time {
 		return time.Time{}
 	}
 	return c.until(e)
+}
+
+// NoteOf returns the note of the entry of a target, "" for none.
+func (c *Control) NoteOf(t Target) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, active := c.record.Get(t.name(), c.Now()); !active {
+		return ""
+	}
+	return c.parsed[t.name()].Note
 }
 
 // Enforced returns what was said of the enforcement of a zone, or of all, false for nothing.

@@ -9,9 +9,10 @@ import (
 // Counts are what a zone has counted since it began.
 type Counts struct {
 	Admitted float64
-	// Denied are denials of all kinds.
-	Denied    float64
-	WouldDeny float64
+	// Denied are denials of all kinds, and Unavailable those of them that are for want of Redis.
+	Denied      float64
+	Unavailable float64
+	WouldDeny   float64
 	// Near are requests that were admitted with less than a fifth of a limit left.
 	Near float64
 }
@@ -47,6 +48,9 @@ func ByZone() (map[string]Counts, error) {
 			case answer.WouldDeny.String():
 				c.WouldDeny += n
 			case answer.Skipped.String():
+			case answer.Unavailable.String():
+				c.Unavailable += n
+				c.Denied += n
 			default:
 				c.Denied += n
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -298,8 +299,6 @@ func overrideOf(running *lifecycle.Config, req ChangeRequest, remove bool) (c co
 		return c, errors.New(`give "zone"`)
 	case (req.Key == nil) == (req.ID == ""):
 		return c, errors.New(`give "key" or "id"`)
-	case req.Key != nil && *req.Key == "":
-		return c, errors.New("key: it is empty, and no request is counted by an empty key; write one as `caddy rate-limit explain` shows it")
 	case !remove && req.Limit == "":
 		return c, fmt.Errorf(`give "limit": a rate such as 6000/1m, %s or %s`, control.Unlimited, control.Deny)
 	}
@@ -322,7 +321,11 @@ func overrideOf(running *lifecycle.Config, req ChangeRequest, remove bool) (c co
 	if err != nil {
 		return c, err
 	}
-	return finish(req, remove, control.Target{Zone: req.Zone, Key: &k.ID}, control.Body{Limit: req.Limit, Note: req.Note}, control.OverrideFor)
+	target := control.Target{Zone: req.Zone, Key: &k.ID}
+	if req.Note == "" { // it may say who the key is
+		req.Note = running.Control().NoteOf(target)
+	}
+	return finish(req, remove, target, control.Body{Limit: req.Limit, Note: req.Note}, control.OverrideFor)
 }
 
 // finish checks what all changes have in common. byDefault is how long one holds where that is not
@@ -389,6 +392,9 @@ func keyOf(zone *limits.Zone, text *string, id string) (limits.Key, error) {
 		id, err := idOf(zone, id)
 		return limits.KeyOfID(id), err
 	}
+	if *text == "" && zone.EmptyKey != config.EmptyShare {
+		return limits.Key{}, errors.New("key: it is empty, and no request is counted by an empty key; write one as `caddy rate-limit explain` shows it")
+	}
 	raw, err := zone.Template.Parse(*text)
 	if err != nil {
 		return limits.Key{}, fmt.Errorf("key: %w", err)
@@ -419,7 +425,22 @@ func checkLimit(zone *limits.Zone, text string) error {
 	case o.Rate.Window == 0 && len(windows) > 1:
 		return fmt.Errorf("limit: the zone has several limits; name the window of one, as in %d/%s", o.Rate.Limit, windows[0])
 	case o.Rate.Window != 0 && !slices.Contains(windows, config.WindowText(o.Rate.Window)):
-		return fmt.Errorf("limit: the zone has no limit for %s; its windows are %s", config.WindowText(o.Rate.Window), strings.Join(windows, ", "))
+		return fmt.Errorf("limit: the zone has no limit for %s; its windows are %s%s", config.WindowText(o.Rate.Window), strings.Join(windows, ", "), inWindows(zone, o.Rate))
 	}
 	return nil
+}
+
+// inWindows says which limits of a zone's windows have a rate, "" for none.
+func inWindows(zone *limits.Zone, r config.Rate) string {
+	var same []string
+	for l := range zone.Each {
+		own := config.Rate{Limit: saturate.MulDiv(r.Limit, int64(l.Rate.Window), int64(r.Window)), Window: l.Rate.Window}
+		if own.Limit > 0 && own.Limit <= maxLimit {
+			same = append(same, own.String())
+		}
+	}
+	if same == nil {
+		return ""
+	}
+	return "; for about the same rate write " + strings.Join(same, " or ")
 }

@@ -44,6 +44,8 @@ type Decided struct {
 	Admitted  float64 `json:"admitted"`
 	Denied    float64 `json:"denied"`
 	WouldDeny float64 `json:"would_deny"`
+	// Unavailable is the part of Denied that on_redis_loss deny answered.
+	Unavailable float64 `json:"unavailable,omitempty"`
 }
 
 // EnforcedOf returns the share of keys for which a zone is enforced now: what is said of all zones
@@ -144,7 +146,7 @@ func StateWithChanges(ctx context.Context) State {
 		counts, _ := metrics.ByZone() // what can't be gathered isn't there
 		for z := range current.Zones {
 			if c, ok := counts[z.Name]; ok {
-				s.Decisions[z.Name] = Decided{c.Admitted, c.Denied, c.WouldDeny}
+				s.Decisions[z.Name] = Decided{c.Admitted, c.Denied, c.WouldDeny, c.Unavailable}
 			}
 		}
 	}
