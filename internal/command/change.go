@@ -25,7 +25,7 @@ type change struct {
 
 // setKey sets the key, as text or by its id.
 func (c *change) setKey(text string) {
-	if c.name = text; c.byID {
+	if c.name = cmp.Or(text, `""`); c.byID {
 		c.ID = text
 	} else {
 		c.Key = &text

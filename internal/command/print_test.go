@@ -180,6 +180,10 @@ func TestWhatCommandsAsk(t *testing.T) {
 			t.Errorf("%s asks %s (%v), want %s; it prints %s", line, *asked, err, want, out)
 		}
 	}
+	c, asked = endpoint(t, http.StatusOK, `{"zone":"api","limit":"9/1m","nodes":1,"applied":1,"shared":true}`)
+	if out, err := execute(t, c, "override", "api", "", "9/1m"); err != nil || *asked != `POST /rate_limit/overrides {"zone":"api","key":"","limit":"9/1m"}` || !strings.Contains(out, `api: 9/1m for "" on 1 of 1 nodes`) {
+		t.Errorf("override of the empty key asks %s (%v) and prints %s", *asked, err, out)
+	}
 	c, _ = endpoint(t, http.StatusOK, `{"nodes":1,"applied":1,"note":"<b>"}`)
 	if out, err := execute(t, c, "enforce", "api", "off", "--json"); err != nil || out != "{\n  \"nodes\": 1,\n  \"applied\": 1,\n  \"note\": \"<b>\"\n}\n" {
 		t.Errorf("with --json it prints %q, %v", out, err)

@@ -52,7 +52,7 @@ func parseRate(s string) (Rate, error) {
 	}
 	n, err := ParseCount(count)
 	if whole := wholeRate(count, text); err != nil && whole != "" {
-		return Rate{}, fmt.Errorf("%q is not a whole number; write one, in a window as long as it needs: %s", count, whole)
+		return Rate{}, fmt.Errorf("%q is not a whole number; write %s, with a longer window", count, whole)
 	}
 	if err != nil {
 		return Rate{}, err
