@@ -96,6 +96,7 @@ func startRecaller(t *testing.T, server *miniredis.Miniredis, dress func(i int, 
 		o.Namespace = fmt.Sprintf("%p", n)
 	}, all...)
 	n.redis.Replicator.Start()
+	limits.Starting.End()       // no configuration starts here, which requests would wait for
 	for _, z := range n.zones { // as of a configuration that is current: a process has just one
 		for l := range z.Counted {
 			l.Configure(time.Minute, n.redis)
