@@ -23,7 +23,7 @@ type lone struct {
 func newLone(w *wire, alg algorithms.Params, rate time.Duration) lone {
 	n := lone{Table: tableOf[algorithms.WindowState](alg, 1000), Replicator: NewReplicator(w, "test", time.Second, wallClock, zap.NewNop())}
 	n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
-	n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Wake: n.Wake}, 1000)
+	n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Waker: n.Waker}, 1000)
 	n.Attach(n.Source, rate)
 	return n
 }

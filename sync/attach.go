@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
 // A syncer is one client of a Replicator, with a loop of its own: the counts of a table, or the
@@ -41,11 +43,11 @@ type group struct {
 // sequence numbers go on when a reload attaches it to another Replicator, so that nothing that it
 // says is ever taken for something else.
 type link struct {
-	of   syncer
-	name string // in the list of what fails, "" for one that reports that itself
-	node string
-	seq  atomic.Int64
-	wake Waker
+	of          syncer
+	name        string // in the list of what fails, "" for one that reports that itself
+	node        string
+	seq         atomic.Int64
+	cycle.Waker // asks for a sync of what is urgent
 
 	mu   sync.Mutex  // one Attach or Detach at a time
 	last *attachment // the latest one, also when it has ended
@@ -82,14 +84,11 @@ type attachment struct {
 
 // init is for a new client, with a random name of a node.
 func (l *link) init(of syncer, name string) {
-	l.of, l.name, l.node, l.wake = of, name, NewNode(), NewWaker()
+	l.of, l.name, l.node, l.Waker = of, name, NewNode(), cycle.NewWaker()
 }
 
 // Node is the field of this client in the store.
 func (l *link) Node() string { return l.node }
-
-// Wake asks for a sync of what is urgent. It never waits.
-func (l *link) Wake() { l.wake.Wake() }
 
 // Lost returns the shards for which the last sync failed or whose server does not answer, for
 // LostFor; all or none where there is no Cluster. A client that is not attached has lost nothing:

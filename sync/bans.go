@@ -47,7 +47,7 @@ func ShareBans(r *ban.Register, s *Source, zone string, client redis.UniversalCl
 	space := NewKeyspace(namespace).in(cluster)
 	b := &Bans{Register: r, client: client, keys: space.Zone(zone, "ban"), space: space, source: s, now: now}
 	s.bans.Store(b)
-	r.Share(s.Wake)
+	r.Share(s.Waker)
 	return b
 }
 

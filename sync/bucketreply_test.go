@@ -55,7 +55,7 @@ func bucketNode(t *testing.T, p algorithms.Params, net *network, store *luaStore
 	n := tableOf[algorithms.BucketState](p, 1000)
 	r := NewReplicator(&wire{net: net, store: store}, "test", time.Second, wallClock, zap.NewNop())
 	s := NewSource(n, SpecOf("z", p))
-	n.Configure(table.SyncConfig{Params: p, Rate: time.Second, Early: true, Wake: s.Wake}, 1000)
+	n.Configure(table.SyncConfig{Params: p, Rate: time.Second, Early: true, Waker: s.Waker}, 1000)
 	r.Attach(s, time.Second)
 	t.Cleanup(func() {
 		s.Detach()

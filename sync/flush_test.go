@@ -51,7 +51,7 @@ func manyTables(t *testing.T, n int) *tables {
 	for i := range n {
 		tb := tableOf[algorithms.WindowState](anHour, 1000)
 		source := NewSource(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: time.Hour, Buckets: 1})
-		tb.Configure(table.SyncConfig{Params: anHour, Rate: time.Hour, Wake: source.Wake}, 1000)
+		tb.Configure(table.SyncConfig{Params: anHour, Rate: time.Hour, Waker: source.Waker}, 1000)
 		m.rep.Attach(source, time.Hour)
 		m.sources, m.tables = append(m.sources, source), append(m.tables, tb)
 	}

@@ -11,16 +11,17 @@ import (
 func (r *Replicator) Start() (begins bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stop != nil {
+	if r.stop != nil || r.work.HasEnded() {
 		return false
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	r.hold()
 	if r.relay != nil {
-		r.work.Go(func() { r.relay.run(ctx) })
+		r.loops.Go(func() { r.relay.run(ctx) })
 	}
-	return r.work.Go(func() { r.heartbeats(ctx) })
+	r.loops.Go(func() { r.heartbeats(ctx) })
+	return r.work.Go(func() { r.loops.Wait() })
 }
 
 // Meet is Start that waits until Redis has answered a heartbeat and the control record is read, so

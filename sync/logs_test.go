@@ -34,7 +34,7 @@ func newLogs(t *testing.T, seed uint64) *logs {
 	for range 3 {
 		n := logNode{Table: tableOf[algorithms.LogState](x.alg, 1000), Replicator: NewReplicator(&wire{net: x.net, store: x.store}, "test", time.Second, wallClock, zap.NewNop())}
 		n.Source = NewSource(n.Table, SpecOf("z", x.alg))
-		n.Configure(table.SyncConfig{Params: x.alg, Rate: time.Second, Early: true, Wake: n.Wake}, 1000)
+		n.Configure(table.SyncConfig{Params: x.alg, Rate: time.Second, Early: true, Waker: n.Waker}, 1000)
 		n.Attach(n.Source, time.Second)
 		x.nodes = append(x.nodes, n)
 	}
@@ -178,7 +178,7 @@ func renewedBesideARefund(t *testing.T, reserves bool, again int64) {
 	defer x.close()
 	x.alg.Reserves = reserves
 	for _, n := range x.nodes {
-		n.Configure(table.SyncConfig{Params: x.alg, Rate: time.Second, Early: true, Wake: n.Wake}, 1000)
+		n.Configure(table.SyncConfig{Params: x.alg, Rate: time.Second, Early: true, Waker: n.Waker}, 1000)
 	}
 	time.Sleep(time.Second) // a window begins with the hour
 	d := x.nodes[0].Take(x.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 9, 0)

@@ -24,7 +24,7 @@ func (at *attachment) serve(ctx context.Context, l *link) {
 		case flush = <-at.flushes:
 			event.Kind = cycle.Force
 		case <-timer.C:
-		case <-l.wake:
+		case <-l.Waker:
 			event.Kind = cycle.Wake
 		}
 		if at.due.Swap(false) || at.untilRest() == 0 {

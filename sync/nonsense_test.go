@@ -140,7 +140,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 100 * time.Hour}
 				tab := tableOf[algorithms.WindowState](alg, 10)
 				source := NewSource(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
-				tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Early: true, Wake: source.Wake}, 10)
+				tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Early: true, Waker: source.Waker}, 10)
 				n.rep.Attach(source, time.Second)
 				defer n.rep.Close()
 				defer source.Detach()

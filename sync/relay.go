@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -74,9 +75,9 @@ type Regions struct {
 type relay struct {
 	Regions
 	r     *Replicator
-	node  string // that asks for the lease
-	due   Waker  // a heartbeat should not wait
-	names string // of the other regions
+	node  string      // that asks for the lease
+	due   cycle.Waker // a heartbeat should not wait
+	names string      // of the other regions
 	pairs []*pair
 	// heard is how many regions there are that are heard of, with this one; answered is when this
 	// region's Redis last said so, in nanoseconds of the node's clock.
@@ -112,7 +113,7 @@ type relay struct {
 // Relay has the Replicator share with other regions what it counts. It is to be called before
 // Start.
 func (r *Replicator) Relay(o Regions) {
-	x := &relay{Regions: o, r: r, node: r.node, due: NewWaker(), forbade: make(map[string]bool)}
+	x := &relay{Regions: o, r: r, node: r.node, due: cycle.NewWaker(), forbade: make(map[string]bool)}
 	for name, client := range o.Others {
 		x.pairs = append(x.pairs, newPair(x, name, client))
 		x.names += name + " "

@@ -139,7 +139,7 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 	}
 	m.source.Tell(1, w.alg.Limit)
 	m.table.Configure(table.SyncConfig{
-		Params: w.alg, Rate: m.rate, Early: !w.waits, Regions: len(w.regions), Wake: m.source.Wake,
+		Params: w.alg, Rate: m.rate, Early: !w.waits, Regions: len(w.regions), Waker: m.source.Waker,
 		After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 	}, cmp.Or(w.room, 1000))
 	m.rep.Attach(m.source, m.rate)

@@ -211,7 +211,7 @@ func TestAHundredThousandKeysBelowTheThreshold(t *testing.T) {
 	}, nil)
 	m := k.nodes["a"]
 	m.source.Tell(2, k.alg.Limit)
-	m.table.Configure(table.SyncConfig{Params: k.alg, Rate: 100 * time.Millisecond, Regions: 2, Wake: m.source.Wake}, many+1000)
+	m.table.Configure(table.SyncConfig{Params: k.alg, Rate: 100 * time.Millisecond, Regions: 2, Waker: m.source.Waker}, many+1000)
 	for i := range many {
 		raw := fmt.Append(nil, "key", i)
 		m.table.Take(k.alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), 1, 0)

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -48,8 +49,8 @@ type pair struct {
 	places chan struct{}
 
 	record RegionRecord // that of the other region
-	due    Waker        // a heartbeat should not wait
-	woken  Waker        // there is something that should not wait
+	due    cycle.Waker  // a heartbeat should not wait
+	woken  cycle.Waker  // there is something that should not wait
 	ready  atomic.Bool
 	stats  pairStats
 
@@ -93,7 +94,7 @@ func newPair(x *relay, name string, client redis.UniversalClient) *pair {
 	_, cluster := client.(*redis.ClusterClient)
 	return &pair{
 		x: x, name: name, client: client, keys: x.r.keys.in(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls),
-		record: x.r.record.OfRegion(client, x.r.keys.Control()), due: NewWaker(), woken: NewWaker(),
+		record: x.r.record.OfRegion(client, x.r.keys.Control()), due: cycle.NewWaker(), woken: cycle.NewWaker(),
 		urgent: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{}, ahead: map[string]int64{},
 	}
 }

@@ -67,7 +67,7 @@ type Replicator struct {
 
 	// record goes along with the heartbeats, and beat asks for one.
 	record Record
-	beat   Waker
+	beat   cycle.Waker
 	// held is while syncs wait for the record, nil for not at all. Only Start and the heartbeat's
 	// goroutine store it. met is closed when the record was read for the first time.
 	held     atomic.Pointer[holding]
@@ -83,7 +83,8 @@ type Replicator struct {
 	clock  serverClock
 	stop   context.CancelFunc
 
-	work Work // the loops of clients that were detached, and calls that requests wait for
+	loops sync.WaitGroup // heartbeats and the relay
+	work  Work           // these loops, those of detached clients, and calls that requests wait for
 }
 
 type callStats struct {
@@ -118,7 +119,7 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	_, cluster := client.(*redis.ClusterClient)
 	r := &Replicator{
 		client: client, keys: NewKeyspace(namespace).in(cluster), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
-		node: NewNode(), record: noRecord{}, beat: NewWaker(), met: make(chan struct{}),
+		node: NewNode(), record: noRecord{}, beat: cycle.NewWaker(), met: make(chan struct{}),
 	}
 	r.counts = group{r: r, links: make(map[*link]struct{})}
 	return r

@@ -279,7 +279,7 @@ func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3_600_000, Window: time.Hour, Burst: 100}
 	tab := tableOf[algorithms.BucketState](alg, 100)
 	source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
-	tab.Configure(table.SyncConfig{Params: alg, Rate: 20 * time.Millisecond, Early: true, Wake: source.Wake}, 100)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: 20 * time.Millisecond, Early: true, Waker: source.Waker}, 100)
 	rep := NewReplicator(clientOf(t, r.URL), "test", time.Second, wallClock, zap.NewNop())
 	rep.Attach(source, 20*time.Millisecond)
 	t.Cleanup(func() { source.Detach(); rep.Close() })
@@ -307,7 +307,7 @@ func TestANewcomerKnowsTheBucketOfOthers(t *testing.T) {
 	node := func() (*table.Table[algorithms.BucketState], func() float64) {
 		tab := tableOf[algorithms.BucketState](alg, 100)
 		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
-		tab.Configure(table.SyncConfig{Params: alg, Rate: 20 * time.Millisecond, Early: true, Wake: source.Wake}, 100)
+		tab.Configure(table.SyncConfig{Params: alg, Rate: 20 * time.Millisecond, Early: true, Waker: source.Waker}, 100)
 		rep := NewReplicator(clientOf(t, r.URL), "test", time.Second, wallClock, zap.NewNop())
 		rep.Attach(source, 20*time.Millisecond)
 		t.Cleanup(func() { source.Detach(); rep.Close() })

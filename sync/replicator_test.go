@@ -65,7 +65,7 @@ func startNode(t *testing.T, client redis.UniversalClient, alg algorithms.Params
 }
 
 func (n *rnode) configure(rate time.Duration) {
-	n.table.Configure(table.SyncConfig{Params: n.alg, Rate: rate, Early: true, Wake: n.source.Wake}, 10_000)
+	n.table.Configure(table.SyncConfig{Params: n.alg, Rate: rate, Early: true, Waker: n.source.Waker}, 10_000)
 	n.rep.Attach(n.source, rate)
 }
 

@@ -172,7 +172,7 @@ func (s *schedule[S]) configure(m *member[S]) {
 		m.alg, m.rate = s.draw(), s.rate/time.Duration(1+s.random.IntN(4))
 	}
 	m.table.Configure(table.SyncConfig{
-		Params: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, Wake: m.source.Wake,
+		Params: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, Waker: m.source.Waker,
 		After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 	}, 1000)
 	m.rep.Attach(m.source, m.rate)

@@ -28,7 +28,7 @@ func slotNodeAt(t *testing.T, r *redistest.Server, rate time.Duration) *slotNode
 	n.rep = NewReplicator(client, "test", 5*time.Second, wallClock, zap.NewNop())
 	n.sync = NewSlots(n.rep, 5*time.Second)
 	n.src = NewSlotSource(n.table, "z")
-	n.table.Configure(gauge.Config{Shared: true, Early: true, Nodes: n.src.Nodes, Wake: n.src.Wake}, 1_000_000)
+	n.table.Configure(gauge.Config{Shared: true, Early: true, Nodes: n.src.Nodes, Waker: n.src.Waker}, 1_000_000)
 	n.sync.Attach(n.src, rate)
 	t.Cleanup(func() {
 		n.src.Detach()

@@ -37,7 +37,7 @@ func newSlotNode(st *slotStore, seed uint64, rate time.Duration, decides bool) *
 	n.rep = NewReplicator(n.wire, "test", 200*time.Millisecond, wallClock, zap.NewNop())
 	n.sync = NewSlots(n.rep, 100*time.Millisecond)
 	n.src = NewSlotSource(n.table, "z")
-	n.table.Configure(gauge.Config{Shared: true, Early: !decides, Strict: decides, Nodes: n.src.Nodes, Wake: n.src.Wake}, 100)
+	n.table.Configure(gauge.Config{Shared: true, Early: !decides, Strict: decides, Nodes: n.src.Nodes, Waker: n.src.Waker}, 100)
 	n.sync.Attach(n.src, rate)
 	return n
 }

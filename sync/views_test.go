@@ -226,7 +226,7 @@ func (v *views[S]) leave(m *member[S]) {
 // load configures a node and attaches it.
 func (v *views[S]) load(m *member[S]) {
 	m.table.Configure(table.SyncConfig{
-		Params: m.alg, Rate: m.rate, Early: v.c.seed%3 > 0, Wake: m.source.Wake,
+		Params: m.alg, Rate: m.rate, Early: v.c.seed%3 > 0, Waker: m.source.Waker,
 		After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 	}, 1000)
 	v.reps[m][v.away[m]].Attach(m.source, m.rate)

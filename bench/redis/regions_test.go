@@ -44,7 +44,7 @@ func newRegion(t *testing.T, server *redistest.Server, here string, others map[s
 		r.source.Tell(least, 1<<30)
 		regions = len(others) + 1
 	}
-	tab.Configure(table.SyncConfig{Params: alg, Rate: 100 * time.Millisecond, Regions: regions, Wake: r.source.Wake}, 1<<20)
+	tab.Configure(table.SyncConfig{Params: alg, Rate: 100 * time.Millisecond, Regions: regions, Waker: r.source.Waker}, 1<<20)
 	r.touch = func() {
 		raw := make([]byte, 8)
 		for i := range regionKeys {

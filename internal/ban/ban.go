@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
@@ -75,7 +76,7 @@ type Register struct {
 	listed  atomic.Int64 // IDs in lists
 	maxKeys atomic.Int64
 	ahead   atomic.Int64 // how far the store's clock is ahead, in nanoseconds
-	wake    atomic.Pointer[func()]
+	wake    atomic.Pointer[cycle.Waker]
 	pardons atomic.Pointer[reset.Applied] // resets, with up to when they pardon bans
 
 	stripes [stripeCount]stripe

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
@@ -106,7 +107,7 @@ func TestAFullRegister(t *testing.T) {
 // Bans that were not sent before they were over are not sent later, and don't count as unsent.
 func TestBansThatEndUnsent(t *testing.T) {
 	r := register(1000)
-	r.Share(func() {})
+	r.Share(cycle.NewWaker())
 	for i := range 100 {
 		r.Begin(ID{byte(i)}, start, time.Minute)
 	}
@@ -152,7 +153,7 @@ func newWorld(nodes int) *world {
 	w := &world{now: start, store: store{start / 1000, map[ID]Ban{}}}
 	for range nodes {
 		r := register(100)
-		r.Share(func() {})
+		r.Share(cycle.NewWaker())
 		w.nodes = append(w.nodes, r)
 	}
 	return w

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
 // What a banned key costs in memory is what docs/sizing.md says: between two of the sizes that a
@@ -21,7 +23,7 @@ func TestBytesPerBan(t *testing.T) {
 		for _, bans := range []int{60_000, 100_000, 150_000} {
 			r := register(bans)
 			if shared {
-				r.Share(func() {})
+				r.Share(cycle.NewWaker())
 			}
 			before := heap()
 			for i := range bans {

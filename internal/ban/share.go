@@ -1,6 +1,10 @@
 package ban
 
-import "time"
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/cycle"
+)
 
 // What a register tells the store, and hears from it.
 
@@ -27,7 +31,7 @@ type Answer struct {
 
 // Share has bans be sent to a store from now on, all that hold at first; wake is called, without a
 // lock held, when there is another one. nil ends that.
-func (r *Register) Share(wake func()) {
+func (r *Register) Share(wake cycle.Waker) {
 	if wake == nil {
 		r.wake.Store(nil)
 		return
@@ -38,7 +42,7 @@ func (r *Register) Share(wake func()) {
 
 func (r *Register) wakeUp() {
 	if wake := r.wake.Load(); wake != nil && r.HasUnsent() {
-		(*wake)()
+		wake.Wake()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -40,9 +41,9 @@ type Config struct {
 	Early bool
 	// Strict has what is free again synced at once: Redis decides, and others may wait for it.
 	Strict bool
-	// Nodes returns how many nodes there are, and Wake asks for a sync of urgent keys.
+	// Nodes returns how many nodes there are, and Waker asks for a sync of urgent keys.
 	Nodes func() int64
-	Wake  func()
+	Waker cycle.Waker
 }
 
 type stripe struct {
@@ -161,7 +162,7 @@ func (t *Table) Take(a *Ask) (Slot, State) {
 	}
 	st.mu.Unlock()
 	if wake {
-		c.Wake()
+		c.Waker.Wake()
 	}
 	if !s.Allowed {
 		return Slot{}, s
@@ -232,7 +233,7 @@ func (s Slot) Free() {
 	}
 	st.mu.Unlock()
 	if wake {
-		c.Wake()
+		c.Waker.Wake()
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -21,7 +22,7 @@ func askAt(key string, now, limit, alone int64) *Ask {
 
 // shared has a table sync with two other nodes.
 func shared(t *Table) *Table {
-	t.Configure(Config{Shared: true, Early: true, Nodes: func() int64 { return 3 }, Wake: func() {}}, int(t.maxKeys.Load()))
+	t.Configure(Config{Shared: true, Early: true, Nodes: func() int64 { return 3 }, Waker: cycle.NewWaker()}, int(t.maxKeys.Load()))
 	return t
 }
 

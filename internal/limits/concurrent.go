@@ -107,7 +107,7 @@ func (l *SlotLimit) Configure(sweep time.Duration, redis *Redis) {
 	}
 	s.Table.Configure(gauge.Config{
 		Shared: redis != nil, Early: z.EarlySync && z.SyncRate != config.Strict, Strict: z.SyncRate == config.Strict,
-		Nodes: s.Source.Nodes, Wake: s.Source.Wake,
+		Nodes: s.Source.Nodes, Waker: s.Source.Waker,
 	}, z.MaxKeys)
 	if s.attached = redis; redis != nil {
 		if redis != old {

@@ -185,7 +185,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	}
 	c.follow(record)
 	config, least := l.syncConfig(every), int64(0)
-	config.Charges, config.Wake = charges, c.Source.Wake
+	config.Charges, config.Waker = charges, c.Source.Waker
 	config.After = c.timers.After
 	config.Regions, least = l.regions(redis)
 	limit := l.Params().Compile()
@@ -223,7 +223,7 @@ func (l *Limit) regions(redis *Redis) (n int, least int64) {
 	return n, ratesync.LeastTold(l.Params().Compile())
 }
 
-// syncConfig is how the limit's table syncs, without a Wake and an After.
+// syncConfig is how the limit's table syncs, without a Waker and an After.
 func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
 	z := l.Settings
 	return table.SyncConfig{
@@ -236,7 +236,7 @@ func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
 }
 
 // Drive returns the limit's table for one who drives it, and how it is to be configured if it
-// syncs, without a Wake and an After.
+// syncs, without a Waker and an After.
 func (l *Limit) Drive() (Table, table.SyncConfig) {
 	return l.Table, l.syncConfig(time.Duration(l.Settings.SyncRate))
 }

@@ -67,7 +67,7 @@ func startNode(name string, s *store, z settings) *node {
 	}
 	n.table.Configure(table.SyncConfig{Params: p, Rate: z.rate}, 100)
 	n.redis.Replicator.Attach(n.sync, z.rate)
-	n.gauges.Configure(gauge.Config{Shared: true, Nodes: n.gaugesSync.Nodes, Wake: n.gaugesSync.Wake}, 100)
+	n.gauges.Configure(gauge.Config{Shared: true, Nodes: n.gaugesSync.Nodes, Waker: n.gaugesSync.Waker}, 100)
 	n.redis.Gauges.Attach(n.gaugesSync, z.rate)
 	return n
 }

@@ -78,7 +78,7 @@ func runClasses[S any](c classes, seed uint64) (o outcome) {
 	for i := range tables {
 		tables[i] = table.New(exact, mostKeys)
 		link := w.Join(i, fmt.Sprint(i), tables[i], c.rate, whole.History)
-		tables[i].Configure(table.SyncConfig{Params: c.params(), Rate: c.rate, Early: true, Wake: link.Wake, Mixed: !c.alike}, mostKeys)
+		tables[i].Configure(table.SyncConfig{Params: c.params(), Rate: c.rate, Early: true, Waker: link.Waker, Mixed: !c.alike}, mostKeys)
 		link.Start()
 	}
 	var truth S
@@ -198,7 +198,7 @@ func TestWhatAnotherLimitDeniesDeniesNobody(t *testing.T) {
 		for i := range tables {
 			tables[i] = table.New(algorithms.MachineOf[algorithms.WindowState](p.Kind), mostKeys)
 			link := w.Join(i, fmt.Sprint(i), tables[i], sec, l.History)
-			tables[i].Configure(table.SyncConfig{Params: p, Rate: sec, Early: true, Wake: link.Wake}, mostKeys)
+			tables[i].Configure(table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}, mostKeys)
 			link.Start()
 		}
 		asked, wrong := 0, 0

@@ -36,7 +36,7 @@ func guess[S any](kind algorithms.Kind, g guesses, seed uint64) (reached, keys i
 	for i := range tables {
 		tables[i] = table.New(algorithms.MachineOf[S](kind), mostKeys)
 		link := w.Join(i, fmt.Sprint(i), tables[i], sec, l.History)
-		c := table.SyncConfig{Params: p, Rate: sec, Early: true, Wake: link.Wake}
+		c := table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}
 		if g.asks {
 			c.After = link.After
 		}

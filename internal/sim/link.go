@@ -39,6 +39,7 @@ type Link struct {
 	seq   int64
 	table Replica
 	dead  bool
+	cycle.Waker
 
 	// rate is the sync_rate, clock what the node takes the time for, and history how many epochs
 	// before the current one count. estimates is set where the table estimates what others spent.
@@ -55,12 +56,14 @@ type Link struct {
 }
 
 // Join links a table to the store: that of a node, by its number and name, which syncs every rate.
-// The table is to be configured with the link's Wake. history is that of the table's limit.
+// The table is to be configured with the link's Waker. history is that of the table's limit.
 func (w *Network) Join(node int, name string, t Replica, rate time.Duration, history int) *Link {
-	return &Link{
-		net: w, node: node, name: name, table: t, history: history, estimates: true,
+	n := &Link{
+		net: w, node: node, name: name, table: t, Waker: cycle.NewWaker(), history: history, estimates: true,
 		rate: func() time.Duration { return rate }, clock: func() int64 { return w.now },
 	}
+	w.links = append(w.links, n)
+	return n
 }
 
 // A Companion goes along with the sync of a table: the bans of its zone.
@@ -92,11 +95,6 @@ func (n *Link) setLost() {
 		lost = cycle.AllShards
 	}
 	n.table.SetLost(lost)
-}
-
-// Wake is called from within Take.
-func (n *Link) Wake() {
-	n.net.after(0, func() { n.on(cycle.Event{Kind: cycle.Wake}) })
 }
 
 // After is for a table that asks before the next cycle.

@@ -13,6 +13,7 @@ import (
 type Network struct {
 	now, start int64
 	queue      events
+	links      []*Link
 	made       int
 	rng        *rand.Rand
 	store      *Store
@@ -84,10 +85,19 @@ func (w *Network) after(d time.Duration, f func()) {
 
 // until lets everything happen that is due before an instant.
 func (w *Network) until(at int64) {
-	for len(w.queue) > 0 && w.queue[0].at <= at {
+	for w.heed(); len(w.queue) > 0 && w.queue[0].at <= at; w.heed() {
 		e := heap.Pop(&w.queue).(event)
 		w.now = e.at
 		e.happen()
+	}
+}
+
+// heed has the loops go on that were woken.
+func (w *Network) heed() {
+	for _, n := range w.links {
+		if n.IsCalled() {
+			w.after(0, func() { n.on(cycle.Event{Kind: cycle.Wake}) })
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ func (w *world[S]) newNode(index int, name string) *node[S] {
 func (n *node[S]) configure() {
 	is := n.is()
 	n.table.Configure(table.SyncConfig{
-		Params: is.Algorithm, Rate: is.Rate, Early: n.w.sc.Model.Early, Mixed: n.w.sc.Mixed, Wake: n.Wake, After: n.After,
+		Params: is.Algorithm, Rate: is.Rate, Early: n.w.sc.Model.Early, Mixed: n.w.sc.Mixed, Waker: n.Waker, After: n.After,
 	}, mostKeys)
 }
 

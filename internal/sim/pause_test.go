@@ -18,7 +18,7 @@ func comesBack[S any](kind algorithms.Kind, away, apart, latency time.Duration, 
 	for i := range tables {
 		tables[i] = table.New(algorithms.MachineOf[S](kind), mostKeys)
 		link := w.Join(i, fmt.Sprint(i), tables[i], sec, l.History)
-		tables[i].Configure(table.SyncConfig{Params: p, Rate: sec, Early: true, Wake: link.Wake}, mostKeys)
+		tables[i].Configure(table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}, mostKeys)
 		link.Start()
 	}
 	at := w.Now() + 2*int64(sec)

@@ -49,12 +49,12 @@ func (c *cluster) join(node int, z *limits.Zone) {
 		}
 		s.joined[l.Counters] = true
 		link := s.net.Join(node, fmt.Sprintf("node %d", node), table, config.Rate, l.Enforced.History)
-		config.Wake, config.After = link.Wake, link.After
+		config.Waker, config.After = link.Waker, link.After
 		table.Configure(config, z.MaxKeys)
 		s.links = append(s.links, link)
 		if bans != nil {
 			link.Carry(banLink{&s.bans, &bans.Set})
-			bans.Set.Share(link.Wake)
+			bans.Set.Share(link.Waker)
 			bans = nil
 		}
 	}

@@ -23,7 +23,7 @@ func (t *Table[S]) askAgain(b *SyncConfig, e entry[S], passed int64, news bool) 
 func (t *Table[S]) askAfter(b *SyncConfig, key keys.Key, answered int64, wait, rest time.Duration) {
 	b.After(wait, func() {
 		if t.ask(b, key, answered, rest) {
-			b.Wake()
+			b.Waker.Wake()
 		}
 	})
 }

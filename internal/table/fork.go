@@ -68,7 +68,7 @@ func (t *Table[S]) fork() *Table[S] {
 	f.preparing.Lock() // nobody needs its sketch before it is needed
 	if b := t.config.Load(); b != nil {
 		c := *b
-		c.Early, c.Wake = false, nil
+		c.Early, c.Waker = false, nil
 		f.config.Store(&c)
 	}
 	return f

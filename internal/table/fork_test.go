@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -40,7 +41,7 @@ func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
 			p.Queue = rapid.Int64Range(0, 9).Draw(rt, "queue")
 		}
 		rate := rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(rt, "rate")
-		b := SyncConfig{Params: p, Rate: rate, Early: true, Wake: func() {}}
+		b := SyncConfig{Params: p, Rate: rate, Early: true, Waker: cycle.NewWaker()}
 		m := &forked[S]{Table: of[S](p, 1), limit: p.Compile(), now: t0}
 		maxKeys := rapid.IntRange(1, 4).Draw(rt, "max_keys")
 		m.Configure(b, maxKeys)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -184,7 +185,7 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 			windows: New(window, million), alg: fixed(1<<30, time.Hour), now: t0,
 			random: rand.New(rand.NewPCG(round, 1)), want: make(map[keys.Key]int64), store: make(map[keys.Key]int64),
 		}
-		b := SyncConfig{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Wake: func() {}}
+		b := SyncConfig{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Waker: cycle.NewWaker()}
 		m.Configure(b, million)
 		for i := range 20_000 {
 			take(m.windows, m.alg, i, m.now)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 )
@@ -31,8 +32,8 @@ type SyncConfig struct {
 	// Regions is how many regions a key may be spent in before this node hears of it, 0 or 1 where
 	// there is only this one.
 	Regions int
-	// Wake is called without a lock held when there is a first urgent key.
-	Wake func()
+	// Waker is called when there is a first urgent key.
+	Waker cycle.Waker
 	// After calls a function after a while, without a lock held. Nil calls none: then no key is
 	// asked about before the next cycle unless a request comes.
 	After func(time.Duration, func())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -173,8 +174,8 @@ func TestAKeyNotDrainedTwice(t *testing.T) {
 func TestNewKeysAndThoseNearTheirLimitAreUrgent(t *testing.T) {
 	alg := sliding(100, time.Minute)
 	s, a := newStore(), newNode("a", alg)
-	woken := 0
-	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, Wake: func() { woken++ }}, 1000)
+	woken := cycle.NewWaker()
+	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, Waker: woken}, 1000)
 	urgent := func(now int64) int {
 		m := a.Drain(now, 1000, true, nil)
 		a.seq++
@@ -182,8 +183,8 @@ func TestNewKeysAndThoseNearTheirLimitAreUrgent(t *testing.T) {
 		return len(m)
 	}
 	admit(t, a, alg, t0, 1, 1)
-	if woken != 1 || urgent(t0) == 0 {
-		t.Errorf("a new key: woken %d times, want 1 and a message", woken)
+	if !woken.IsCalled() || urgent(t0) == 0 {
+		t.Error("a new key woke nobody, or has no message")
 	}
 	admit(t, a, alg, t0+int64(10*time.Millisecond), 1, 1)
 	if !a.Urgent() || urgent(t0+int64(10*time.Millisecond)) == 0 {

@@ -218,8 +218,8 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	}
 	wake := shared && t.record(st, b, e, i, taken, a.Limit, attempts)
 	st.mu.Unlock()
-	if wake && b.Wake != nil {
-		b.Wake()
+	if wake {
+		b.Waker.Wake()
 	}
 }
 

@@ -68,7 +68,7 @@ func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Durati
 		m.strict = New(c, "test", 300*time.Millisecond)
 		every = 50 * time.Millisecond
 	}
-	m.table.Configure(table.SyncConfig{Params: alg, Rate: every, Charges: charged, Wake: m.source.Wake}, 1000)
+	m.table.Configure(table.SyncConfig{Params: alg, Rate: every, Charges: charged, Waker: m.source.Waker}, 1000)
 	if charged {
 		m.rep.AttachCharged(m.source, every, m.strict.Charger(zone, rule))
 	} else {

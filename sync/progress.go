@@ -1,26 +1,9 @@
-// What the loops that sync tables have in common, those of counts and those of gauges: what wakes
-// them, and how far they have come. When they sync is said by package cycle.
-
 package ratesync
 
 import (
 	"sync/atomic"
 	"time"
 )
-
-// A Waker wakes a loop that waits for it. Several calls before the loop comes back to it are one.
-type Waker chan struct{}
-
-// NewWaker returns a Waker that nobody has called.
-func NewWaker() Waker { return make(Waker, 1) }
-
-// Wake wakes the loop. It never waits.
-func (w Waker) Wake() {
-	select {
-	case w <- struct{}{}:
-	default:
-	}
-}
 
 // Progress is how far a loop has come. The zero Progress is that of one that begins.
 type Progress struct {
