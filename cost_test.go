@@ -104,7 +104,7 @@ func bytesOfAKey[S any](alg algorithms.Params, rate time.Duration) float64 {
 	// a table that is nearly full has a sketch as well, whose bound is another one
 	const keyCount, maxKeys = 100_000, 200_000
 	before := heapBytes()
-	tab := table.New(algorithms.MachineOf[S](alg.Kind), maxKeys)
+	tab := table.New[S](alg.Kind, maxKeys)
 	tab.Configure(table.SyncConfig{Params: alg, Rate: rate}, maxKeys)
 	for i := range keyCount {
 		raw := []byte{byte(i), byte(i >> 8), byte(i >> 16)}

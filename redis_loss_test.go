@@ -46,7 +46,7 @@ func shows(t *testing.T, zone, what string, want func(operate.LimitState) bool) 
 func (s *site) lost(zone string) bool {
 	for _, z := range s.handler.zones {
 		if z.Name == zone {
-			return firstOf(z).IsUnavailable([]byte("any key, as there is no Cluster"))
+			return firstOf(z).Source.HasLost([]byte("any key, as there is no Cluster"))
 		}
 	}
 	return false

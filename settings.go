@@ -321,19 +321,19 @@ func (z *Zone) algorithm(s *config.Settings) (err error) {
 func (z *Zone) shape(s *config.Settings) error {
 	s.Buckets = 1
 	switch {
-	case z.Burst != nil && !s.Kind.TakesBurst():
-		return wrongf("burst", "%s has no burst; remove it, or write %s", s.Kind, those(algorithms.Kind.TakesBurst))
+	case z.Burst != nil && !s.Kind.Traits().TakesBurst:
+		return wrongf("burst", "%s has no burst; remove it, or write %s", s.Kind, those(func(t *algorithms.Traits) bool { return t.TakesBurst }))
 	case z.Burst != nil && *z.Burst < 1:
 		return wrongf("burst", "%d is too small; write 1 or more, or remove it for a burst of the whole limit", *z.Burst)
-	case z.Buckets != nil && !s.Kind.TakesBuckets():
-		return wrongf("buckets", "%s has no buckets; remove it, or write %s", s.Kind, those(algorithms.Kind.TakesBuckets))
+	case z.Buckets != nil && !s.Kind.Traits().TakesBuckets:
+		return wrongf("buckets", "%s has no buckets; remove it, or write %s", s.Kind, those(func(t *algorithms.Traits) bool { return t.TakesBuckets }))
 	case z.Buckets != nil && (*z.Buckets < 1 || *z.Buckets > maxBuckets):
 		return wrongf("buckets", "%d is not between 1 and %d; write 10 for a finer window", *z.Buckets, maxBuckets)
-	case z.Queue != nil && !s.Kind.Queues():
-		return wrongf("queue", "%s has no queue; remove it, or write %s", s.Kind, those(algorithms.Kind.Queues))
+	case z.Queue != nil && !s.Kind.Traits().Queues:
+		return wrongf("queue", "%s has no queue; remove it, or write %s", s.Kind, those(func(t *algorithms.Traits) bool { return t.Queues }))
 	case z.Queue != nil && *z.Queue < 0:
 		return wrongf("queue", "%d is negative; write how many requests of one key may wait, like 10", *z.Queue)
-	case z.Queue == nil && s.Kind.Queues():
+	case z.Queue == nil && s.Kind.Traits().Queues:
 		return wrongf("algorithm", "%s needs a queue; add how many requests of one key may wait, like `queue 10`", s.Kind)
 	}
 	s.Burst, s.Buckets, s.Queue = or(z.Burst, 0), or(z.Buckets, 1), or(z.Queue, 0)
@@ -341,10 +341,10 @@ func (z *Zone) shape(s *config.Settings) error {
 }
 
 // those lists the algorithms of which something holds.
-func those(holds func(algorithms.Kind) bool) string {
+func those(holds func(*algorithms.Traits) bool) string {
 	var all []string
 	for k, name := range algorithms.KindNames() {
-		if holds(algorithms.Kind(k)) {
+		if holds(algorithms.Kind(k).Traits()) {
 			all = append(all, "`algorithm "+name+"`")
 		}
 	}
@@ -444,7 +444,7 @@ func (z *Zone) regions(s *config.Settings, g globals, found *[]warning.Warning) 
 		return wrongf("regions", "there is one region only; write the regions into the global option rate_limit, as `regions { … }`, or remove it here")
 	}
 	s.Regions = g.hasRegions && s.SyncRate >= 0 && or(z.Regions, true)
-	if s.Regions && s.SyncRate == config.Strict && len(s.Limits) > 0 && !s.Kind.Windowed() {
+	if s.Regions && s.SyncRate == config.Strict && len(s.Limits) > 0 && !s.Kind.Traits().Windowed {
 		return wrongf("regions", "with sync_rate strict only windows count over regions; write `algorithm sliding_window`, `regions off` for a limit in each region, or an interval, like `sync_rate 1s`")
 	}
 	if s.Regions && s.Concurrent > 0 {
@@ -532,7 +532,7 @@ func (z *Zone) reserve(s *config.Settings, found *[]warning.Warning) (err error)
 		shares = append(shares, r.Share)
 	}
 	switch {
-	case s.Kind.Queues():
+	case s.Kind.Traits().Queues:
 		return wrongf("reserve", "the requests of a %s wait in one queue, in the order in which they come, so none can go first; choose another algorithm, or queue only those who don't pay, with `match` in the zone", s.Kind)
 	case z.CountDenied:
 		return wrongf("reserve", "with count_denied, requests that are denied take what is reserved for others; remove one of the two")
@@ -575,7 +575,7 @@ func (z *Zone) responses(s *config.Settings) error {
 	switch {
 	case len(m.StatusCode)+len(m.Headers) == 0:
 		return wrongf(option, "it is empty, so every response would count, as without it; write the responses that count, like `count_responses 401 403`, or remove it")
-	case s.Kind.Queues():
+	case s.Kind.Traits().Queues:
 		return wrongf(option, "%s is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`", s.Kind)
 	case s.CountDenied:
 		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says whether these count; keep one of the two")
@@ -661,7 +661,7 @@ func (z *Zone) responseCosts(s *config.Settings, found *[]warning.Warning) error
 		}
 	}
 	switch {
-	case s.Kind.Queues():
+	case s.Kind.Traits().Queues:
 		return wrongf(option, "%s is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`", s.Kind)
 	case s.CountDenied:
 		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says what these cost; keep one of the two")

@@ -81,79 +81,64 @@ const (
 	LeakyBucket
 )
 
-// A description is all that sets one kind apart from the others. What is not here, it has in common
-// with its family.
-type description struct {
+// Traits are what sets one kind apart from the others. What is not here, it has in common with its
+// family.
+type Traits struct {
+	// Code is the letter of the kind in the names of keys in Redis.
+	Code byte
+	// TakesBurst is set where it has a burst that is not its limit, TakesBuckets where its window
+	// can be cut into sub-windows.
+	TakesBurst, TakesBuckets bool
+	// Queues is set where requests that it admits wait in a queue, whose length is an option. Its
+	// machine is a Leaver then.
+	Queues bool
+	// Fixed is set where a window begins empty, so that all of the limit comes back at once.
+	Fixed bool
+	// Windowed is set where it decides by counts of aligned windows: a store that decides by itself
+	// and the nodes then keep the same counts. Draining is set where it decides by a bucket that
+	// drains, and Dated where it goes by when the others have spent what a report says.
+	Windowed, Draining, Dated bool
+	// Told is the wait that clients are told of a limit that has admitted.
+	Told Want
+
 	name    string // as an option
-	code    byte   // in the names of keys in Redis
-	family  family
-	machine any // a Machine of the family's state
-	// takesBurst and takesBuckets are set where it has the option burst, or buckets.
-	takesBurst, takesBuckets bool
-	// queues is set where its requests wait in a queue, and fixed where a window begins empty.
-	queues, fixed bool
+	machine any    // a Machine of the family's state
 }
 
-// A family is the kinds with one type of state, which Redis keeps in one form.
-type family uint8
-
-const (
-	windowFamily family = iota // WindowState
-	bucketFamily               // BucketState
-	logFamily                  // LogState
-)
-
-var described = [...]description{
-	SlidingWindow: {name: "sliding_window", code: 's', family: windowFamily, machine: new(window), takesBuckets: true},
-	FixedWindow:   {name: "fixed_window", code: 'f', family: windowFamily, machine: new(window), fixed: true},
-	SlidingLog:    {name: "sliding_log", code: 'l', family: logFamily, machine: new(log)},
-	TokenBucket:   {name: "token_bucket", code: 't', family: bucketFamily, machine: new(bucket), takesBurst: true},
-	GCRA:          {name: "gcra", code: 'g', family: bucketFamily, machine: new(bucket), takesBurst: true},
-	LeakyBucket:   {name: "leaky_bucket", code: 'q', family: bucketFamily, machine: new(queue), queues: true},
+var traits = [...]Traits{
+	SlidingWindow: {name: "sliding_window", Code: 's', Windowed: true, machine: new(window), TakesBuckets: true, Told: WantNext},
+	FixedWindow:   {name: "fixed_window", Code: 'f', Windowed: true, machine: new(window), Fixed: true, Told: WantReset},
+	SlidingLog:    {name: "sliding_log", Code: 'l', Dated: true, machine: new(log), Told: WantNext},
+	TokenBucket:   {name: "token_bucket", Code: 't', Draining: true, machine: new(bucket), TakesBurst: true, Told: WantNext},
+	GCRA:          {name: "gcra", Code: 'g', Draining: true, machine: new(bucket), TakesBurst: true, Told: WantNext},
+	LeakyBucket:   {name: "leaky_bucket", Code: 'q', Draining: true, machine: new(queue), Queues: true, Told: WantNext},
 }
+
+// Traits returns what sets k apart from other kinds.
+func (k Kind) Traits() *Traits { return &traits[k] }
 
 // KindNames returns the names of all kinds, each at the index of its Kind.
 func KindNames() []string {
-	names := make([]string, len(described))
-	for k := range described {
-		names[k] = described[k].name
+	names := make([]string, len(traits))
+	for k := range traits {
+		names[k] = traits[k].name
 	}
 	return names
 }
 
 // String returns the name of k as an option.
-func (k Kind) String() string { return described[k].name }
-
-// Code returns the letter of k in the names of keys in Redis.
-func (k Kind) Code() byte { return described[k].code }
-
-// TakesBurst reports whether k has a burst that is not its limit.
-func (k Kind) TakesBurst() bool { return described[k].takesBurst }
-
-// TakesBuckets reports whether the window of k can be cut into sub-windows.
-func (k Kind) TakesBuckets() bool { return described[k].takesBuckets }
-
-// Queues reports whether requests that k admits wait in a queue, whose length is an option. Its
-// machine is a Leaver then.
-func (k Kind) Queues() bool { return described[k].queues }
-
-// Fixed reports whether a window of k begins empty, so that all of the limit comes back at once.
-func (k Kind) Fixed() bool { return described[k].fixed }
-
-// Windowed reports whether k decides by counts of aligned windows. A store that decides by itself
-// and the nodes then keep the same counts.
-func (k Kind) Windowed() bool { return described[k].family == windowFamily }
-
-// Draining reports whether k decides by a bucket that drains.
-func (k Kind) Draining() bool { return described[k].family == bucketFamily }
-
-// Dated reports whether k goes by when the others have spent what a report says.
-func (k Kind) Dated() bool { return described[k].family == logFamily }
+func (k Kind) String() string { return traits[k].name }
 
 // ByState returns the value for the type of state that k has: WindowState, BucketState or LogState.
 // It is for what is generic in that type, and for what is in Redis in its place.
 func ByState[T any](k Kind, window, bucket, log T) T {
-	return [...]T{windowFamily: window, bucketFamily: bucket, logFamily: log}[described[k].family]
+	switch {
+	case traits[k].Windowed:
+		return window
+	case traits[k].Draining:
+		return bucket
+	}
+	return log
 }
 
 // Params describe one limit.
@@ -187,13 +172,13 @@ func (p Params) Compile() Limit {
 	n := max(p.Limit, 0)
 	l := Limit{N: n, Size: n, Window: int64(min(max(p.Window, 1), 1<<60)), History: 1}
 	switch k := p.Kind; {
-	case k.Fixed():
+	case k.Traits().Fixed:
 		l.History = 0
-	case k.TakesBuckets():
+	case k.Traits().TakesBuckets:
 		l.History = min(max(p.Buckets, 1), MaxHistory)
-	case k.Queues():
+	case k.Traits().Queues:
 		l.Size = saturate.Add(max(p.Queue, 0), 1)
-	case k.TakesBurst() && p.Burst > 0:
+	case k.Traits().TakesBurst && p.Burst > 0:
 		l.Size = p.Burst
 	}
 	return l
@@ -203,7 +188,7 @@ func (p Params) Compile() Limit {
 // alone: nodes whose limits or bursts differ count into the same epochs.
 func (p Params) Epoch() time.Duration {
 	l := p.Compile()
-	if p.Kind.Draining() {
+	if p.Kind.Traits().Draining {
 		return time.Duration(l.bucketEpoch())
 	}
 	return time.Duration(l.subWindow())

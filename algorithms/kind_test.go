@@ -4,32 +4,28 @@ import "testing"
 
 // What a kind says of itself is what its machine does.
 func TestKindsAreWhatTheirMachinesDo(t *testing.T) {
-	type machine interface {
-		ByTotals() bool
-		Drains() bool
-	}
 	codes := map[byte]Kind{}
 	for i := range KindNames() {
 		k := Kind(i)
-		if other, taken := codes[k.Code()]; taken {
-			t.Errorf("%s and %s have the letter %c in Redis", other, k, k.Code())
+		if other, taken := codes[k.Traits().Code]; taken {
+			t.Errorf("%s and %s have the letter %c in Redis", other, k, k.Traits().Code)
 		}
-		codes[k.Code()] = k
-		m := described[k].machine
+		codes[k.Traits().Code] = k
+		m := traits[k].machine
 		_, leaves := m.(Leaver[BucketState])
 		of := ByState(k, isOf[WindowState](m), isOf[BucketState](m), isOf[LogState](m))
-		if d, ok := m.(machine); !ok || !of || d.ByTotals() != k.Windowed() || d.Drains() != k.Draining() || leaves != k.Queues() {
-			t.Errorf("%s: machine %T of its state %t, windowed %t, draining %t, queues %t", k, m, of, k.Windowed(), k.Draining(), k.Queues())
+		if !of || leaves != k.Traits().Queues {
+			t.Errorf("%s: machine %T of its state %t, windowed %t, draining %t, queues %t", k, m, of, k.Traits().Windowed, k.Traits().Draining, k.Traits().Queues)
 		}
 		sizes := Params{Kind: k, Limit: 10, Burst: 20, Queue: 30, Buckets: 4, Window: 4e9}.Compile()
 		want := int64(10)
 		switch {
-		case k.TakesBurst():
+		case k.Traits().TakesBurst:
 			want = 20
-		case k.Queues():
+		case k.Traits().Queues:
 			want = 31
 		}
-		if sizes.Size != want || (sizes.History == 4) != k.TakesBuckets() || (sizes.History == 0) != k.Fixed() {
+		if sizes.Size != want || (sizes.History == 4) != k.Traits().TakesBuckets || (sizes.History == 0) != k.Traits().Fixed {
 			t.Errorf("%s: compiled to %+v", k, sizes)
 		}
 	}

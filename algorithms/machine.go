@@ -62,11 +62,6 @@ type Machine[S any] interface {
 	Decider[S]
 	Replica[S]
 	Resetter[S]
-	// ByTotals reports whether the totals in the ledger are all that it decides by. Then a penalty
-	// counts in full.
-	ByTotals() bool
-	// Drains reports whether what is spent goes at the rate of the limit.
-	Drains() bool
 	// Clone returns a copy that shares nothing with s, so that what is done to one doesn't change
 	// the other.
 	Clone(s *S) S
@@ -74,30 +69,12 @@ type Machine[S any] interface {
 
 // MachineOf returns the machine of a kind. It panics where S is not the kind's state; see ByState.
 func MachineOf[S any](k Kind) Machine[S] {
-	m, ok := described[k].machine.(Machine[S])
+	m, ok := traits[k].machine.(Machine[S])
 	if !ok {
 		panic("algorithms: " + k.String() + " has another type of state")
 	}
 	return m
 }
-
-// ByTotals reports that windows go by their ledgers.
-func (*window) ByTotals() bool { return true }
-
-// ByTotals reports that buckets go by their levels.
-func (*bucket) ByTotals() bool { return false }
-
-// ByTotals reports that logs go by their entries.
-func (*log) ByTotals() bool { return false }
-
-// Drains reports that windows don't drain.
-func (*window) Drains() bool { return false }
-
-// Drains reports that buckets drain.
-func (*bucket) Drains() bool { return true }
-
-// Drains reports that logs don't drain.
-func (*log) Drains() bool { return false }
 
 // A Result is the answer to one Take. Its zero value is a denial.
 type Result struct {

@@ -164,7 +164,7 @@ func (k kind) make(limit int64, window time.Duration, extra int64) subject {
 		return p
 	}
 	switch {
-	case k.Windowed():
+	case k.Traits().Windowed:
 		return subjectOf[WindowState](of, limit)
 	case k.Kind == SlidingLog:
 		return subjectOf[LogState](of, limit)

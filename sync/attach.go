@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // A syncer is one client of a Replicator, with a loop of its own: the counts of a table, or the
@@ -99,6 +100,12 @@ func (l *link) Lost() uint64 {
 		return 0
 	}
 	return at.lost.Load() | at.to.r.lost.Load()
+}
+
+// HasLost reports whether the shard of a key is lost: what other nodes have of it can't be had.
+func (l *link) HasLost(raw []byte) bool {
+	lost := l.Lost()
+	return lost != 0 && LostFor(lost, keys.IDOf(raw))
 }
 
 // Status returns how far the sync has come, nil where the client is not attached.

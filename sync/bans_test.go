@@ -35,7 +35,7 @@ func banNodeWith(t *testing.T, client *redis.Client) *banNode {
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1, Window: time.Hour}
-	n := &banNode{t: t, source: NewSource(table.New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 10), SpecOf("login", p))}
+	n := &banNode{t: t, source: NewSource(table.New[algorithms.WindowState](p.Kind, 10), SpecOf("login", p))}
 	register := new(ban.Register)
 	register.Configure(1000)
 	n.Bans = ShareBans(register, n.source, "login", client, "test", clock.Now)

@@ -188,8 +188,8 @@ const Denials = 'd'
 
 // SpecOf is the Spec of a limit in a zone.
 func SpecOf(zone string, p algorithms.Params) Spec {
-	s := Spec{Zone: zone, Kind: p.Kind.Code(), Window: p.Window, Buckets: 1, Live: p.Compile().History}
-	if p.Kind.TakesBuckets() {
+	s := Spec{Zone: zone, Kind: p.Kind.Traits().Code, Window: p.Window, Buckets: 1, Live: p.Compile().History}
+	if p.Kind.Traits().TakesBuckets {
 		s.Buckets = s.Live
 	}
 	return s

@@ -45,7 +45,7 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 		k := kindNamed(name)
 		params[name] = of(k)
 		switch {
-		case k.Windowed():
+		case k.Traits().Windowed:
 			runs[name] = runReset[algorithms.WindowState]
 		case k == algorithms.SlidingLog:
 			runs[name] = runReset[algorithms.LogState]
@@ -238,10 +238,10 @@ func (w *resetWorld[S]) after() {
 // check spends what is left, at first on one node, then on all, as soon as they know of each other.
 func (w *resetWorld[S]) check() {
 	limit := w.alg.Compile().Size
-	if w.alg.Kind.Windowed() && w.span-time.Duration(wallClock()%int64(w.span)) < 40*w.rate+time.Minute {
+	if w.alg.Kind.Traits().Windowed && w.span-time.Duration(wallClock()%int64(w.span)) < 40*w.rate+time.Minute {
 		w.until(w.span - time.Second) // so that nobody gets a new window meanwhile
 	}
-	if w.scenario == "with a node that is an epoch late" && w.alg.Kind.Windowed() {
+	if w.scenario == "with a node that is an epoch late" && w.alg.Kind.Traits().Windowed {
 		w.agree()
 	}
 	began := wallClock()
@@ -270,7 +270,7 @@ func (w *resetWorld[S]) check() {
 		// What was spent before that does not.
 		least, most = least-12, most+12
 	}
-	if w.alg.Kind == algorithms.SlidingLog || w.alg.Kind.Draining() {
+	if w.alg.Kind == algorithms.SlidingLog || w.alg.Kind.Traits().Draining {
 		least-- // parts of a request
 	}
 	if all < least || all > most {

@@ -153,8 +153,8 @@ func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorith
 // name says how the tables are called, as the root package does.
 func (s *schedule[S]) name() {
 	p := s.alg
-	s.spec = Spec{Zone: "z", Kind: p.Kind.Code(), Window: p.Window, Buckets: max(1, p.Buckets), Live: p.Compile().History}
-	s.drains, s.span = p.Kind.Draining(), p.Epoch()
+	s.spec = Spec{Zone: "z", Kind: p.Kind.Traits().Code, Window: p.Window, Buckets: max(1, p.Buckets), Live: p.Compile().History}
+	s.drains, s.span = p.Kind.Traits().Draining, p.Epoch()
 }
 
 func (s *schedule[S]) join() {

@@ -18,7 +18,7 @@ const maxLate = 2
 // time, and requests that come meanwhile share the next one. A request that this node alone has no
 // slot for asks nobody, and neither does one of a key beyond max_keys.
 func (s *Slots) Take(ctx context.Context, src *SlotSource, a *gauge.Ask) (gauge.Slot, gauge.State, error) {
-	if lost := src.Lost(); lost != 0 && LostFor(lost, keys.IDOf(a.Raw)) {
+	if src.HasLost(a.Raw) {
 		return gauge.Slot{}, gauge.State{}, redisconn.ErrDown
 	}
 	w, m, slot, state := src.table.Join(a)
@@ -70,10 +70,9 @@ func (s *Slots) decide(src *SlotSource, m gauge.Message) (a gauge.Answer, err er
 			break
 		}
 	}
-	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) {
-		if shards := shardsWith(s.r.cluster, m.ID); at.lost.Or(shards)&shards != shards {
-			s.trips.Add(1)
-		}
+	shards := shardsWith(s.r.cluster, m.ID)
+	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) && at.lost.Or(shards)&shards != shards {
+		s.trips.Add(1)
 	}
 	return a, err
 }

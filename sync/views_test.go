@@ -30,7 +30,7 @@ func TestEveryNodeKnowsWhatAllHaveAdmitted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(max(1, *schedules/4)) {
 				for what, groups := range [][]string{quiet, faults, faults, losses} {
-					if what == 3 && k.p.Kind.Draining() {
+					if what == 3 && k.p.Kind.Traits().Draining {
 						continue
 					}
 					if fault := k.run(t, drawViews(k.p, 4*seed+uint64(what), groups)); fault != "" {

@@ -58,7 +58,7 @@ func measureSync[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params,
 	now := func() int64 { return time.Now().UnixNano() }
 	r := ratesync.NewReplicator(server.Client(), "bench", time.Second, now, zap.NewNop())
 	defer r.Close()
-	tab := table.New(algorithms.MachineOf[S](alg.Kind), 1<<20)
+	tab := table.New[S](alg.Kind, 1<<20)
 	source := ratesync.NewSource(tab, spec)
 	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, Waker: source.Waker}, 1<<20)
 	limit := alg.Compile()

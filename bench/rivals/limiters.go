@@ -59,7 +59,7 @@ func limiters() []subject {
 func tide[S any](kind algorithms.Kind) func(int, time.Duration) (func() ask, func(), error) {
 	return func(limit int, window time.Duration) (func() ask, func(), error) {
 		p := algorithms.Params{Kind: kind, Limit: int64(limit), Window: window}
-		l, tab := p.Compile(), table.New(algorithms.MachineOf[S](kind), table1)
+		l, tab := p.Compile(), table.New[S](kind, table1)
 		tab.Configure(table.SyncConfig{Params: p}, table1)
 		return func() ask {
 			raw := make([]byte, 0, 64)

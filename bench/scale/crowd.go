@@ -83,7 +83,7 @@ func (c *crowd) idle(d time.Duration) (share float64) {
 // admits.
 func (c *crowd) hot(d time.Duration) (calls, share, over float64) {
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: 5 * time.Second, Buckets: 1}
-	one, limit := table.New(algorithms.MachineOf[algorithms.WindowState](alg.Kind), 10), alg.Compile()
+	one, limit := table.New[algorithms.WindowState](alg.Kind, 10), alg.Compile()
 	key, admitted, alone := []byte("hot"), 0, 0
 	before, synced, began := usageOf(c.server), c.calls(), time.Now()
 	tick := time.NewTicker(time.Millisecond)

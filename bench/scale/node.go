@@ -59,9 +59,9 @@ func open[S any](url string, o options, alg algorithms.Params) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	tab := table.New(algorithms.MachineOf[S](alg.Kind), 1_000_000)
-	source := ratesync.NewSource(tab, ratesync.Spec{Zone: "zone", Kind: alg.Kind.Code(), Window: o.window, Buckets: 1, Live: 1})
-	tab.Configure(table.SyncConfig{Params: alg, Rate: o.rate, Early: o.early, Wake: source.Wake}, 1_000_000)
+	tab := table.New[S](alg.Kind, 1_000_000)
+	source := ratesync.NewSource(tab, ratesync.Spec{Zone: "zone", Kind: alg.Kind.Traits().Code, Window: o.window, Buckets: 1, Live: 1})
+	tab.Configure(table.SyncConfig{Params: alg, Rate: o.rate, Early: o.early, Waker: source.Waker}, 1_000_000)
 	n := &node{client: client, source: source, replicator: ratesync.NewReplicator(client, "caddy", time.Second, now, zap.NewNop())}
 	limit := alg.Compile()
 	n.ask = func(key []byte) bool { return tab.Take(limit, keys.KeyOf(key), key, now(), 1, 0).Allowed }

@@ -24,7 +24,7 @@ type tnode struct {
 func withTable(t *testing.T, n *cnode) *tnode {
 	t.Helper()
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 30, Window: 1000 * time.Hour}
-	tn := &tnode{cnode: n, table: table.New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 100), limit: p.Compile()}
+	tn := &tnode{cnode: n, table: table.New[algorithms.WindowState](p.Kind, 100), limit: p.Compile()}
 	source := ratesync.NewSource(tn.table, ratesync.SpecOf("login", p))
 	tn.table.Configure(table.SyncConfig{Params: p, Rate: 50 * time.Millisecond, Early: true, Waker: source.Waker}, 100)
 	n.Follow("login", tn.table)

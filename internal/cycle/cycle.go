@@ -1,6 +1,6 @@
-// Package cycle is the loop of a table's sync as a pure function, and how its calls are cut. Timers
-// drive it in the product and a heap of events in the simulator, so that simulated figures hold for
-// what is shipped.
+// Package cycle is the loop of a table's sync as a pure function, what wakes it, and how its calls
+// are cut. Timers drive it in the product and a heap of events in the simulator, so that simulated
+// figures hold for what is shipped.
 package cycle
 
 import "time"

@@ -36,7 +36,7 @@ func read(f Format, body string, cuts ...int) *Scanner {
 func (s *Scanner) read(body []byte, cuts ...int) {
 	s.end()
 	clear(s.found)
-	s.framing, s.bad, s.tooDeep = framing{}, false, false
+	s.framing, s.Done, s.Bad, s.TooDeep = framing{}, false, false, false
 	from := 0
 	for _, cut := range cuts {
 		_, _ = s.Write(body[from:cut])
@@ -165,8 +165,8 @@ func (o *oracle) compare(t testing.TB, s *Scanner, body string) {
 			t.Fatalf("%q: line %d has %g, %t; encoding/json finds %g, %t", body, line, n, ok, o.found[line].greatest, o.found[line].ok)
 		}
 	}
-	if s.IsBad() != o.bad {
-		t.Fatalf("%q: IsBad is %t, with encoding/json %t", body, s.IsBad(), o.bad)
+	if s.Bad != o.bad {
+		t.Fatalf("%q: Bad is %t, with encoding/json %t", body, s.Bad, o.bad)
 	}
 }
 
@@ -379,8 +379,8 @@ func TestRandomEvents(t *testing.T) {
 		text := []byte(body)
 		for i := range text {
 			s.read(text, i)
-			if o.compare(t, s, body); s.IsDone() != done {
-				t.Fatalf("%q: IsDone is %t, want %t", body, s.IsDone(), done)
+			if o.compare(t, s, body); s.Done != done {
+				t.Fatalf("%q: Done is %t, want %t", body, s.Done, done)
 			}
 		}
 		s.read(text, everywhere(body)...)
@@ -513,10 +513,10 @@ func TestJSONIsDone(t *testing.T) {
 		`{"usage":1`: false, `{"usage":{}`: false, `[{"usage":1}`: false, `{"usage":"}"`: false, `{"usage":1}{`: false, `{"usage":1}[`: false, `{"usage":1}}`: false, `{"usage":1},`: false, `{"usage":1]`: false, `1`: false, ``: false,
 	} {
 		for _, cuts := range [][]int{nil, everywhere(body)} {
-			if s := read(JSON, body, cuts...); s.IsDone() != want {
-				t.Errorf("%q, %d cuts: IsDone is %t, want %t", body, len(cuts), s.IsDone(), want)
+			if s := read(JSON, body, cuts...); s.Done != want {
+				t.Errorf("%q, %d cuts: Done is %t, want %t", body, len(cuts), s.Done, want)
 			}
-			if read(Lines, body, cuts...).IsDone() || read(Events, "data: "+body+"\n\n", cuts...).IsDone() {
+			if read(Lines, body, cuts...).Done || read(Events, "data: "+body+"\n\n", cuts...).Done {
 				t.Errorf("%q is the end of other values", body)
 			}
 		}
@@ -538,15 +538,15 @@ func TestDone(t *testing.T) {
 	} {
 		for _, cuts := range [][]int{nil, everywhere(body)} {
 			s := read(Events, body, cuts...)
-			if s.IsDone() != want {
-				t.Errorf("%q, %d cuts: IsDone is %t, want %t", body, len(cuts), s.IsDone(), want)
+			if s.Done != want {
+				t.Errorf("%q, %d cuts: Done is %t, want %t", body, len(cuts), s.Done, want)
 			}
-			if want && strings.Contains(body, "[DONE]") && s.IsBad() {
+			if want && strings.Contains(body, "[DONE]") && s.Bad {
 				t.Errorf("%q: [DONE] is an error", body)
 			}
 		}
 	}
-	if s := read(Events, "data: nothing\n\ndata: [DONE]\n\n"); !s.IsBad() {
+	if s := read(Events, "data: nothing\n\ndata: [DONE]\n\n"); !s.Bad {
 		t.Error("an error before [DONE] was forgotten")
 	}
 }
@@ -555,8 +555,8 @@ func TestDone(t *testing.T) {
 func TestTooDeep(t *testing.T) {
 	t.Parallel()
 	s := read(Events, "data: {\"usage\":1}\n\ndata: "+strings.Repeat("[", 600)+"\n\ndata: {\"usage\":2}\n\n")
-	if n, _ := s.Number(1); !s.IsTooDeep() || !s.IsBad() || n != 2 {
-		t.Errorf("IsTooDeep is %t, the number %g; want true, and that of the next event", s.IsTooDeep(), n)
+	if n, _ := s.Number(1); !s.TooDeep || !s.Bad || n != 2 {
+		t.Errorf("TooDeep is %t, the number %g; want true, and that of the next event", s.TooDeep, n)
 	}
 }
 
@@ -635,8 +635,8 @@ func FuzzScanner(f *testing.F) {
 		o = newOracle()
 		done := o.events(body)
 		s := read(Events, body, cut)
-		if o.compare(t, s, body); s.IsDone() != done {
-			t.Fatalf("%q: IsDone is %t, want %t", body, s.IsDone(), done)
+		if o.compare(t, s, body); s.Done != done {
+			t.Fatalf("%q: Done is %t, want %t", body, s.Done, done)
 		}
 	})
 }

@@ -15,7 +15,6 @@ type framing struct {
 	hasData bool
 	// ends is how much of [DONE] the data of a line have been so far, -1 where they are other data.
 	ends int
-	done bool
 	// name is as much of the line of an event's name as tells it from all others, and isLast is set
 	// for an event that is the last one of its stream.
 	name    [maxName]byte
@@ -135,7 +134,7 @@ func (s *Scanner) beginData() {
 	if s.field, s.ends = content, -1; s.hasData {
 		s.scan(newLine)
 	} else {
-		s.ends, s.wasBad = 0, s.bad
+		s.ends, s.wasBad = 0, s.Bad
 	}
 	s.hasData = true
 }
@@ -145,7 +144,7 @@ func (s *Scanner) endLine() {
 	switch {
 	case s.field == 0:
 		s.end()
-		s.done = s.done || s.isLast && s.hasData
+		s.Done = s.Done || s.isLast && s.hasData
 		s.hasData, s.ends, s.isLast = false, 0, false
 	case s.field == named:
 		name, ok := strings.CutPrefix(string(s.name[:s.nameLen]), eventField)
@@ -153,7 +152,7 @@ func (s *Scanner) endLine() {
 	case s.field == blank, s.field == blank-1:
 		s.beginData() // an empty line of data
 	case s.field == content && s.ends == len(doneData):
-		s.done, s.bad = true, s.wasBad
+		s.Done, s.Bad = true, s.wasBad
 	}
 	s.field = 0
 }

@@ -112,7 +112,7 @@ func (s *Scanner) endNumber(c byte, counts bool) {
 		return
 	}
 	if counts && n.negative {
-		s.bad = true
+		s.Bad = true
 	} else if counts {
 		s.add(n.value())
 	}

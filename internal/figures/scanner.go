@@ -21,7 +21,13 @@ type Scanner struct {
 	word  string // what is left of true, false or null
 	num   number
 
-	tooDeep, bad bool
+	// Done is set at the end of a body: in JSON that of an object or array that nothing but white
+	// space has followed, of events [DONE], or one of lastEvents.
+	Done bool
+	// Bad is set where the body has errors, or something else than numbers and null where the paths
+	// lead to; TooDeep as well where a value was not read to its end, as more than 512 containers
+	// in it were open at once. What was not read may be greater than what was.
+	Bad, TooDeep bool
 }
 
 // maxDepth is how deep the containers of a value may be nested.
@@ -62,18 +68,6 @@ func (s *Scanner) Number(line int) (n float64, ok bool) {
 	return s.found[line].greatest, s.found[line].ok
 }
 
-// IsDone reports whether the end of a body has passed: in JSON that of an object or array that
-// nothing but white space has followed, of events [DONE], or one of lastEvents.
-func (s *Scanner) IsDone() bool { return s.done }
-
-// IsTooDeep reports whether the body has a value that was not read to its end, as more than 512
-// containers in it were open at once. What was not read may be greater than what was.
-func (s *Scanner) IsTooDeep() bool { return s.tooDeep }
-
-// IsBad reports whether the body has errors, or has something else than numbers and null where the
-// paths lead to.
-func (s *Scanner) IsBad() bool { return s.bad || s.tooDeep }
-
 // Write reads the next piece of the body. It never fails.
 func (s *Scanner) Write(b []byte) (int, error) {
 	switch s.format {
@@ -113,8 +107,8 @@ func (s *Scanner) end() {
 
 // fail has the rest of a value skipped.
 func (s *Scanner) fail() {
-	s.state, s.bad = inError, true
-	s.done = s.done && s.format != JSON
+	s.state, s.Bad = inError, true
+	s.Done = s.Done && s.format != JSON
 }
 
 // scanStructure reads up to where a string, a number or a word goes on: what is in one piece it
@@ -162,12 +156,12 @@ func (s *Scanner) scanStructure(b []byte, i int) int {
 
 // push opens a container.
 func (s *Scanner) push(c byte) {
-	s.done = s.done && s.format != JSON
+	s.Done = s.Done && s.format != JSON
 	switch {
 	case s.state > inElement:
 		s.fail()
 	case s.depth == maxDepth:
-		s.tooDeep = true
+		s.TooDeep = true
 		s.fail()
 	case c == '{':
 		s.stack[s.depth], s.state = s.at<<1|1, inMember
@@ -190,7 +184,7 @@ func (s *Scanner) pop(c byte) {
 	}
 	s.depth--
 	s.endValue()
-	s.done = s.done || s.format == JSON && s.depth == 0
+	s.Done = s.Done || s.format == JSON && s.depth == 0
 }
 
 // endValue notes that a value is complete.
@@ -228,7 +222,7 @@ func (s *Scanner) begin(b []byte, i int) int {
 // isOther notes that a value is no number.
 func (s *Scanner) isOther() {
 	if len(s.paths.nodes[s.at].lines) > 0 {
-		s.bad = true
+		s.Bad = true
 	}
 }
 

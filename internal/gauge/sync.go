@@ -203,12 +203,23 @@ func (t *Table) Overflowed() int64 { return t.overflowed.Load() }
 
 // Find returns the key of an ID; ok is false where nothing is kept of it.
 func (t *Table) Find(id keys.ID) (key keys.Key, ok bool) {
-	t.Each(0, func(g Gauge) {
-		if g.ID == id {
-			key, ok = g.Key, true
+	for i := range t.stripes {
+		if key, ok = t.stripes[i].find(id); ok {
+			break
 		}
-	})
+	}
 	return key, ok
+}
+
+func (st *stripe) find(id keys.ID) (key keys.Key, ok bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, e := range st.entries {
+		if e.id == id {
+			return e.key, true
+		}
+	}
+	return key, false
 }
 
 // A Gauge is that of one key.

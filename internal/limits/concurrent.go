@@ -13,7 +13,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/gauge"
-	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -178,12 +177,6 @@ func (s *Slots) end() {
 		s.sweep = nil
 	}
 	s.detach()
-}
-
-// IsUnavailable reports whether what other nodes have of a key can't be had.
-func (s *Slots) IsUnavailable(raw []byte) bool {
-	lost := s.Source.Lost()
-	return lost != 0 && ratesync.LostFor(lost, keys.IDOf(raw))
 }
 
 // State returns what metrics show.

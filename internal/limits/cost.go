@@ -38,8 +38,9 @@ func (z *Zone) HideDraft() {
 // A cost works out what a request takes. Nil is one unit for each.
 type cost struct {
 	config.Cost
-	// numbers are those that come with a request, nil for each other term.
+	// numbers are those that come with a request, nil for each other term, and times the factors.
 	numbers []*reqkey.Number
+	times   []float64
 	// fixed is the cost of all requests, -1 where it depends on the request. least is 1 where a
 	// client chooses the number, as nobody is to have it free. No limit admits more than most.
 	fixed, least, most int64
@@ -63,6 +64,7 @@ func newCost(s *config.Settings) *cost {
 		all.least, all.Default = 1, max(1, c.Default)
 	}
 	for i, t := range c.Terms {
+		all.times = append(all.times, t.Times())
 		if t.Units != nil && t.Units.From != "" {
 			all.numbers[i] = reqkey.NewNumber(t.Units.From)
 			if all.numbers[i].IsClients() {
@@ -93,7 +95,7 @@ func (c *cost) of(r *http.Request, vars map[string]any) (n int64, isDefault bool
 		if !ok {
 			return c.Default, true
 		}
-		sum += units * t.Times()
+		sum += units * c.times[i]
 	}
 	return max(config.WholeUnits(sum), c.least), false
 }
@@ -105,19 +107,6 @@ func (c *cost) at(r *http.Request) *cost {
 	}
 	n, _ := c.of(r, reqkey.Vars(r))
 	return &cost{Cost: c.Cost, fixed: n, most: c.most}
-}
-
-// isProven reports whether an address has no part in the cost.
-func (c *cost) isProven() bool {
-	if c == nil {
-		return true
-	}
-	for _, n := range c.numbers {
-		if n != nil && !n.IsProven() {
-			return false
-		}
-	}
-	return true
 }
 
 // costOf returns what a request takes, and counts one that goes by the default.
@@ -149,7 +138,7 @@ func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, receipts *[]t
 	a.Now, a.N = now, 0
 	for i := range limits {
 		l, t := &limits[i], oneMore(receipts)
-		l.Decide(a, WaitsOf(z.Kind), t)
+		l.Decide(a, z.Kind.Traits().Told, t)
 		t.Allowed = !z.cost.exceeds(n, &l.Enforced)
 	}
 	a.N = n

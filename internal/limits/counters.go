@@ -148,7 +148,7 @@ func newCounters(key, namespace string, z *config.Settings, r config.Rate) *Coun
 
 // hold gives counters a table of one state.
 func hold[S any](c *Counters, z *config.Settings, r config.Rate) {
-	t := table.New(algorithms.MachineOf[S](z.Kind), z.MaxKeys)
+	t := table.New[S](z.Kind, z.MaxKeys)
 	c.Table, c.Source = t, ratesync.NewSource(t, SpecOf(z, r))
 	c.fork = func(l algorithms.Limit, k Key, now int64) (Table, bool) {
 		if k.ByID {
@@ -178,7 +178,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 		every = catchUp
 	}
 	isStrict := z.SyncRate == config.Strict
-	charges := isStrict && !z.Kind.Windowed()
+	charges := isStrict && !z.Kind.Traits().Windowed
 	old := c.attached
 	if redis == nil && old != nil {
 		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
@@ -335,12 +335,6 @@ func (c *Counters) Overflow() (decisions, bytes int64) {
 	return c.Table.Overflowed(), c.Table.OverflowBytes()
 }
 
-// IsUnavailable reports whether what other nodes count of a key can't be had.
-func (c *Counters) IsUnavailable(raw []byte) bool {
-	lost := c.Source.Lost()
-	return lost != 0 && ratesync.LostFor(lost, keys.IDOf(raw))
-}
-
 // Node returns the name of this node's part in what is synced.
 func (c *Counters) Node() string { return c.Source.Node() }
 
@@ -363,7 +357,7 @@ func (l *Limit) AddTo(s metrics.ZoneState) metrics.ZoneState {
 		return s
 	}
 	s.Window, s.Requests = config.WindowText(l.Rate.Window), l.Rate.Limit
-	if l.Settings.Kind.TakesBurst() {
+	if l.Settings.Kind.Traits().TakesBurst {
 		s.Burst = l.Enforced.Size
 	}
 	return s

@@ -70,7 +70,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 		}
 		allowed = allowed && t.Allowed
 	}
-	if allowed && !p.Kind.Queues() {
+	if allowed && !p.Kind.Traits().Queues {
 		return says
 	}
 	return max(says, e.judge(p, nil))
@@ -103,7 +103,7 @@ func (e *Evaluation) judge(p *part, byRedis []strict.Verdict) (says verdict) {
 	for i := range p.limits {
 		l, t := &p.limits[i], &e.receipts[p.first+i]
 		if t.Allowed {
-			if t.N > 0 && p.Kind.Queues() && !p.shadow {
+			if t.N > 0 && p.Kind.Traits().Queues && !p.shadow {
 				e.Delay = max(e.Delay, t.Delay)
 			}
 			continue
@@ -138,7 +138,7 @@ func endCounts(e *Evaluation, p *part, why ending) {
 		}
 		now := clock.Now()
 		for i := range took {
-			if l := &p.limits[i]; p.grant.By() == nil && took[i].Delay > 0 {
+			if l := &p.limits[i]; p.grant.By == nil && took[i].Delay > 0 {
 				l.Table.Leave(l.Enforced, p.ask.Key, took[i], now, took[i].N)
 			}
 		}
@@ -152,7 +152,7 @@ func endCounts(e *Evaluation, p *part, why ending) {
 		results[p.first-1].Remaining++
 	}
 	counts, wait := p.CountDenied && why != endsBanned, time.Duration(0)
-	if p.grant.By() != nil {
+	if p.grant.By != nil {
 		wait = p.endInRedis(took, results[p.first:], e.Now, counts)
 	} else {
 		for i := range took {

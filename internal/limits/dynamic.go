@@ -31,7 +31,7 @@ func (z *Zone) limitsOf(own []Limit, r *http.Request, o *control.Override, asked
 	first, vars := len(own), reqkey.Vars(r)
 	for i := range z.AllLimits {
 		l := &z.AllLimits[i]
-		if replaces(o, z, l) {
+		if o != nil && (o.Rate.Window == l.Rate.Window || o.Rate.Window == 0 && len(z.AllLimits) == 1) {
 			own = append(own, l.Overridden(o.Rate.Limit))
 			continue
 		}
@@ -70,9 +70,4 @@ func (z *Zone) rulesOf(limits []Limit) []strict.Rule {
 		return z.Rules
 	}
 	return Rules(limits)
-}
-
-// replaces reports whether an override is about a limit of a zone.
-func replaces(o *control.Override, z *Zone, l *Limit) bool {
-	return o != nil && (o.Rate.Window == l.Rate.Window || o.Rate.Window == 0 && len(z.AllLimits) == 1)
 }

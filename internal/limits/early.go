@@ -2,6 +2,7 @@ package limits
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -12,9 +13,9 @@ import (
 // and a denial by it is 425. An address may also be why the key is empty, so the request is counted
 // by the client's address in place of not at all.
 func (z *Zone) appendEarlyKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty, none bool) {
-	start := len(dst)
+	start, proven := len(dst), z.isProven(r)
 	key, empty = z.Template.Append(dst, r, vars)
-	if !z.isProven(r) {
+	if !proven {
 		key = reqkey.AsUnproven(key, start)
 	}
 	switch {
@@ -26,18 +27,36 @@ func (z *Zone) appendEarlyKey(dst []byte, r *http.Request, vars map[string]any) 
 	return z.Template.AppendClientIP(key[:start], r, vars), true, false
 }
 
-// isProven reports whether an address has no part in which requests in early data the zone is for,
-// and in its limits and costs.
-func (z *Zone) isProven(r *http.Request) bool {
+// A provenance is what an address may have a part in, of which requests in early data a zone is
+// for, its limits and its costs.
+type provenance uint8
+
+const (
+	proven   provenance = iota // nothing
+	asItCame                   // nothing, where no handler has changed the request
+	unproven
+)
+
+// provenanceOf is known once a zone has its limits and costs.
+func provenanceOf(z *Zone) provenance {
+	var numbers []*reqkey.Number
+	if z.cost != nil {
+		numbers = slices.Clone(z.cost.numbers)
+	}
 	for i := range z.AllLimits {
-		if n := z.AllLimits[i].Number; n != nil && !n.IsProven() {
-			return false
-		}
+		numbers = append(numbers, z.AllLimits[i].Number)
 	}
-	for _, sets := range z.Reserved {
-		if !config.MatchersAreProven(sets, r) {
-			return false
-		}
+	sets := slices.Concat(slices.Concat(z.Reserved...), z.Matchers, z.Except)
+	switch {
+	case slices.ContainsFunc(numbers, func(n *reqkey.Number) bool { return n != nil && !n.IsProven() }), !config.MatchersAreProven(sets):
+		return unproven
+	case len(sets) > 0:
+		return asItCame
 	}
-	return z.cost.isProven() && config.MatchersAreProven(z.Matchers, r) && config.MatchersAreProven(z.Except, r)
+	return proven
+}
+
+// isProven reports whether an address has no part in how a request in early data is counted.
+func (z *Zone) isProven(r *http.Request) bool {
+	return z.provenance == proven || z.provenance == asItCame && config.IsAsItCame(r)
 }

@@ -30,22 +30,22 @@ func (z *Zone) enforcesSome(raw []byte) bool {
 	if z.Forked != nil {
 		return z.Enforces(*z.Forked)
 	}
-	e := z.Enforcement()
-	return e.IsFull() || !e.IsOff() && e.Includes(keys.IDOf(reqkey.AsProven(raw)), z.salt)
+	e, raw := z.Enforcement(), reqkey.AsProven(raw)
+	return e.IsFull() || !e.IsOff() && e.Includes(keys.IDOf(raw), z.salt)
 }
 
 // matches reports whether a request is one that the zone is for. Caddy's matchers of addresses end
 // early data with 425, which proves no address. Where the zone is in shadow mode for such a
 // request, that would deny it: there it does not match.
 func (z *Zone) matches(r *http.Request) (bool, error) {
-	ok, err := z.Matchers.AnyMatchWithError(r)
-	if !config.IsTooEarly(err) {
+	ok, early, err := config.AnyMatches(z.Matchers, r)
+	if early == nil {
 		return ok, err
 	}
 	if raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r)); z.EnforcesRaw(raw) {
-		return false, err
+		return false, early
 	}
-	return config.MatchesButTooEarly(z.Matchers, r)
+	return ok, err
 }
 
 // Override returns what an operator has set for a key at run time, nil for nothing. It costs an
@@ -65,14 +65,6 @@ func (z *Zone) Override(hash keys.Key, raw []byte) *control.Override {
 		return rules.Override(hash, raw)
 	}
 	return nil
-}
-
-// nameOverridden has the text of an overridden key be there for people, where the log may have it
-// too.
-func (z *Zone) nameOverridden(o *control.Override, raw []byte) {
-	if z.LogKeys && !reqkey.IsUnproven(raw) {
-		o.Name(func() string { return z.Template.Text(raw) })
-	}
 }
 
 // FromAuthentication returns a placeholder in the zone's key or limits that comes from

@@ -129,10 +129,8 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	if len(zones) > 0 && zones[0].AfterErrors {
 		already = countedBefore(r)
 	}
-	if haveBans(zones) {
-		if err := e.askBans(zones, r, already); err != nil || e.Denied {
-			return err
-		}
+	if err := e.askBans(zones, r, already); err != nil || e.Denied {
+		return err
 	}
 	for i, z := range zones {
 		if z.IsStrict() {
@@ -278,9 +276,10 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		if p.cost != nil {
 			p.Decisions.CountUnits(metrics.UnitsAdmitted, p.ask.N)
 		}
-		near := p.slot > 0 && answer.IsNear(e.slots[p.slot-1].Remaining(), e.slots[p.slot-1].Bound, 1)
+		// Less than a fifth is left of a limit.
+		near := p.slot > 0 && e.slots[p.slot-1].Remaining() <= (e.slots[p.slot-1].Bound-1)/5
 		for j := range p.limits {
-			near = near || answer.IsNear(e.receipts[p.first+j].Remaining, p.limits[j].Enforced.Size, 1)
+			near = near || e.receipts[p.first+j].Remaining <= (p.limits[j].Enforced.Size-1)/5
 		}
 		if near {
 			p.Decisions.CountEvent(metrics.Near)
@@ -295,7 +294,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	for i := range e.parts {
 		p := &e.parts[i]
 		for j := range p.limits {
-			if d := &results[p.first+j]; p.grant.By() != nil {
+			if d := &results[p.first+j]; p.grant.By != nil {
 				d.MoreAfter = max(0, d.MoreAfter-waited)
 			} else if p.Want != 0 {
 				p.limits[j].restate(&p.ask, now, d)

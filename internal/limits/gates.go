@@ -46,16 +46,6 @@ func (z *Zone) addGates() {
 // asked for its limits, so a request during a ban counts nowhere. One that only Redis knows of is
 // found when a zone is asked in which Redis decides: then the zones before it refund all they gave.
 
-// haveBans reports whether a key of the zones is banned.
-func haveBans(zones []*Zone) bool {
-	for _, z := range zones {
-		if z.Banning != nil && !z.Banning.Set.IsEmpty() {
-			return true
-		}
-	}
-	return false
-}
-
 // askBans asks the zones that are enforced for the request's keys for bans.
 func (e *Evaluation) askBans(zones []*Zone, r *http.Request, counted []string) error {
 	for _, z := range zones {

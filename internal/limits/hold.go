@@ -65,7 +65,7 @@ func (e *Evaluation) Near() (limits []answer.NearLimit) {
 		}
 		for j := range p.limits {
 			l, d := &p.limits[j], &results[p.first+j]
-			if answer.IsNear(d.Remaining, d.Size, 0) && l.Near.First(p.ask.Key, e.Now, int64(l.Rate.Window), p.MaxKeys) {
+			if d.Remaining <= d.Size/5 && l.Near.First(p.ask.Key, e.Now, int64(l.Rate.Window), p.MaxKeys) {
 				limits = append(limits, answer.NearLimit{Result: d, Who: p.who(p.ask.Raw)})
 			}
 		}

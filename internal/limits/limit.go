@@ -69,7 +69,7 @@ func (l *Limit) Params() algorithms.Params {
 	}
 	switch {
 	case l.others == 0:
-	case p.Kind.Draining():
+	case p.Kind.Traits().Draining:
 		p.Burst = l.withoutReserves(p.Compile().Size)
 	default:
 		p.Limit = l.withoutReserves(p.Limit)

@@ -32,35 +32,35 @@ func (s *settlement) noteMissing(inOrder bool) {
 		return
 	}
 	why, z := s.whyMissing(inOrder), s.zone
-	if z.Decisions.CountMissing(why); s.begun.Errored {
+	if z.Decisions.CountEvent(why); s.begun.Errored {
 		return // who answers the error knows of no cost
 	}
 	switch t := &z.responseCost.Terms[0]; {
-	case why == metrics.Encoded:
+	case why == metrics.CostEncoded:
 		z.Notices.Encoded(&z.Settings, z.Once, z.Logger)
-	case why != metrics.Gone && !t.Bytes:
+	case why != metrics.CostGone && !t.Bytes:
 		z.Notices.NoFigure(&z.Settings, sourceOf(t), z.Once, z.Logger)
 	}
 }
 
 // whyMissing returns why the first line has no figure, or the body is not to be believed.
-func (s *settlement) whyMissing(inOrder bool) metrics.Missing {
+func (s *settlement) whyMissing(inOrder bool) metrics.Event {
 	c, bad := s.zone.responseCost, false
 	switch t := &c.Terms[0]; {
 	case len(t.JSON) > 0 && s.encoded:
-		return metrics.Encoded
+		return metrics.CostEncoded
 	case t.Header != "":
 		bad = s.headers[0] == badFigure
 	case c.numbers[0] != nil && s.begun.Request != nil:
 		bad = c.numbers[0].Text(s.begun.Request, reqkey.Vars(s.begun.Request)) != ""
 	}
 	switch {
-	case bad || s.body != nil && s.body.IsBad():
-		return metrics.Bad
+	case bad || s.body != nil && s.body.Bad:
+		return metrics.CostBad
 	case !inOrder:
-		return metrics.Gone
+		return metrics.CostGone
 	}
-	return metrics.Absent
+	return metrics.CostAbsent
 }
 
 // sourceOf says where a figure was looked for, and what may bring it.

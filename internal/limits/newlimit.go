@@ -4,7 +4,6 @@ import (
 	"math"
 	"sync/atomic"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/keys"
@@ -25,19 +24,11 @@ func NewLimit(namespace string, z *config.Settings, r config.Rate, sets answer.H
 
 // policyOf returns what answers tell of one of a zone's limits.
 func policyOf(z *config.Settings, r config.Rate) answer.Policy {
-	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind.Fixed(), Bytes: z.CountsBytes()}
+	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind.Traits().Fixed, Bytes: z.CountsBytes()}
 	if len(z.Limits) > 1 {
 		p.Name += "-" + config.WindowText(r.Window)
 	}
 	return p
-}
-
-// WaitsOf returns which wait headers and placeholders tell of a limit that has admitted.
-func WaitsOf(k algorithms.Kind) algorithms.Want {
-	if k.Fixed() {
-		return algorithms.WantReset
-	}
-	return algorithms.WantNext
 }
 
 // Room returns what is left of the tightest of a zone's limits for a key, by this node's own

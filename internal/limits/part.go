@@ -93,8 +93,9 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 	p.ask.Key = keys.KeyOf(p.ask.Raw)
 	p.limits = z.AllLimits
 	if z.AtRuntime.Load() != nil {
-		if p.by = z.Override(p.ask.Key, p.ask.Raw); p.by != nil {
-			z.nameOverridden(p.by, p.ask.Raw)
+		if p.by = z.Override(p.ask.Key, p.ask.Raw); p.by != nil && z.LogKeys && !reqkey.IsUnproven(p.ask.Raw) {
+			raw := p.ask.Raw
+			p.by.Name(func() string { return z.Template.Text(raw) })
 		}
 	}
 	switch {
@@ -150,7 +151,7 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 			}
 			continue
 		}
-		o.Denied, o.ByRedis = p.says >= denies, p.grant.By() != nil
+		o.Denied, o.ByRedis = p.says >= denies, p.grant.By != nil
 		o.Reserved, o.TooLarge = p.says == reserved, p.says == tooLarge
 		results := e.Results()
 		o.Limits, o.Results = p.limits, results[p.first:p.first+len(p.limits)]

@@ -5,18 +5,10 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // What a limit gave to a request is a table.Taken: how many units, and where they were taken from.
-
-// isSpent reports whether a limit denied because it is spent: not by what other nodes have probably
-// spent, not by a sketch in which others count as well, and not by a share of a limit that is
-// whole.
-func (l *Limit) isSpent(t *table.Taken) bool {
-	return !t.Allowed && !t.Estimated && !t.Overflow && l.share.nodes == 0
-}
 
 // end ends what a limit gave to a request that is denied, which d tells of. Where denied requests
 // count the limit keeps it, and takes as much where it denied, or was only read. It returns how
@@ -29,7 +21,14 @@ func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts bool, d *ans
 	case !t.Allowed:
 		return 0
 	case !counts && !isRead:
-		l.giveBack(a.Key, *t, now)
+		if l.Settings.Kind.Traits().Queues {
+			l.Table.Leave(l.Enforced, a.Key, *t, clock.Now(), t.N)
+		} else {
+			l.Table.Refund(l.Enforced, a.Key, *t, t.N)
+		}
+		if l.Settings.Settles() {
+			l.Table.Settle(a.Key, l.Table.Hold(l.Enforced, a.Key, *t), now, t.N)
+		}
 	}
 	if t.Allowed {
 		if l.restate(a, now, d); !counts || d.Remaining >= a.N {
@@ -49,20 +48,8 @@ func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts bool, d *ans
 	return wait
 }
 
-// giveBack refunds what a limit granted.
-func (l *Limit) giveBack(key keys.Key, t table.Taken, now int64) {
-	if l.Settings.Kind.Queues() {
-		l.Table.Leave(l.Enforced, key, t, clock.Now(), t.N)
-	} else {
-		l.Table.Refund(l.Enforced, key, t, t.N)
-	}
-	if l.Settings.Settles() {
-		l.Table.Settle(key, l.Table.Hold(l.Enforced, key, t), now, t.N)
-	}
-}
-
 // restate has a result say how a limit stands at now.
 func (l *Limit) restate(a *table.Ask, now int64, d *answer.Result) {
-	is := l.Table.Take(l.Enforced, a.Key, a.Raw, now, 0, WaitsOf(l.Settings.Kind))
+	is := l.Table.Take(l.Enforced, a.Key, a.Raw, now, 0, l.Settings.Kind.Traits().Told)
 	d.Remaining, d.MoreAfter = is.Remaining, l.MoreAfter(&is.Decision)
 }

@@ -79,9 +79,12 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 		p.Decisions.CountUnits(metrics.UnitsDenied, p.ask.N)
 	}
 	line := p.Denials.Count(e.Now, p.ask.Key.A, p.shadow)
+	// One is spent that has denied: not by what other nodes have probably spent, not by a sketch in
+	// which others count as well, and not by a share of a limit that is whole.
 	isSpent := false
 	for i := range p.limits {
-		isSpent = isSpent || p.limits[i].isSpent(&e.receipts[p.first+i])
+		t := &e.receipts[p.first+i]
+		isSpent = isSpent || !t.Allowed && !t.Estimated && !t.Overflow && p.limits[i].share.nodes == 0
 	}
 	bans = isSpent && p.Banning != nil && p.says == denies && p.isStep(&p.ask, e.Now, p.shadow)
 	if !line && !bans && !p.shadow {
@@ -92,10 +95,14 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 		logged.Cost = p.ask.N
 	}
 	results := e.Results()[p.first-min(p.slot, 1) : p.first+len(p.limits)]
-	logged.Limit = answer.Longest(results).Limit
+	var longest *answer.Result // that makes the client wait longest
 	for i := range results {
+		if d := &results[i]; !d.Allowed && (longest == nil || d.RetryAfter >= longest.RetryAfter) {
+			longest = d
+		}
 		logged.Wait = max(logged.Wait, results[i].RetryAfter)
 	}
+	logged.Limit = longest.Limit
 	if line {
 		p.Denials.WriteLine(e.Now, logged)
 		why := p.says.reason()

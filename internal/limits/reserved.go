@@ -21,18 +21,17 @@ import (
 func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant, key keys.Key) (units []reservedUnit) {
 	switch {
 	case !z.Settles():
-	case g.By() != nil:
+	case g.By != nil:
 		// It is reckoned from when Redis was asked, as what has drained by then may be spent by
 		// others.
 		u := reservedUnit{Responses: z.CountResponses, Key: key, Grant: g}
-		seq, _ := g.Call()
 		for i := range limits {
 			l := &limits[i]
 			top := int64(0)
 			if z.Reserving&table.InParts != 0 {
 				top = took[i].Top
 			}
-			u.Note(l.Table, l.Enforced, seq, g.Asked()+int64(took[i].Reset), top)
+			u.Note(l.Table, l.Enforced, g.Seq, g.Asked+int64(took[i].Reset), top)
 		}
 		units = append(units, u)
 	default:
@@ -49,21 +48,28 @@ func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant,
 // itself knows what all nodes have reserved. Of buckets and logs this node notes what it has; a
 // call for several requests may have granted units to others that have not come that far.
 func (z *Zone) noteReserved(limits []Limit, key keys.Key, n int64, answers []strict.Verdict, g strict.Grant) {
-	if !z.Settles() || z.Kind.Windowed() {
+	if !z.Settles() || z.Kind.Traits().Windowed {
 		return
 	}
 	came := clock.Now()
-	seq, granted := g.Call()
 	for i := range limits {
 		l, v := &limits[i], &answers[i]
-		in, until := l.Table.Unsettled(), g.Asked()+int64(v.Decision.Reset)
+		in, until := l.Table.Unsettled(), g.Asked+int64(v.Decision.Reset)
 		if g.Admitted() {
-			in.Add(key, n, seq, until, l.Enforced.Window)
+			in.Add(key, n, g.Seq, until, l.Enforced.Window)
 		}
 		in.Drain(key, l.Enforced.N, until)
-		if !g.Admitted() {
-			v.Reserved = deniesReserved(in, l.Enforced, key, n, came, seq, granted, v.Reports)
+		if g.Admitted() || l.Enforced.N <= 0 {
+			continue
 		}
+		// It is denied by what is reserved where Redis would admit it if all were refunded that
+		// this node has reserved. The call has granted some to others, which may not be noted yet.
+		noted, _ := in.In(key, g.Seq)
+		sum, used := in.Sum(key, came, math.MaxInt64)+max(0, g.Granted-noted), int64(0)
+		for _, r := range v.Reports {
+			used = max(used, r.Remote, int64(math.Ceil(r.Level)))
+		}
+		v.Reserved = sum > 0 && used-sum+n <= l.Enforced.Size
 	}
 }
 
@@ -112,7 +118,7 @@ func (u *reservedUnit) n() int64 {
 	if u.By != nil {
 		return u.Held.N
 	}
-	return u.Grant.N()
+	return u.Grant.N
 }
 
 // settle settles what is reserved to m units, now where at is 0. While Redis can't be asked this
@@ -125,40 +131,31 @@ func (u *reservedUnit) settle(m, at int64) {
 		u.By.Settle(u.Key, u.Held, at, m)
 		return
 	}
-	redis := u.Grant.By()
+	redis := u.Grant.By
 	if m > u.n() && redis.Unavailable(u.Grant) != nil && redis.IsUpToDate(u.Grant) {
 		for _, n := range u.noted {
 			n.by.Charge(n.limit, u.Key, at, m-u.n())
 		}
 		m = u.n()
 	}
-	redis.Settle(u.Grant, m, func(rule int) (top int64, counts bool) {
-		n := &u.noted[rule]
-		return n.top, at < n.until && !n.by.Unsettled().Ended(u.Key, n.group, at)
-	})
+	tops := make([]int64, len(u.noted))
+	for i, n := range u.noted {
+		if tops[i] = n.top; at >= n.until || n.by.Unsettled().Ended(u.Key, n.group, at) {
+			tops[i] = strict.Over
+		}
+	}
+	redis.Settle(u.Grant, m, tops)
 	u.remove()
 }
 
 // RollBack refunds what Redis has granted, as another zone denies the request.
 func (u *reservedUnit) RollBack() {
 	u.remove()
-	u.Grant.By().Refund(u.Grant)
+	u.Grant.By.Refund(u.Grant)
 }
 
 func (u *reservedUnit) remove() {
 	for _, n := range u.noted {
-		n.by.Unsettled().Remove(u.Key, n.group, u.Grant.N())
+		n.by.Unsettled().Remove(u.Key, n.group, u.Grant.N)
 	}
-}
-
-// deniesReserved reports whether a bucket or log in Redis, which has denied in the call seq at now,
-// would admit if all were refunded that this node has reserved. The call has granted some to other
-// requests, which may not have been noted yet. reports tell what is used.
-func deniesReserved(in *table.Unsettled, l algorithms.Limit, key keys.Key, n, now, seq, granted int64, reports []algorithms.Report) bool {
-	noted, _ := in.In(key, seq)
-	sum, used := in.Sum(key, now, math.MaxInt64)+max(0, granted-noted), int64(0)
-	for _, r := range reports {
-		used = max(used, r.Remote, int64(math.Ceil(r.Level)))
-	}
-	return sum > 0 && used-sum+n <= l.Size && l.N > 0
 }

@@ -19,8 +19,9 @@ import (
 // A responseCost works out what a response says. Nil is for zones that don't ask.
 type responseCost struct {
 	config.ResponseCost
-	// numbers are those of placeholders, nil for each other term.
+	// numbers are those of placeholders, nil for each other term, and times the factors.
 	numbers []*reqkey.Number
+	times   []float64
 	// paths are those of JSON, each term of which is a line of them; nil for none.
 	paths *figures.Paths
 	// took is how long the last answers took.
@@ -39,6 +40,7 @@ func newResponseCost(c config.ResponseCost) *responseCost {
 		rc.paths, _ = figures.NewPaths(lines) // whose paths were checked
 	}
 	for i, t := range c.Terms {
+		rc.times = append(rc.times, t.Times())
 		rc.atEnd = rc.atEnd || t.Header == ""
 		if t.Units != "" {
 			rc.numbers[i] = reqkey.NewNumber(t.Units)
@@ -142,10 +144,10 @@ func (s *settlement) end(written int64, inOrder bool) {
 // then: a client that has all may close its connection before the handler has returned.
 func (s *settlement) finish(written int64, inOrder bool) {
 	c := s.zone.responseCost
-	sum, ok := s.figure(written)
 	least := max(s.n, s.leastCost())
+	sum, ok := s.figure(written)
 	m := min(config.WholeUnits(sum), config.MaxCost)
-	inOrder = inOrder || s.size == written || s.body != nil && s.body.IsDone()
+	inOrder = inOrder || s.size == written || s.body != nil && s.body.Done
 	if !ok {
 		if s.noteMissing(inOrder); s.leastCost() > 0 {
 			m = max(m, least)
@@ -153,7 +155,7 @@ func (s *settlement) finish(written int64, inOrder bool) {
 			m = s.n
 		}
 	} else if !inOrder && c.guess && m < least {
-		s.zone.Decisions.CountMissing(metrics.Gone)
+		s.zone.Decisions.CountEvent(metrics.CostGone)
 		m = least
 	}
 	s.settle(m)
@@ -171,21 +173,21 @@ func (s *settlement) figure(written int64) (sum float64, ok bool) {
 			if !s.begun.hasBody() {
 				n = 0
 			}
+		case c.numbers[i] != nil && s.begun.Request != nil:
+			n, has = config.ParseUnits(c.numbers[i].Text(s.begun.Request, reqkey.Vars(s.begun.Request)))
 		case len(t.JSON) > 0:
 			if line++; s.body != nil {
 				n, has = s.body.Number(line - 1)
 			}
-		case c.numbers[i] != nil && s.begun.Request != nil:
-			n, has = config.ParseUnits(c.numbers[i].Text(s.begun.Request, reqkey.Vars(s.begun.Request)))
 		}
 		if i == 0 {
 			ok = has
 		}
 		if has {
-			sum += n * t.Times()
+			sum += n * c.times[i]
 		}
 	}
-	return sum, ok && (s.body == nil || !s.body.IsTooDeep())
+	return sum, ok && (s.body == nil || !s.body.TooDeep)
 }
 
 // leastCost is response_cost_default, 0 for responses that have no body to tell of.

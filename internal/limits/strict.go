@@ -56,7 +56,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 			p.left = noSlot
 			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
 				p.left = min(2*(left/max(1, p.ask.N)), queuesLast)
-				if p.Kind.Queues() && left > 0 {
+				if p.Kind.Traits().Queues && left > 0 {
 					p.left += queuesLast
 				}
 			}
@@ -102,7 +102,7 @@ func (e *Evaluation) recall(p *part) (says verdict, ok bool) {
 	if _, ok = Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); !ok {
 		return admits, false
 	}
-	return e.decided(p, all, p.Redis.Strict.Nothing(e.Now)), true
+	return e.decided(p, all, strict.Grant{By: p.Redis.Strict, Asked: e.Now}), true
 }
 
 // decided notes what Redis says to a request by e.Now.
@@ -124,7 +124,7 @@ func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, los
 	answers, grant, lost := p.decideInRedis(r, p.limits, &p.ask, buffer[:0])
 	// The call took its time. A later Take at the arrival's would pass for a step of the clock.
 	e.Now = clock.Now()
-	if grant.By() == nil {
+	if grant.By == nil {
 		p.wait = p.restOf(p.ask.Raw, p.shadow, e.Now)
 		return banned, p.wait > 0, lost
 	}
@@ -153,7 +153,10 @@ func (z *Zone) decideInRedis(r *http.Request, limits []Limit, a *table.Ask, dst 
 		}
 		// A request that is on its way when its own configuration ends goes by the Redis of the
 		// current one, whose counts are the ones that go on.
-		next := z.Successor(z.Name)
+		var next *Zone
+		if z.Successor != nil {
+			next = z.Successor(z.Name)
+		}
 		if next == nil || next.Redis == by {
 			return nil, g, true
 		}
@@ -181,7 +184,7 @@ func (z *Zone) decideInRedis(r *http.Request, limits []Limit, a *table.Ask, dst 
 // lookInRedis asks what Redis would decide. What this node has decided alone, and not yet charged,
 // counts as well: a request would charge it first.
 func (z *Zone) lookInRedis(ctx context.Context, limits []Limit, a *table.Ask) (all []strict.Verdict, g strict.Grant, lost bool) {
-	g = z.Redis.Strict.Nothing(clock.Now())
+	g = strict.Grant{By: z.Redis.Strict, Asked: clock.Now()}
 	all, _, err := z.Redis.Strict.Look(ctx, z.Name, z.rulesOf(limits), z.Forked.ID, a.N)
 	if err != nil {
 		if !z.mergeBan(err) {
@@ -195,7 +198,7 @@ func (z *Zone) lookInRedis(ctx context.Context, limits []Limit, a *table.Ask) (a
 		if l.HasDebt(a.Key) {
 			one, t := *a, table.Taken{}
 			one.Now = clock.Now()
-			l.Decide(&one, WaitsOf(z.Kind), &t)
+			l.Decide(&one, z.Kind.Traits().Told, &t)
 			v.Decision = t.Decision
 		}
 	}
@@ -226,8 +229,8 @@ func (p *part) endInRedis(took []table.Taken, results []answer.Result, now int64
 		return 0
 	case p.says >= denies && !counts:
 		return 0
-	case p.says < denies && !counts && !p.Kind.Queues():
-		p.grant.By().Refund(p.grant)
+	case p.says < denies && !counts && !p.Kind.Traits().Queues:
+		p.grant.By.Refund(p.grant)
 		return 0
 	}
 	since := time.Duration(now - p.ask.Now)

@@ -20,7 +20,7 @@ const (
 // aMillionKeys is a table of them, each of which has spent 1.
 func aMillionKeys() (*table.Table[algorithms.WindowState], algorithms.Limit) {
 	p := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: time.Hour}
-	tab := table.New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 2*million)
+	tab := table.New[algorithms.WindowState](p.Kind, 2*million)
 	tab.Configure(table.SyncConfig{Params: p}, 2*million)
 	for i := range uint64(million) {
 		raw := binary.BigEndian.AppendUint64(nil, i)

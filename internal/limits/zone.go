@@ -114,22 +114,20 @@ type Zone struct {
 	holds bool
 
 	// salt is config.SaltOf its name.
-	salt uint64
+	salt       uint64
+	provenance provenance
 }
 
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
 // a running configuration.
 func NewZone(o ZoneOptions) (*Zone, error) {
-	if o.Successor == nil {
-		o.Successor = func(string) *Zone { return nil }
-	}
 	z := &Zone{ZoneOptions: o, salt: config.SaltOf(o.Name), AtRuntime: ControlOf(o.Redis, o.Namespace).Zone(o.Name)}
 	var err error
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
 	}
 	if o.Waits {
-		z.Want = WaitsOf(o.Kind)
+		z.Want = o.Kind.Traits().Told
 	}
 	if o.Settles() {
 		z.Reserving = table.Reserve | algorithms.WantReset
@@ -154,6 +152,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if z.cost = newCost(&z.Settings); z.cost != nil {
 		z.Decisions.WithUnits(z.responseCost != nil)
 	}
+	z.provenance = provenanceOf(z)
 	if z.Rules = Rules(z.AllLimits); z.IsStrict() {
 		z.memory = z.Redis.Strict.Memory(z.Name, z.MaxKeys)
 	}
@@ -209,14 +208,14 @@ func Arrange(zones []*Zone) {
 		switch {
 		case !z.IsStrict():
 			return 0
-		case !z.Kind.Queues():
+		case !z.Kind.Traits().Queues:
 			return 1
 		}
 		return 2
 	}
 	slices.SortStableFunc(zones, func(a, b *Zone) int { return rank(a) - rank(b) })
 	for _, z := range zones {
-		z.QueuesLast = z.Kind.Queues() && (len(zones) > 1 || len(z.AllLimits) > 1)
+		z.QueuesLast = z.Kind.Traits().Queues && (len(zones) > 1 || len(z.AllLimits) > 1)
 	}
 }
 
@@ -297,9 +296,9 @@ func (z *Zone) IsUnavailable(raw []byte) bool {
 		return false
 	}
 	if len(z.AllLimits) == 0 {
-		return z.Slots.IsUnavailable(raw)
+		return z.Slots.Source.HasLost(raw)
 	}
-	return z.AllLimits[0].IsUnavailable(raw)
+	return z.AllLimits[0].Source.HasLost(raw)
 }
 
 // OnlyThrottles reports whether the zone has bandwidth and nothing that could deny a request.

@@ -41,7 +41,7 @@ var (
 	settings = algorithms.Params{Kind: algorithms.GCRA}
 	known    = map[algorithms.Kind]bool{algorithms.LeakyBucket: true}
 	fixed    = settings.Kind == algorithms.FixedWindow
-	not      = algorithms.SlidingLog != settings.Kind && settings.Kind.Queues()
+	not      = algorithms.SlidingLog != settings.Kind && settings.Kind.Traits().Queues
 	waits    = settings.Want == algorithms.WantNext
 )
 

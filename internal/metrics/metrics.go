@@ -35,10 +35,17 @@ const (
 	Near
 	LimitDefault
 	CostDefault
+	// Why a response does not say what it cost: CostAbsent is no figure at all, CostEncoded a body
+	// that is compressed, CostBad a figure that is no number, and CostGone a response that was cut,
+	// or whose client left. They count in a zone WithUnits.
+	CostAbsent
+	CostEncoded
+	CostBad
+	CostGone
 	events
 )
 
-var eventCounts = [events]*prometheus.CounterVec{
+var eventCounts = [CostAbsent]*prometheus.CounterVec{
 	Overflow:     newCount("overflow_decisions_total", "Decisions from the overflow sketch, for keys beyond max_keys.", "zone"),
 	Near:         newCount("near_limit_total", "Requests that a zone admitted with less than a fifth of a limit left, or of a burst or queue.", "zone"),
 	LimitDefault: newCount("limit_defaults_total", "Limits that should have come with a request and did not, so limit_default applied.", "zone"),
@@ -55,9 +62,7 @@ type ZoneCounters struct {
 	name      string
 	decisions [answer.Counted]prometheus.Counter
 	events    [events]prometheus.Counter
-	// units and missing are nil but in zones that count them.
-	units   [whats]prometheus.Counter
-	missing [missings]prometheus.Counter
+	units     [whats]prometheus.Counter // nil but in zones WithUnits
 }
 
 // users are how many handlers have each zone's counters.

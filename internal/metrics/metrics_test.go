@@ -63,7 +63,7 @@ func TestMetricsSurviveAReload(t *testing.T) {
 	c.CountSettled(5, 3)
 	c.CountSettled(5, 5)
 	c.CountSettled(3, 6)
-	c.CountMissing(Encoded)
+	c.CountEvent(CostEncoded)
 	before := scrapeDecisions(t)
 	for config := range 3 {
 		registry := prometheus.NewPedanticRegistry()

@@ -20,21 +20,6 @@ const (
 
 var whatNames = [whats]string{"admitted", "refunded", "charged", "denied"}
 
-// A Missing is why a response does not say what it cost.
-type Missing uint8
-
-const (
-	// Absent is no figure at all, Encoded is a body that is compressed, Bad is a figure that is no
-	// number, and Gone is a response that was cut, or whose client left.
-	Absent Missing = iota
-	Encoded
-	Bad
-	Gone
-	missings
-)
-
-var missingNames = [missings]string{"absent", "encoded", "bad", "gone"}
-
 // WithUnits has the counters of a zone count units, and figures that are missing where responses
 // have some. It is for zones in which a request may take another number of units than one.
 func (z *ZoneCounters) WithUnits(responses bool) {
@@ -44,9 +29,9 @@ func (z *ZoneCounters) WithUnits(responses bool) {
 	for i, what := range whatNames {
 		z.units[i] = unitCount.WithLabelValues(z.name, what)
 	}
-	for i, why := range missingNames {
-		if responses {
-			z.missing[i] = costMissingCount.WithLabelValues(z.name, why)
+	if responses {
+		for i, why := range []string{"absent", "encoded", "bad", "gone"} {
+			z.events[CostAbsent+Event(i)] = costMissingCount.WithLabelValues(z.name, why)
 		}
 	}
 }
@@ -65,12 +50,5 @@ func (z *ZoneCounters) CountSettled(n, m int64) {
 		z.CountUnits(UnitsRefunded, n-m)
 	case m > n:
 		z.CountUnits(UnitsCharged, m-n)
-	}
-}
-
-// CountMissing counts a cost that a response did not tell.
-func (z *ZoneCounters) CountMissing(why Missing) {
-	if z != nil {
-		z.missing[why].Inc()
 	}
 }

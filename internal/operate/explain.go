@@ -6,6 +6,7 @@ package operate
 import (
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"sync"
@@ -119,7 +120,7 @@ func ExplainKey(z *limits.Zone, k limits.Key, cost *int64) (h Explained, ok bool
 		x.asked[0].SetCost(*cost)
 	}
 	r, _ := http.NewRequest(http.MethodGet, "http://localhost/", nil)
-	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, &caddyhttp.Server{})
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
 	r.ContentLength = -1 // not known
 	h, err = x.decide(r)
 	comes := func(l limits.Limit) bool { return l.Number != nil }

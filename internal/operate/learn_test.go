@@ -77,7 +77,7 @@ func TestExplainAsksRedisWhatOthersHaveSpent(t *testing.T) {
 				before, there := holds(a.zones), a.all()
 				z := a.explain().Zones[0]
 				l := z.Limits[0]
-				if !z.FromRedis || z.Unknown != "" || l.Used < 9 || *l.Remote < 8 && kind.Windowed() || l.Remaining > 1 {
+				if !z.FromRedis || z.Unknown != "" || l.Used < 9 || *l.Remote < 8 && kind.Traits().Windowed || l.Remaining > 1 {
 					t.Errorf("%v, enforced for %v: explained as %+v (remote %d), want the nine of the other node", kind, share, z, *l.Remote)
 				}
 				k, _ := a.zones[0].KeyOf(request("e"))

@@ -208,7 +208,7 @@ func TestAFloodOfOneClientCostsFewCalls(t *testing.T) {
 					calls += n.calls["flood"].Load()
 				}
 				most := int64(11*len(nodes)*len(requests) + admitted*len(nodes)*len(requests))
-				if kind.Windowed() || kind == algorithms.SlidingLog {
+				if kind.Traits().Windowed || kind == algorithms.SlidingLog {
 					most = int64(11*len(nodes)*len(requests) + admitted)
 				}
 				if calls > most || calls < 100 {
@@ -483,7 +483,7 @@ func TestAKeyThatGetsASlotIsHeldToWhatItSpentWithoutOne(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second) // and the slot can be another's
 			spend()
-			if want := 4; !kind.Queues() && admitted != want || admitted > want {
+			if want := 4; !kind.Traits().Queues && admitted != want || admitted > want {
 				t.Errorf("%v: %d were admitted, want %d", kind, admitted, want)
 			}
 			time.Sleep(3 * time.Minute) // nothing counts in the sketch any more

@@ -103,7 +103,7 @@ func stays(zone *limits.Zone, ofAll bool) (all []string) {
 	if !ofAll && isOverflowing(zone) {
 		all = append(all, "the zone has more keys than max_keys; if this one is among those beyond, it is still counted in their sketch: reset all keys")
 	}
-	if zone.Kind.Queues() {
+	if zone.Kind.Traits().Queues {
 		all = append(all, "requests that wait in the queue keep their slots")
 	}
 	if zone.Slots != nil {

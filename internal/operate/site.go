@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -80,7 +81,7 @@ func Explain(app *caddyhttp.App, q ExplainRequest) (site ExplainedSite, err erro
 	if err != nil {
 		return site, err
 	}
-	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), Discard{}, server)
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), server)
 	site = ExplainedSite{Server: name, Handlers: []Reached{}}
 	err = WalkRoutes(server, &r, func(l Limiter, notRun []string) (bool, error) {
 		handler, err := ExplainZones(l.Zones(), r)
@@ -254,7 +255,7 @@ func (w *routeWalk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (en
 		}
 	}
 	if slices.Contains(Changing, name) {
-		return false, h.ServeHTTP(Discard{}, *r, caddyhttp.HandlerFunc(func(_ http.ResponseWriter, next *http.Request) error {
+		return false, h.ServeHTTP(httptest.NewRecorder(), *r, caddyhttp.HandlerFunc(func(_ http.ResponseWriter, next *http.Request) error {
 			*r = next
 			return nil
 		}))
@@ -262,18 +263,6 @@ func (w *routeWalk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (en
 	w.notRun = append(w.notRun, name)
 	return slices.Contains(Ending, name), nil
 }
-
-// Discard is where the response of a request goes that nobody has sent.
-type Discard struct{}
-
-// Header returns a header that nobody reads.
-func (Discard) Header() http.Header { return http.Header{} }
-
-// Write takes what is written and keeps nothing.
-func (Discard) Write(b []byte) (int, error) { return len(b), nil }
-
-// WriteHeader does nothing.
-func (Discard) WriteHeader(int) {}
 
 // nameOf returns the name of a module, as configurations have it.
 func nameOf(module any) string {

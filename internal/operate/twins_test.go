@@ -47,11 +47,11 @@ type twinZone struct {
 func drawTwin(rt *rapid.T, name string, several bool) twinZone {
 	z := twinZone{Settings: lawfulZone(rt, name, []config.SyncRate{config.Local}, 20*time.Second)}
 	z.MaxKeys, z.CountDenied = 1000, z.CountDenied && !several
-	if several && !z.Kind.Windowed() {
+	if several && !z.Kind.Traits().Windowed {
 		z.Limits[0].From = ""
 	}
 	z.key, z.matched = rapid.SampledFrom(twinKeys).Draw(rt, "key"), rapid.IntRange(0, 3).Draw(rt, "matched") == 0
-	if !(several && z.Kind.Queues()) && rapid.IntRange(0, 2).Draw(rt, "has concurrent") == 0 {
+	if !(several && z.Kind.Traits().Queues) && rapid.IntRange(0, 2).Draw(rt, "has concurrent") == 0 {
 		z.Concurrent = rapid.Int64Range(1, 3).Draw(rt, "concurrent")
 		z.Enforce = config.Enforce(rapid.SampledFrom([]float64{0, 1, 1}).Draw(rt, "enforce all"))
 	}

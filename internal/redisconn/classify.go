@@ -22,7 +22,7 @@ var ErrDown = errors.New("redis did not answer lately")
 // A DownError is ErrDown with its cause.
 type DownError struct{ Cause error }
 
-func (e *DownError) Error() string        { return ErrDown.Error() + ": " + e.Cause.Error() }
+func (e *DownError) Error() string        { return fmt.Sprintf("%v: %v", ErrDown, e.Cause) }
 func (e *DownError) Is(target error) bool { return target == ErrDown }
 
 // A FarError says that Redis answers, but later than calls wait.
@@ -79,7 +79,8 @@ func IsQueued(err error) bool {
 // IsForbidden reports whether the server's user may not do what was asked.
 func IsForbidden(err error) bool {
 	reply, ok := errors.AsType[redis.Error](err)
-	return ok && (strings.HasPrefix(reply.Error(), "NOPERM") || isForbiddenInScript(reply.Error()))
+	text := fmt.Sprint(reply)
+	return ok && (strings.HasPrefix(text, "NOPERM") || isForbiddenInScript(text))
 }
 
 // isForbiddenInScript knows what Redis 7.0 says, and later ones.
@@ -136,7 +137,7 @@ func classifyReply(err error) string {
 	if !ok || errors.Is(err, redis.Nil) {
 		return ""
 	}
-	text := reply.Error()
+	text := fmt.Sprint(reply)
 	for _, r := range replies {
 		if strings.HasPrefix(text, r.prefix) {
 			return r.text
@@ -203,7 +204,7 @@ func classifyNetwork(err error) string {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
 		return ReasonClosed
 	}
-	if strings.Contains(err.Error(), "all sentinels") { // which the client says in plain text
+	if strings.Contains(fmt.Sprint(err), "all sentinels") { // which the client says in plain text
 		return "no sentinel knows the master; check their addresses and master_name"
 	}
 	return ReasonUnreachable

@@ -48,7 +48,7 @@ type node struct {
 func startNode(name string, s *store, z settings) *node {
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: z.limit, Window: z.window, Reserves: z.reserves}
 	n := &node{
-		name: name, wire: connect(s), params: p, table: table.New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 100),
+		name: name, wire: connect(s), params: p, table: table.New[algorithms.WindowState](p.Kind, 100),
 		bans: new(ban.Register), rules: []strict.Rule{strict.Rule(p)}, gauges: gauge.New(100),
 		slots: map[string][]gauge.Slot{}, reserved: map[string][]table.Reserved{},
 	}

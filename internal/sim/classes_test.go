@@ -46,7 +46,7 @@ func (c classes) String() string {
 func (c classes) limits() (whole, low algorithms.Limit) {
 	p := c.params()
 	whole = p.Compile()
-	if c.kind.Draining() && !c.number {
+	if c.kind.Traits().Draining && !c.number {
 		p.Burst = c.low
 	} else {
 		p.Limit = c.low
@@ -61,7 +61,7 @@ func (c classes) params() algorithms.Params {
 // run is a minute and a half of requests.
 func (c classes) run(seed uint64) outcome {
 	switch {
-	case c.kind.Draining():
+	case c.kind.Traits().Draining:
 		return runClasses[algorithms.BucketState](c, seed)
 	case c.kind == algorithms.SlidingLog:
 		return runClasses[algorithms.LogState](c, seed)
@@ -76,7 +76,7 @@ func runClasses[S any](c classes, seed uint64) (o outcome) {
 	exact := algorithms.MachineOf[S](c.kind)
 	tables := make([]*table.Table[S], c.nodes)
 	for i := range tables {
-		tables[i] = table.New(exact, mostKeys)
+		tables[i] = table.New[S](c.kind, mostKeys)
 		link := w.Join(i, fmt.Sprint(i), tables[i], c.rate, whole.History)
 		tables[i].Configure(table.SyncConfig{Params: c.params(), Rate: c.rate, Early: true, Waker: link.Waker, Mixed: !c.alike}, mostKeys)
 		link.Start()
@@ -196,7 +196,7 @@ func TestWhatAnotherLimitDeniesDeniesNobody(t *testing.T) {
 		w, l, k := NewNetwork(epoch, near, 1), p.Compile(), keysOf(1)[0]
 		tables := make([]*table.Table[algorithms.WindowState], nodes)
 		for i := range tables {
-			tables[i] = table.New(algorithms.MachineOf[algorithms.WindowState](p.Kind), mostKeys)
+			tables[i] = table.New[algorithms.WindowState](p.Kind, mostKeys)
 			link := w.Join(i, fmt.Sprint(i), tables[i], sec, l.History)
 			tables[i].Configure(table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}, mostKeys)
 			link.Start()

@@ -29,7 +29,7 @@ func Flood(load float64, limit int64) Flooded {
 // flood is Flood with something that happens before it, when the table is full.
 func flood(load float64, limit int64, before func(take func(l algorithms.Limit, id uint64))) (f Flooded) {
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: 60 * sec, Buckets: 1}
-	t := table.New(algorithms.MachineOf[algorithms.WindowState](alg.Kind), tableKeys)
+	t := table.New[algorithms.WindowState](alg.Kind, tableKeys)
 	next := uint64(0)
 	take := func(id uint64, times int64) (n int64) {
 		raw := binary.BigEndian.AppendUint64(nil, id)

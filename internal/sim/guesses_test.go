@@ -34,7 +34,7 @@ func guess[S any](kind algorithms.Kind, g guesses, seed uint64) (reached, keys i
 	w, l, k := NewNetwork(epoch+int64(sec), time.Millisecond/2, seed), p.Compile(), keysOf(1)[0]
 	var tables [3]*table.Table[S]
 	for i := range tables {
-		tables[i] = table.New(algorithms.MachineOf[S](kind), mostKeys)
+		tables[i] = table.New[S](kind, mostKeys)
 		link := w.Join(i, fmt.Sprint(i), tables[i], sec, l.History)
 		c := table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}
 		if g.asks {

@@ -16,7 +16,7 @@ func comesBack[S any](kind algorithms.Kind, away, apart, latency time.Duration, 
 	w, l, k := NewNetwork(epoch+int64(sec), latency, seed), p.Compile(), keysOf(1)[0]
 	var tables [2]*table.Table[S]
 	for i := range tables {
-		tables[i] = table.New(algorithms.MachineOf[S](kind), mostKeys)
+		tables[i] = table.New[S](kind, mostKeys)
 		link := w.Join(i, fmt.Sprint(i), tables[i], sec, l.History)
 		tables[i].Configure(table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}, mostKeys)
 		link.Start()
@@ -50,7 +50,7 @@ func TestWhatPassesOnANodeThatHasNotHeardOfAClient(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA} {
 		run := comesBack[algorithms.WindowState]
 		switch {
-		case kind.Draining():
+		case kind.Traits().Draining:
 			run = comesBack[algorithms.BucketState]
 		case kind == algorithms.SlidingLog:
 			run = comesBack[algorithms.LogState]

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strconv"
 
@@ -12,7 +13,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
-	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
@@ -30,7 +30,7 @@ func newMaker(s *caddyhttp.Server, plain bool) maker {
 	m := maker{server: s}
 	if plain {
 		m.replacer = caddy.NewReplacer()
-		m.reused = caddyhttp.PrepareRequest(&http.Request{URL: new(url.URL)}, m.replacer, operate.Discard{}, s)
+		m.reused = caddyhttp.PrepareRequest(&http.Request{URL: new(url.URL)}, m.replacer, httptest.NewRecorder(), s)
 	}
 	return m
 }
@@ -56,7 +56,7 @@ func (m *maker) request(rec *accesslog.Record) (*http.Request, bool) {
 		return nil, false
 	}
 	if isNew {
-		r = caddyhttp.PrepareRequest(r, repl, operate.Discard{}, m.server)
+		r = caddyhttp.PrepareRequest(r, repl, httptest.NewRecorder(), m.server)
 	} else {
 		vars := reqkey.Vars(r)
 		clear(vars)

@@ -17,16 +17,16 @@ type unsettledAsk struct {
 
 // admitsUnsettled reports whether they would be admitted if all that is reserved were refunded. The
 // state stays as it is.
-func admitsUnsettled[S any](r *Unsettled, m algorithms.Machine[S], s *S, a unsettledAsk) bool {
-	m.Advance(s, a.Limit, a.At)
-	l := m.Ledger(s)
-	if m.ByTotals() {
+func (t *Table[S]) admitsUnsettled(s *S, a unsettledAsk) bool {
+	t.machine.Advance(s, a.Limit, a.At)
+	l := t.machine.Ledger(s)
+	if t.kind.Traits().Windowed {
 		defer func(counts algorithms.Ledger) { *l = counts }(l.Clone())
-		r.takeOut(a.Key, l, a.Limit.History)
+		t.unsettled.takeOut(a.Key, l, a.Limit.History)
 	} else {
-		a.Limit.Size += r.Sum(a.Key, a.Now, l.Epoch-1)
+		a.Limit.Size += t.unsettled.Sum(a.Key, a.Now, l.Epoch-1)
 	}
-	return m.Take(s, a.Limit, a.At, 0, a.Pending).Remaining >= a.N
+	return t.machine.Take(s, a.Limit, a.At, 0, a.Pending).Remaining >= a.N
 }
 
 // takeOut takes what is reserved of a key out of a ledger's current epoch and so many before it.

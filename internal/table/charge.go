@@ -2,7 +2,6 @@ package table
 
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -27,7 +26,7 @@ func (t *Table[S]) DrainCharges(now int64, most int, dst []Charge) []Charge {
 	}
 	t.taking.Lock()
 	defer t.taking.Unlock()
-	t.drain(b, now, most-len(dst), false, func(e entry[S], now int64, o clock.Offset) int {
+	t.drain(b, now, most-len(dst), false, func(e entry[S], now int64, o Offset) int {
 		c, ok := t.charge(e, m, b.Limit, now, o)
 		if !ok {
 			return 0
@@ -39,7 +38,7 @@ func (t *Table[S]) DrainCharges(now int64, most int, dst []Charge) []Charge {
 }
 
 // charge takes out what is to be charged for one key. The key is no longer dirty.
-func (t *Table[S]) charge(e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o clock.Offset) (c Charge, ok bool) {
+func (t *Table[S]) charge(e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o Offset) (c Charge, ok bool) {
 	e.flags &^= dirty | confirm
 	c = Charge{Key: e.key, ID: e.id, Reset: t.resetOf(e.id), Offset: o}
 	c.Debt = m.Debt(&e.state, l, now, MaxCharged)
@@ -91,7 +90,7 @@ func (t *Table[S]) ChargeOf(key keys.Key, now int64) (c Charge, ok bool) {
 // AckCharge notes that the store has counted a charge, and what it holds of the key now. The refund
 // is what was returned of the charge meanwhile. It is on its way to the store from now on.
 func (t *Table[S]) AckCharge(now int64, c Charge, reports []algorithms.Report) (refund Charge, pending bool) {
-	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, now int64, o clock.Offset) {
+	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, now int64, o Offset) {
 		b := t.config.Load()
 		m := t.chargeable(b)
 		if m == nil {
@@ -117,14 +116,14 @@ func (t *Table[S]) AckCharge(now int64, c Charge, reports []algorithms.Report) (
 
 // FailCharge gives a charge back that the store has not counted. Its key stays dirty.
 func (t *Table[S]) FailCharge(now int64, c Charge) {
-	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, _ int64, _ clock.Offset) {
+	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, _ int64, _ Offset) {
 		st.markDirty(i, e)
 	})
 }
 
 // arrived calls f for the key of a charge that is no longer on its way. now is then in the table's
 // time, which is o ahead of the caller's.
-func (t *Table[S]) arrived(now int64, c Charge, f func(st *stripe[S], e entry[S], i uint32, now int64, o clock.Offset)) {
+func (t *Table[S]) arrived(now int64, c Charge, f func(st *stripe[S], e entry[S], i uint32, now int64, o Offset)) {
 	b := t.config.Load()
 	st, i, ok := t.lock(c.Key)
 	defer st.mu.Unlock()

@@ -128,7 +128,7 @@ func TestOnlyTablesThatAreChargedHaveCharges(t *testing.T) {
 
 // What works without a request does nothing to a table that no configuration has reached yet.
 func TestATableWithoutAConfiguration(t *testing.T) {
-	tab := New(window, 100)
+	tab := New[algorithms.WindowState](algorithms.SlidingWindow, 100)
 	take(tab, hour, 1, t0)
 	tab.Sweep(t0 + 2*int64(time.Hour))
 	tab.Resend()

@@ -32,7 +32,7 @@ func (t *Table[S]) bound(b *SyncConfig, e entry[S], limit algorithms.Limit, now,
 // lowest bits are kept.
 func lately(b *SyncConfig, now int64) uint8 {
 	each := int64(b.Rate + time.Second)
-	if b.Params.Kind.Fixed() {
+	if b.Params.Kind.Traits().Fixed {
 		each += b.Limit.Window / 4
 	}
 	return uint8(now / each)

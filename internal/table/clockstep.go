@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 )
 
 // The store's clock and its steps. Each Take goes by the first part: an offset brings the caller's
@@ -17,10 +16,10 @@ import (
 // last has been applied to all.
 
 // parity is that of the number of steps, as flags have it.
-func parity(o clock.Offset) uint8 { return o.Parity() * stepParity }
+func parity(o Offset) uint8 { return o.Parity() * stepParity }
 
 // clock returns the offset as it is now.
-func (t *Table[S]) clock() clock.Offset { return clock.Offset(t.offset.Load()) }
+func (t *Table[S]) clock() Offset { return Offset(t.offset.Load()) }
 
 // Offset is what the table adds to its callers' clock.
 func (t *Table[S]) Offset() time.Duration { return time.Duration(t.clock().NS()) }
@@ -62,7 +61,7 @@ func (t *Table[S]) setOffset(now int64, ahead time.Duration, shift bool) {
 	t.each(func(st *stripe[S], i uint32, _ entry[S]) { t.withSyncState(st, i) })
 	t.stepped.Store(now)
 	t.step.Store(next - old.NS())
-	moved := clock.Offset(t.moved.Load())
+	moved := Offset(t.moved.Load())
 	t.moved.Store((moved.NS() + next - old.NS()) | int64(old)&1 ^ 1)
 	t.offset.Store(next | int64(old)&1 ^ 1)
 	t.each(func(st *stripe[S], i uint32, _ entry[S]) { t.current(st, b.Limit, i, now) })
@@ -75,7 +74,7 @@ func (t *Table[S]) isEarly(b *SyncConfig, now int64) bool {
 }
 
 // current returns a key that is synced as it is by the table's clock, and the caller's now in that.
-func (t *Table[S]) current(st *stripe[S], l algorithms.Limit, i uint32, now int64) (e entry[S], at int64, o clock.Offset) {
+func (t *Table[S]) current(st *stripe[S], l algorithms.Limit, i uint32, now int64) (e entry[S], at int64, o Offset) {
 	o = t.clock()
 	at = o.In(now)
 	return t.applyStep(st, l, i, at, o), at, o
@@ -83,7 +82,7 @@ func (t *Table[S]) current(st *stripe[S], l algorithms.Limit, i uint32, now int6
 
 // applyStep is withSyncState for what goes by the clock: it applies the last step to a state that
 // has not had it. now is in the table's time, o ahead of the caller's.
-func (t *Table[S]) applyStep(st *stripe[S], l algorithms.Limit, i uint32, now int64, o clock.Offset) entry[S] {
+func (t *Table[S]) applyStep(st *stripe[S], l algorithms.Limit, i uint32, now int64, o Offset) entry[S] {
 	e := t.withSyncState(st, i)
 	if e.flags&stepParity == parity(o) {
 		return e
@@ -105,6 +104,6 @@ func (t *Table[S]) applyStep(st *stripe[S], l algorithms.Limit, i uint32, now in
 }
 
 // isCurrent reports whether a state goes by the clock after its last step.
-func (e entry[S]) isCurrent(o clock.Offset) bool {
+func (e entry[S]) isCurrent(o Offset) bool {
 	return e.syncState == nil || e.flags&stepParity == parity(o)
 }

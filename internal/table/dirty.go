@@ -2,8 +2,6 @@ package table
 
 import (
 	"slices"
-
-	"github.com/caddy-tide/ratelimit/internal/clock"
 )
 
 // A stripe lists its dirty keys by their slots: those to send to the store, or to ask it about. A
@@ -72,7 +70,7 @@ func (t *Table[S]) Tick() {
 // until there are about most. Keys with a message under way wait for another cycle. Like each it
 // does little under a lock and goes from stripe to stripe, on from where the last one ended. now is
 // the caller's clock; take gets the table's, and by how much that is ahead.
-func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take func(entry[S], int64, clock.Offset) int) {
+func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take func(entry[S], int64, Offset) int) {
 	for more := true; more; {
 		more = false
 		for range t.stripes {
@@ -102,7 +100,7 @@ func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take fu
 }
 
 // drainList is drain for a few slots of one list.
-func (t *Table[S]) drainList(st *stripe[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64, clock.Offset) int) (taken int) {
+func (t *Table[S]) drainList(st *stripe[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64, Offset) int) (taken int) {
 	for looked := 0; looked < walk && len(*from) > 0 && taken < most; looked++ {
 		end := len(*from) - 1
 		i := (*from)[end]

@@ -40,7 +40,7 @@ const bytesPerKey = 190 // docs/internals/costs.md
 // a small one has a wider sketch.
 func newFlood(maxKeys int, limit, words int64) *flood {
 	f := &flood{maxKeys: maxKeys, alg: sliding(limit, time.Minute)}
-	f.table = New(window, maxKeys)
+	f.table = New[algorithms.WindowState](algorithms.SlidingWindow, maxKeys)
 	f.table.overflow.Store(newSketch(words, limit, time.Minute))
 	f.now = t0 - t0%int64(time.Minute) + 1
 	return f

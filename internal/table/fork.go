@@ -56,7 +56,7 @@ func (t *Table[S]) ForkID(id keys.ID, raw []byte, now int64) (f *Table[S], ok bo
 
 // fork returns an empty table with the clock and the settings of this one, which wakes nobody.
 func (t *Table[S]) fork() *Table[S] {
-	f := &Table[S]{machine: t.machine}
+	f := &Table[S]{kind: t.kind, machine: t.machine}
 	f.maxKeys.Store(t.maxKeys.Load())
 	f.lost.Store(t.lost.Load())
 	f.step.Store(t.step.Load())

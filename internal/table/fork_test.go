@@ -63,6 +63,14 @@ func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
 			if would != is {
 				rt.Fatalf("%s: the fork says\n%+v, the table decides\n%+v", name, would, is)
 			}
+			if n > 0 && !is.Allowed && rapid.Bool().Draw(rt, "penalized") {
+				fork.Penalize(m.limit, key, would, n)
+				m.Penalize(m.limit, key, is, n)
+				would, is := fork.Take(m.limit, key, raw, m.now, 0, allWaits), m.Take(m.limit, key, raw, m.now, 0, allWaits)
+				if would.Decision != is.Decision {
+					rt.Fatalf("%s: after a penalty the fork says\n%+v, the table\n%+v", name, would, is)
+				}
+			}
 			switch {
 			case is.Overflow:
 				overflowed++

@@ -11,7 +11,7 @@ const allWaits = algorithms.WantNext | algorithms.WantReset
 
 // of is a table for limits of p's kind.
 func of[S any](p algorithms.Params, maxKeys int) *Table[S] {
-	return New(algorithms.MachineOf[S](p.Kind), maxKeys)
+	return New[S](p.Kind, maxKeys)
 }
 
 func fixed(limit int64, window time.Duration) algorithms.Params {

@@ -182,7 +182,7 @@ func (m *mover) sync(most int, urgent bool) int {
 func TestMovingKeysLosesNothing(t *testing.T) {
 	for round := range uint64(30) {
 		m := &mover{
-			windows: New(window, million), alg: fixed(1<<30, time.Hour), now: t0,
+			windows: New[algorithms.WindowState](algorithms.SlidingWindow, million), alg: fixed(1<<30, time.Hour), now: t0,
 			random: rand.New(rand.NewPCG(round, 1)), want: make(map[keys.Key]int64), store: make(map[keys.Key]int64),
 		}
 		b := SyncConfig{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Waker: cycle.NewWaker()}

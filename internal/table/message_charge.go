@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 )
@@ -19,7 +18,7 @@ type Charge struct {
 	// Reset is the one that the key counted under when it was taken out, and Offset that of the
 	// table then.
 	Reset  reset.Reset
-	Offset clock.Offset
+	Offset Offset
 }
 
 // Shifted returns what is charged after the table's clock has taken a step.

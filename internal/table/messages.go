@@ -184,7 +184,7 @@ func (a *Answer) newlySent(b *SyncConfig, l *algorithms.Ledger, had algorithms.E
 	if a.Push {
 		return max(0, a.Total-had.Acked)
 	}
-	if lost && b.Params.Kind.Draining() {
+	if lost && b.Params.Kind.Traits().Draining {
 		l.Put(a.Epoch, had)
 	}
 	return 0

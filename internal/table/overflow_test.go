@@ -68,9 +68,9 @@ func eachAlgorithm(t *testing.T, limit, size int64, window time.Duration, test f
 // withState calls the one of three functions that has the state of the limit's kind.
 func withState(alg algorithms.Params, windows, buckets, logs func(algorithms.Params)) {
 	switch {
-	case alg.Kind.Windowed():
+	case alg.Kind.Traits().Windowed:
 		windows(alg)
-	case alg.Kind.Draining():
+	case alg.Kind.Traits().Draining:
 		buckets(alg)
 	default:
 		logs(alg)
@@ -296,7 +296,7 @@ func denied[S any](t *testing.T, alg algorithms.Params, more bool) {
 func TestTheSketchOutlivesAReload(t *testing.T) {
 	for _, limits := range [][]int64{{1, 3, 7, 15, 255, 4095}, {2, 10}, {14, 20}, {254, 300}, {4094, 5000}, {20, 10, 20}} {
 		now := t0 - t0%int64(time.Hour)
-		tab := New(window, 1)
+		tab := New[algorithms.WindowState](algorithms.SlidingWindow, 1)
 		spent, configured := int64(0), []int64{}
 		for _, limit := range limits {
 			alg := fixed(limit, time.Hour)

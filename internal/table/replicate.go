@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -30,7 +29,7 @@ const (
 )
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
-func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o clock.Offset) (e entry[S], pending int64) {
+func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o Offset) (e entry[S], pending int64) {
 	e = t.applyStep(st, l, i, now, o)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
@@ -90,7 +89,7 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 	}
 	t.taking.Lock()
 	defer t.taking.Unlock()
-	t.drain(b, now, most, early, func(e entry[S], now int64, _ clock.Offset) int {
+	t.drain(b, now, most, early, func(e entry[S], now int64, _ Offset) int {
 		if early && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(earlyPause)) {
 			return 0 // it was answered since; what came after waits for the next cycle
 		}
@@ -111,7 +110,7 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, dst []Message) []Message {
 	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
-	m := Message{Key: e.key, ID: e.id, Span: b.Epoch, At: now, Settles: b.Params.Reserves, Dated: b.Params.Kind.Dated()}
+	m := Message{Key: e.key, ID: e.id, Span: b.Epoch, At: now, Settles: b.Params.Reserves, Dated: b.Params.Kind.Traits().Dated}
 	first := len(dst)
 	for age := range int64(b.Limit.History + 1) {
 		m.Epoch = l.Epoch - age
@@ -121,7 +120,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		}
 		m.Total, m.Attempts = c.Own, 0
 		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(algorithms.Forgotten|algorithms.Unconfirmed) != 0
-		m.Bucket = b.Params.Kind.Draining() && age == 0
+		m.Bucket = b.Params.Kind.Traits().Draining && age == 0
 		if m.Settles {
 			m.Settled = t.unsettled.Settled(e.key, m.Epoch, c.Own)
 		}
@@ -145,7 +144,7 @@ func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, d
 		dst[first+i].Reasons, dst[first+i].Lower = l.Resend, e.regions&hasLower != 0
 	}
 	nameReset(dst[first:], t.resetOf(e.id))
-	if b.Params.Kind.Draining() {
+	if b.Params.Kind.Traits().Draining {
 		level, rate := t.machine.Level(&e.state, b.Limit, now)
 		fillMessages(dst[first:], l, Bucket{SyncConfig: b, Level: level, Rate: rate, Synced: e.At, Now: now})
 	}
@@ -235,7 +234,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		l.Rewound = 0
 	}
 	forgot = less && t.lose(l, known)
-	if b.Params.Kind.Draining() {
+	if b.Params.Kind.Traits().Draining {
 		sent = 0
 	}
 	passed := now - e.At
@@ -249,7 +248,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 // mergeAll merges reports. Where others have refunded what stood in a bucket, what this node has
 // reserved there ends to count sooner.
 func (t *Table[S]) mergeAll(b *SyncConfig, e entry[S], now int64, reports []algorithms.Report) {
-	if !b.Params.Reserves || !b.Params.Kind.Draining() {
+	if !b.Params.Reserves || !b.Params.Kind.Traits().Draining {
 		t.machine.Merge(&e.state, b.Limit, now, reports)
 		return
 	}

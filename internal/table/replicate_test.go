@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
@@ -58,7 +57,7 @@ type node struct {
 // newNode returns a node that makes no estimate of what it can't see, for tests of what it does
 // see.
 func newNode(name string, alg algorithms.Params) *node {
-	n := &node{windows: New(window, 1000), name: name}
+	n := &node{windows: New[algorithms.WindowState](algorithms.SlidingWindow, 1000), name: name}
 	n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
 	n.SetLost(^uint64(0))
 	return n
@@ -336,7 +335,7 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	b.Refund(alg.Compile(), k, take(b.windows, alg, 1, t0), 1)
 	b.sync(s, t0)
 	now := t0 + int64(stepGrace+2*time.Second)
-	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: clock.Offset(time.Minute) | 1}, 2)
+	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: Offset(time.Minute) | 1}, 2)
 	a.sync(s, now)
 	if got := a.Totals(now); got.Own != 68 || got.Remote != 31 {
 		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 remote", got)
@@ -347,7 +346,7 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 // moved it.
 func TestAReturnFollowsAStep(t *testing.T) {
 	log := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
-	tab := New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
+	tab := New[algorithms.LogState](algorithms.SlidingLog, 10)
 	tab.Configure(SyncConfig{Params: log, Rate: time.Second}, 10)
 	k := raw(1)
 	first := tab.Take(log.Compile(), keys.KeyOf(k), k, t0, 1, allWaits)

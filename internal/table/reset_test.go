@@ -16,7 +16,7 @@ import (
 func TestNamesAndCountsChangeTogether(t *testing.T) {
 	const keyCount, spent = 20_000, 5
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Hour}
-	tab := New(algorithms.MachineOf[algorithms.WindowState](p.Kind), keyCount)
+	tab := New[algorithms.WindowState](p.Kind, keyCount)
 	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, keyCount)
 	now := time.Date(2026, 5, 1, 12, 30, 0, 0, time.UTC).UnixNano()
 	for i := range keyCount {

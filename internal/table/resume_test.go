@@ -228,7 +228,7 @@ func TestLogsSurviveARestart(t *testing.T) {
 			}
 			saved := l.ended.Save(l.now)
 			l.step()
-			l.ended = New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
+			l.ended = New[algorithms.LogState](algorithms.SlidingLog, 10)
 			l.configure(l.ended)
 			l.ended.Resume(alg, l.now, saved)
 		}

@@ -2,7 +2,6 @@ package table
 
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -44,7 +43,7 @@ func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch
 	if taken.number = uint32(epoch); taken.Allowed {
 		t.unsettled.Add(key, taken.N, epoch, taken.until(), l.Window)
 	}
-	if !taken.Overflow && t.machine.Drains() {
+	if !taken.Overflow && t.kind.Traits().Draining {
 		t.unsettled.Drain(key, l.N, taken.until())
 	}
 }
@@ -124,8 +123,9 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, now, n int64) int6
 	case n <= 0 || r.group == nil:
 		return 0
 	case r.inParts:
+		stands := t.unsettled.Stands(key, r.group, now)
 		level, _ := t.machine.Level(s, r.limit, t.clock().In(now))
-		return min(n, t.unsettled.Stands(key, r.group, now), int64(level))
+		return min(n, stands, int64(level))
 	case now >= r.until || t.unsettled.Ended(key, r.group, now):
 		return 0
 	}
@@ -169,8 +169,8 @@ func (t *Table[S]) Unsettled() *Unsettled { return &t.unsettled }
 
 // movedBy returns how far the clock had stepped in all when the offset was o, which is the present
 // one or was so before the last step.
-func (t *Table[S]) movedBy(o clock.Offset) int64 {
-	moved := clock.Offset(t.moved.Load())
+func (t *Table[S]) movedBy(o Offset) int64 {
+	moved := Offset(t.moved.Load())
 	if parity(moved) == parity(o) {
 		return moved.NS()
 	}
@@ -195,5 +195,5 @@ func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64)
 		l.Size = max(0, l.Size-t.spilled(st, l, i, now))
 	}
 	ask := unsettledAsk{Limit: l, Key: key, Now: now, At: at, Pending: pending, N: n}
-	return admitsUnsettled(&t.unsettled, t.machine, &e.state, ask)
+	return t.admitsUnsettled(&e.state, ask)
 }

@@ -14,7 +14,7 @@ const reserving = Reserve | algorithms.WantReset
 // spend what others had refunded for it: 64 guesses at 5/1m.
 func TestAUnitThatHasDrainedIsNotRefunded(t *testing.T) {
 	l := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 5, Window: time.Minute}.Compile()
-	tab := New(algorithms.MachineOf[algorithms.BucketState](algorithms.TokenBucket), 10)
+	tab := New[algorithms.BucketState](algorithms.TokenBucket, 10)
 	key, now := keys.KeyOf([]byte("k")), t0
 	var all []Reserved
 	for range 12 {
@@ -48,7 +48,7 @@ func TestAUnitThatHasDrainedIsNotRefunded(t *testing.T) {
 func TestAUnitIsRefundedAfterTwoSteps(t *testing.T) {
 	p := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 3, Window: time.Hour, Reserves: true}
 	l := p.Compile()
-	tab := New(algorithms.MachineOf[algorithms.LogState](algorithms.SlidingLog), 10)
+	tab := New[algorithms.LogState](algorithms.SlidingLog, 10)
 	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
 	key := keys.KeyOf([]byte("k"))
 	tab.SetClock(t0, 0, 0)
@@ -73,7 +73,7 @@ func TestAUnitIsRefundedAfterTwoSteps(t *testing.T) {
 func TestOthersAreToldWhatIsSettled(t *testing.T) {
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 2, Window: time.Hour, Reserves: true}
 	l := p.Compile()
-	tab := New(algorithms.MachineOf[algorithms.WindowState](algorithms.FixedWindow), 10)
+	tab := New[algorithms.WindowState](algorithms.FixedWindow, 10)
 	tab.Configure(SyncConfig{Params: p, Rate: time.Second, Early: true}, 10)
 	key := keys.KeyOf([]byte("k"))
 	r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), t0, 1, reserving))
@@ -112,7 +112,7 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 		for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 			p := algorithms.Params{Kind: kind, Limit: 2, Window: time.Hour, Reserves: true}
 			l := p.Compile()
-			tab := New(algorithms.MachineOf[algorithms.WindowState](kind), 10)
+			tab := New[algorithms.WindowState](kind, 10)
 			tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
 			tab.SetClock(t0, 0, 0)
 			key := keys.KeyOf([]byte("k"))
@@ -169,7 +169,7 @@ func TestOthersRefundAfterALoss(t *testing.T) {
 func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 9, Window: window, Reserves: true}
 	key, l := keys.KeyOf([]byte("k")), p.Compile()
-	tab := New(algorithms.MachineOf[algorithms.WindowState](p.Kind), 10)
+	tab := New[algorithms.WindowState](p.Kind, 10)
 	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
 	now := t0
 	// answer has the others' total in the store, and how much of it is settled; lost says that of
@@ -232,7 +232,7 @@ func TestAUnitIsRefundedInItsEpoch(t *testing.T) {
 			}
 			p := algorithms.Params{Kind: kind, Limit: 9, Window: window, Buckets: history, Reserves: true}
 			key, l := keys.KeyOf([]byte("k")), p.Compile()
-			tab := New(algorithms.MachineOf[algorithms.WindowState](kind), 10)
+			tab := New[algorithms.WindowState](kind, 10)
 			tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
 			tab.SetClock(t0, 0, 0)
 			epoch := p.Epoch()

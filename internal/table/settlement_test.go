@@ -30,7 +30,7 @@ type costed[S any] struct {
 
 func costedOf[S any](p algorithms.Params, seed uint64) *costed[S] {
 	p.Reserves = true
-	c := &costed[S]{Table: New(algorithms.MachineOf[S](p.Kind), 10), limit: p.Compile(), now: t0 - t0%int64(p.Epoch())}
+	c := &costed[S]{Table: New[S](p.Kind, 10), limit: p.Compile(), now: t0 - t0%int64(p.Epoch())}
 	c.Configure(SyncConfig{Params: p}, 10)
 	c.random, c.key = rand.New(rand.NewPCG(seed, 3)), keys.KeyOf([]byte("k"))
 	return c

@@ -229,11 +229,12 @@ var sketchMachine = algorithms.MachineOf[algorithms.WindowState](algorithms.Slid
 // state is a key's two counters as those of a window under a limit. Late requests count at the
 // start of their epoch.
 func (s *sketch) state(key keys.Key, limit, epoch, now int64) (l algorithms.Limit, state algorithms.WindowState, at int64) {
+	current, before := s.spentIn(key, epoch)
 	l = algorithms.Limit{N: limit, Size: limit, Window: int64(s.window), History: 1}
 	at = max(now, epoch*int64(s.window))
 	sketchMachine.Advance(&state, l, at)
 	ledger := sketchMachine.Ledger(&state)
-	ledger.Cur.Own, ledger.Prev.Own = s.spentIn(key, epoch)
+	ledger.Cur.Own, ledger.Prev.Own = current, before
 	return l, state, at
 }
 

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 )
@@ -34,7 +33,8 @@ const (
 type Table[S any] struct {
 	// What each request reads and little else writes, on one cache line.
 
-	machine algorithms.Machine[S]
+	kind    algorithms.Kind
+	machine algorithms.Machine[S] // of the kind
 	// config is what the latest configuration says; requests bring their own limits.
 	config atomic.Pointer[SyncConfig]
 	// offset is added to the clock of callers; it is an offset.
@@ -42,7 +42,6 @@ type Table[S any] struct {
 	overflow atomic.Pointer[sketch]
 	lost     atomic.Uint64
 	maxKeys  atomic.Int64
-	_        [8]byte
 
 	stripes [stripeCount]stripe[S]
 
@@ -110,9 +109,9 @@ type entry[S any] struct {
 
 func (e entry[S]) used() bool { return e.key != keys.Key{} }
 
-// New returns an empty table for at most maxKeys keys, which a machine decides for.
-func New[S any](machine algorithms.Machine[S], maxKeys int) *Table[S] {
-	t := &Table[S]{machine: machine}
+// New returns an empty table for at most maxKeys keys of a kind, whose state is S.
+func New[S any](kind algorithms.Kind, maxKeys int) *Table[S] {
+	t := &Table[S]{kind: kind, machine: algorithms.MachineOf[S](kind)}
 	t.maxKeys.Store(int64(maxKeys))
 	return t
 }
@@ -148,7 +147,7 @@ type Taken struct {
 	N int64
 	// At is the instant by the table's clock, and offset how far that was ahead of the caller's.
 	At     int64
-	offset clock.Offset
+	offset Offset
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
@@ -207,7 +206,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	}
 	switch {
 	case want&Reserve == 0 || n == 0:
-	case want&InParts != 0 && t.machine.Drains():
+	case want&InParts != 0 && t.kind.Traits().Draining:
 		t.reserveInParts(a.Limit, a.Key, taken, &e.state)
 	default:
 		t.reserve(a.Limit, a.Key, taken, t.machine.Ledger(&e.state).Epoch)
@@ -243,7 +242,7 @@ func (t *Table[S]) Penalize(l algorithms.Limit, key keys.Key, taken Taken, n int
 	if !taken.Overflow {
 		t.correct(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
 	} else if s := t.overflow.Load(); s != nil {
-		s.Charge(l, key, taken.At, n, !t.machine.ByTotals())
+		s.Charge(l, key, taken.At, n, !t.kind.Traits().Windowed)
 	}
 }
 

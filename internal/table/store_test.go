@@ -22,7 +22,7 @@ var hour = fixed(10, time.Hour)
 type windows = Table[algorithms.WindowState]
 
 func newTable(maxKeys int, alg algorithms.Params) *windows {
-	t := New(window, maxKeys)
+	t := New[algorithms.WindowState](algorithms.SlidingWindow, maxKeys)
 	t.Configure(SyncConfig{Params: alg}, maxKeys)
 	return t
 }

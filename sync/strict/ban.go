@@ -2,6 +2,7 @@ package strict
 
 import (
 	_ "embed"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -66,11 +67,10 @@ func (rs *ruleset) unbanned(m ban.Message, keys []string, args []any) (*redis.Sc
 
 // bannedBy returns what an error says of a ban, the error itself where it is another one.
 func bannedBy(m ban.Message, err error) error {
-	text, ok := strings.CutPrefix(err.Error(), "BANNED ")
-	if !ok || !redis.HasErrorPrefix(err, "BANNED") {
+	if !redis.HasErrorPrefix(err, "BANNED") {
 		return err
 	}
-	a, ok := ratesync.ParseBan(text)
+	a, ok := ratesync.ParseBan(strings.TrimPrefix(fmt.Sprint(err), "BANNED "))
 	if !ok {
 		return ratesync.ErrReply
 	}

@@ -112,7 +112,7 @@ var isolatedKey = []byte("client")
 
 // newIsolated makes a node for a rule of a virtual Redis, and the ID of its one key.
 func newIsolated(v *virtual, zone string, rule Rule) (isolated, [16]byte) {
-	if rule.Kind.Draining() {
+	if rule.Kind.Traits().Draining {
 		return isolatedFor[algorithms.BucketState](v, zone, rule)
 	}
 	return isolatedFor[algorithms.LogState](v, zone, rule)
@@ -211,7 +211,7 @@ func (x *isolatedOf[S]) unsent() int64 {
 func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
 	v := newVirtual(t)
 	for i, rule := range chargedRules {
-		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind.Code(), rule.Limit, rule.Window), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind.Traits().Code, rule.Limit, rule.Window), func(t *testing.T) {
 			v.t = t
 			for seed := range uint64(6) {
 				lonely(t, v, rule, seed)

@@ -49,9 +49,9 @@ func wallClock() int64 { return time.Now().UnixNano() }
 
 func newPeer(t *testing.T, addr, zone string, rule Rule, rate time.Duration) peer {
 	switch k := rule.Kind; {
-	case k.Windowed():
+	case k.Traits().Windowed:
 		return peerFor[algorithms.WindowState](t, addr, zone, rule, rate)
-	case k.Draining():
+	case k.Traits().Draining:
 		return peerFor[algorithms.BucketState](t, addr, zone, rule, rate)
 	}
 	return peerFor[algorithms.LogState](t, addr, zone, rule, rate)
@@ -62,7 +62,7 @@ func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Durati
 	m := &peerOf[S]{t: t, table: tableOf[S](alg, 1000), alg: alg, zone: zone, rule: rule}
 	m.source = ratesync.NewSource(m.table, rule.spec(zone))
 	m.rep = ratesync.NewReplicator(c, "test", 300*time.Millisecond, wallClock, zap.NewNop())
-	charged := !alg.Kind.Windowed() && rate == 0
+	charged := !alg.Kind.Traits().Windowed && rate == 0
 	every := rate
 	if rate == 0 {
 		m.strict = New(c, "test", 300*time.Millisecond)

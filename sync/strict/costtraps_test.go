@@ -191,7 +191,7 @@ func TestAMemoryGoesByCost(t *testing.T) {
 	for _, kind := range allKinds {
 		remember(t, func(t *testing.T, n *remembering) {
 			rule := perWindow(kind, 10, time.Hour)
-			if kind.Queues() {
+			if kind.Traits().Queues {
 				rule.Queue = 9
 			}
 			take := func(cost int64) bool {

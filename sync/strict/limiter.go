@@ -106,27 +106,21 @@ func (s *Limiter) callsAtOnce() int {
 
 // A Grant is what a Take got, for giving it back. The zero Grant is none.
 type Grant struct {
-	by      *Limiter
+	By *Limiter // who decided, nil for nobody
+	N  int64    // units asked for
+	// Seq is the number of the call that decided, and Granted how much it had granted, to all
+	// requests in it up to those with the same limits, when what it says of the limits held.
+	Seq, Granted int64
+	// Asked is when the call was made, by the process' clock. Redis decided then or later.
+	Asked int64
+
 	ruleset *ruleset
 	rules   []Rule
 	reset   reset.Reset
 	id      [16]byte
 	at      int64
-	seq     int64
-	n       int64 // units asked for
 	unit    int64 // the first of them, from 1; 0 where the request was denied
-	granted int64 // to all requests of the call up to those with the same limits
-	asked   int64
 }
-
-// By is who decided, nil for nobody.
-func (g *Grant) By() *Limiter { return g.by }
-
-// N is how many units were asked for.
-func (g Grant) N() int64 { return g.n }
-
-// Nothing is what a Look at an instant of the process' clock got.
-func (s *Limiter) Nothing(asked int64) Grant { return Grant{by: s, asked: asked} }
 
 // Admitted reports whether what was asked for was spent in each limit.
 func (g Grant) Admitted() bool { return g.unit > 0 }
@@ -167,7 +161,7 @@ func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]by
 		return dst, Grant{}, w.err
 	}
 	o := w.outcome
-	g := Grant{by: s, n: n, ruleset: rs, rules: rules, reset: w.reset, id: id, at: o.at, seq: o.seq, granted: o.before + o.granted, asked: o.asked}
+	g := Grant{By: s, N: n, Seq: o.seq, Granted: o.before + o.granted, Asked: o.asked, ruleset: rs, rules: rules, reset: w.reset, id: id, at: o.at}
 	if w.place.admitted {
 		g.unit = o.before + w.place.before + 1
 	}
@@ -206,43 +200,38 @@ func (s *Limiter) wait(ctx context.Context, rs *ruleset, id [16]byte, w *waiter)
 // Refund returns what a Take got, because another zone denies the request. It doesn't wait for
 // Redis; CloseBy does.
 func (s *Limiter) Refund(g Grant) {
-	if g.unit > 0 && g.n > 0 {
-		s.correct(g, correction{op: refund, n: g.n, at: g.at, seq: g.seq, unit: g.unit})
+	if g.unit > 0 && g.N > 0 {
+		s.correct(g, correction{op: refund, n: g.N, at: g.at, seq: g.Seq, unit: g.unit})
 	}
 }
 
-// Call returns the number of the call that decided, and how much it had granted to all requests in
-// it when what it says of the limits held.
-func (g Grant) Call() (seq, granted int64) { return g.seq, g.granted }
-
-// Asked returns when the call was made that decided, by the process' clock. Redis decided then or
-// later.
-func (g Grant) Asked() int64 { return g.asked }
+// Over is the top of units that do not count any more.
+const Over = -1
 
 // Settle ends what a Take of rules that reserve has got: its request has cost m units. Those that
-// it has not used are refunded in the rules in which they still count; of a bucket top is that of
-// the Verdict, or 0 where each request takes one unit, which is refunded as long as it counts. What
-// it has cost beyond them is charged in all. Nobody waits for that: the key's next call carries it.
-func (s *Limiter) Settle(g Grant, m int64, stands func(rule int) (top int64, counts bool)) {
+// it has not used are refunded in the rules in which they still count: of each tops has Over where
+// they don't, and of a bucket that of the Verdict, or 0 where each request takes one unit, which is
+// refunded as long as it counts. What it has cost beyond them is charged in all. Nobody waits for
+// that: the key's next call carries it.
+func (s *Limiter) Settle(g Grant, m int64, tops []int64) {
 	f := g.ruleset.family
-	if g.unit == 0 || g.n == 0 || m == g.n && f != windows {
+	if g.unit == 0 || g.N == 0 || m == g.N && f != windows {
 		return
 	}
-	used := min(m, g.n)
+	used := min(m, g.N)
 	s.change(g, func(q *queue) {
 		if f == windows && used > 0 {
 			q.correct(correction{op: settled, n: used, at: g.at}, inAll)
 		}
-		if m > g.n {
-			q.correct(correction{op: charged, n: m - g.n, at: g.at}, inAll)
+		if m > g.N {
+			q.correct(correction{op: charged, n: m - g.N, at: g.at}, inAll)
 		}
-		for i := range g.rules {
-			top, counts := stands(i)
-			c := correction{op: refund, n: g.n - used, at: g.at, seq: g.seq, unit: g.unit + used}
-			if f == buckets && (top > 0 || g.n > 1) {
+		for i, top := range tops {
+			c := correction{op: refund, n: g.N - used, at: g.at, seq: g.Seq, unit: g.unit + used}
+			if f == buckets && (top > 0 || g.N > 1) {
 				c.op, c.top = unspent, top
 			}
-			if counts && c.n > 0 {
+			if top != Over && c.n > 0 {
 				q.correct(c, func(rule int) bool { return rule == i })
 			}
 		}

@@ -104,9 +104,9 @@ func (m *modelOf[S]) charge(now int64)      { m.Penalize(&m.state, m.limit, now,
 
 func modelFor(r Rule) model {
 	switch k := r.Kind; {
-	case k.Windowed():
+	case k.Traits().Windowed:
 		return newModel[algorithms.WindowState](r)
-	case k.Draining():
+	case k.Traits().Draining:
 		return newModel[algorithms.BucketState](r)
 	}
 	return newModel[algorithms.LogState](r)
@@ -152,7 +152,7 @@ func TestDecidesAsTheAlgorithms(t *testing.T) {
 		{Kind: algorithms.SlidingWindow, Limit: 20, Window: 100 * time.Millisecond, Buckets: 31},
 		{Kind: algorithms.SlidingWindow, Limit: 13, Window: 30 * 24 * time.Hour, Buckets: 11},
 	}, chargedRules...) {
-		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind.Code(), rule.Limit, rule.Window), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind.Traits().Code, rule.Limit, rule.Window), func(t *testing.T) {
 			v.t = t
 			live(t, v, rule, rand.New(rand.NewPCG(uint64(i), 1)))
 		})

@@ -107,7 +107,7 @@ func merge(t *testing.T, k algorithms.Kind, reports []algorithms.Report) {
 	t.Helper()
 	now := replied * int64(time.Microsecond)
 	switch {
-	case k.Windowed():
+	case k.Traits().Windowed:
 		mergeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, now, reports)
 	case k == algorithms.SlidingLog:
 		mergeIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, now, reports)

@@ -23,7 +23,7 @@ type settling struct {
 }
 
 func (l *settling) settle() {
-	l.by.Settle(l.grant, l.cost, func(int) (int64, bool) { return l.top, true })
+	l.by.Settle(l.grant, l.cost, []int64{l.top})
 }
 
 // Bound: a bucket in Redis never admits more, in units really used, than its burst and what drains,
@@ -236,11 +236,11 @@ func usedUp(t *testing.T, server *redistest.Server, rule Rule, zone string, lose
 	}
 	left, attempts := inRedis(t, server, zone, rule.Kind)
 	switch {
-	case rule.Kind.Draining() && (left < used || left > upTo):
+	case rule.Kind.Traits().Draining && (left < used || left > upTo):
 		t.Errorf("Redis has %d, want %d to %d", left, used, upTo)
-	case !rule.Kind.Draining() && left != used:
+	case !rule.Kind.Traits().Draining && left != used:
 		t.Errorf("Redis has %d, and %d were used", left, used)
-	case rule.Kind.Windowed() && (attempts < 240 || !loses && attempts > 240):
+	case rule.Kind.Traits().Windowed && (attempts < 240 || !loses && attempts > 240):
 		t.Errorf("Redis has %d attempts of 240", attempts)
 	}
 }
@@ -258,7 +258,7 @@ func inRedis(t *testing.T, server *redistest.Server, zone string, k algorithms.K
 				t.Fatal(err)
 			}
 			return units + 1, 0 // less than one has drained
-		case k.Windowed() && !strings.Contains(name, ":strict:"):
+		case k.Traits().Windowed && !strings.Contains(name, ":strict:"):
 			settled := int64(0)
 			if _, err := fmt.Sscan(server.Do("HGET", name, "sum").(string), &units, &attempts, &settled); err != nil || settled != units {
 				t.Errorf("of %d units %d are settled: %v", units, settled, err)
@@ -388,7 +388,7 @@ func TestSettlementsOverStepsAndLosses(t *testing.T) {
 			if what == "lost" {
 				low, high = charged, charged
 			}
-			if kind.Draining() { // which refunds no more than stands, and drains one in an hour
+			if kind.Traits().Draining { // refunds no more than stands; drains one in an hour
 				low, high = min(low-2, used-2), max(high, reserved)
 			}
 			if got < low || got > high {

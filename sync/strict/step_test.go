@@ -51,7 +51,7 @@ func TestWhatAStepOfTheServersClockGives(t *testing.T) {
 				}
 				want := step.buckets
 				switch {
-				case rule.Kind.Windowed():
+				case rule.Kind.Traits().Windowed:
 					if want = step.windows; rule.Buckets > 1 && step.by < 0 {
 						want = 5 // to another sub-window
 					}

@@ -9,5 +9,5 @@ const allWaits = algorithms.WantNext | algorithms.WantReset
 
 // tableOf is a table for limits of p's kind.
 func tableOf[S any](p algorithms.Params, maxKeys int) *table.Table[S] {
-	return table.New(algorithms.MachineOf[S](p.Kind), maxKeys)
+	return table.New[S](p.Kind, maxKeys)
 }

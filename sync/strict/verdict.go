@@ -273,7 +273,7 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, at place) {
 		d.Next = r.drains(whole-(min(used, max(1, r.size()))-1), rest)
 		d.Reset = r.drains(whole, rest)
 	}
-	if r.Kind.Queues() && at.admitted && at.cost > 0 {
+	if r.Kind.Traits().Queues && at.admitted && at.cost > 0 {
 		d.Delay = r.drains(whole-o.granted+at.before, rest)
 	}
 }

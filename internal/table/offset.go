@@ -1,4 +1,4 @@
-package clock
+package table
 
 // An Offset is how far another clock is ahead of one that never steps, in nanoseconds. As it is one
 // word, one look tells it together with the parity of the number of steps that the other clock has
