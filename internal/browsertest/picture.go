@@ -16,7 +16,7 @@ const (
 	square = 8
 	// mostDrawn is how far a square without text may be off, of 255, and mostMean all of them on
 	// average.
-	mostDrawn, mostMean = 12, 4.0
+	mostDrawn, mostMean = 12, 6.0
 )
 
 // letters are the lines that have letters, as wide as what they stand in, and the pictures.
