@@ -335,6 +335,13 @@ func (s *luaStore) forget(n int, all bool) (one string) {
 	return one
 }
 
+// unfill loses the fills of all buckets.
+func (s *luaStore) unfill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.texts)
+}
+
 // counting are the names of the hashes with counts, in order.
 func (s *luaStore) counting() (keys []string) {
 	for key, hash := range s.hashes {

@@ -198,7 +198,7 @@ local k = 1
 for f = 1, fills do
   local unsent, drain, level, stamp, over, lost = match(ARGV[i + 2], '^(%d+) (%S+) (%S+) ?(%d*) ?(%d*) ?(!?)$')
   local had, old, till, stamped, ends = read(values[f])
-  local above, wrote, line, told, reset = 0, false, n + 2, nil, ''
+  local above, wrote, line, told, reset, alone = 0, false, n + 2, nil, '', true
   if stamp ~= '' or stamped and stamped ~= '' then
     local mine, there = valid(stamp, over), valid(stamped, ends)
     if there > mine then told = stamped .. ' ' .. ends end
@@ -210,12 +210,16 @@ for f = 1, fills do
     if not told then held, sum, more, mark = push(KEYS[k], ARGV[i], ARGV[i + 1]) end
     if mark and had and n + 2 == line then sum = sum .. format(' %.3f', had) end
     reply[n + 1], reply[n + 2] = held, mark and sum .. mark or sum
+    if mark and not had and (tonumber(match(sum, '^%d+')) or 0) > (tonumber(more and ARGV[i] or held) or 0) then alone = false end
     if more then above, wrote = above + min(more, tonumber(unsent)), true end
     k, n, i = k + 1, n + 2, i + 3
     unsent = k <= hashes and match(ARGV[i + 2], '^%d+$')
   until not unsent
   drain = flows(above, drain, old)
-  if wrote and (above ~= 0 or not had or lost ~= '' or drain ~= old) then
+  -- Others have totals, but no fill is there: it was lost, and this node may never have heard it.
+  -- From the reply all nodes learn that, and send their levels as after other losses.
+  local written = not had and (alone or region) or had and (above ~= 0 or drain ~= old)
+  if wrote and (written or lost ~= '') then
     write(KEYS[hashes + f], had, above, drain, tonumber(level), lost ~= '', till, reset)
   end
 end

@@ -44,6 +44,7 @@ type twoStores struct {
 	random *rand.Rand
 	client redis.UniversalClient
 	flush  func() // of the script's store
+	unfill func() // likewise
 	model  *sim.Store
 	spec   Spec
 	bucket bool
@@ -100,6 +101,9 @@ func (s *twoStores) step() {
 		if s.random.IntN(2) == 0 {
 			s.late = slices.Delete(s.late, i, i+1)
 		}
+	case n == 97 && s.unfill != nil:
+		s.unfill()
+		s.model.Unfill()
 	case n >= 98:
 		s.flush()
 		s.model.Flush()
@@ -187,7 +191,7 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 					lua := newLuaStore(t)
 					defer lua.state.Close()
 					s := newTwoStores(t, seed, luaClient{store: lua}, func() { lua.forget(0, true) }, spec)
-					s.reserves = seed%2 == 1
+					s.reserves, s.unfill = seed%2 == 1, lua.unfill
 					for range 150 {
 						s.step()
 						if s.random.IntN(10) == 0 {

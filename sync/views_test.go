@@ -54,6 +54,15 @@ func TestViewsThatWereWrong(t *testing.T) {
 			{what: "take", n: 2}, {what: "take", node: 1, n: 1},
 		},
 		"the totals are lost, and not the fill": {{what: "take", n: 1, wait: long}, {what: "evict"}},
+		"the fill is lost, and not the totals, and another one spends": {
+			{what: "take", n: 15, wait: long}, {what: "unfill"}, {what: "take", node: 1, n: 3},
+		},
+		"the fill is lost, and not the totals, and a newcomer and who knows spend at once": {
+			{what: "take", n: 15, wait: long}, {what: "unfill"}, {what: "take", node: 1, n: 3}, {what: "take", n: 2},
+		},
+		"the fill is lost, and not the totals, and they only ask": {
+			{what: "take", n: 15, wait: long}, {what: "unfill"}, {what: "ask"},
+		},
 		"all is lost that two have sent, and they only ask": {
 			{what: "take", n: 3}, {what: "take", node: 1, n: 2, wait: long}, {what: "flush"}, {what: "ask"},
 		},
@@ -259,6 +268,8 @@ func (v *views[S]) do(s viewStep) {
 	case "flush", "evict":
 		v.store.forget(int(s.x*1000), s.what == "flush")
 		v.lost = true
+	case "unfill":
+		v.store.unfill()
 	case "clock":
 		v.step(s)
 	case "move", "back":

@@ -51,6 +51,9 @@ func (s *Store) Flush() {
 	s.flushed++
 }
 
+// Unfill loses the fills alone, as an eviction may.
+func (s *Store) Unfill() { s.fills = make(map[keys.ID]fill) }
+
 // Push is one call of the script at a time of its clock, in nanoseconds since the epoch; live is
 // how many epochs before the current one count.
 func (s *Store) Push(now int64, node string, seq int64, live int, rate time.Duration, messages []table.Message) []table.Answer {
@@ -69,14 +72,16 @@ func (s *Store) Push(now int64, node string, seq int64, live int, rate time.Dura
 // client is the messages of one key, and what they change in the fill of its bucket.
 func (s *Store) client(now int64, node string, seq int64, live int, rate time.Duration, messages []table.Message, answers []table.Answer) {
 	var above int64
-	wrote := false
+	wrote, alone := false, true
 	for i, m := range messages {
 		more, pushed := int64(0), false
 		answers[i], more, pushed = s.one(now, node, seq, live, rate, m)
+		mine := answers[i].Held
 		if pushed {
 			above += min(more, m.Unsent)
-			wrote = true
+			wrote, mine = true, m.Total
 		}
+		alone = alone && answers[i].Sum <= mine
 	}
 	m := &messages[0]
 	if !m.Bucket {
@@ -92,7 +97,8 @@ func (s *Store) client(now int64, node string, seq int64, live int, rate time.Du
 	if known && (above <= 0 || drain == 0) {
 		drain = max(drain, had.drain)
 	}
-	if wrote && (above != 0 || !known || m.Resend || drain != had.drain) {
+	writes := known && (above != 0 || drain != had.drain) || !known && alone
+	if wrote && (writes || m.Resend) {
 		f := filled(m, had, known, float64(above), ms)
 		f.drain = drain
 		f.keep(had.till, lifetime(m, live, rate))

@@ -233,6 +233,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 	if l.Resend &^= answers[0].Reasons &^ algorithms.Settled; l.Resend&algorithms.Moved == 0 {
 		l.Rewound = 0
 	}
+	e.hearFill(l, answers)
 	forgot = less && t.lose(l, known)
 	if b.Params.Kind.Traits().Draining {
 		sent = 0
@@ -264,6 +265,17 @@ func (s *syncState) hear(answers []Answer) {
 	s.regions &^= inOthers
 	if anyAnswer(answers, func(a *Answer) bool { return a.Regions }) {
 		s.regions |= inOthers
+	}
+}
+
+// hearFill has the level of a bucket sent with the next sync where the store has totals without a
+// fill and was not told the level: it has lost the fill, unless the message has brought all there
+// is. That sync comes even if this was the last one.
+func (s *syncState) hearFill(l *algorithms.Ledger, answers []Answer) {
+	first := &answers[0]
+	if first.Bucket && !first.Known && !first.Resend && anyAnswer(answers, func(a *Answer) bool { return a.Sum > 0 && (!a.Push || a.Sum > a.Total) }) {
+		l.Resend |= algorithms.Forgotten
+		s.flags &^= confirming
 	}
 }
 
