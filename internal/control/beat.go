@@ -209,6 +209,5 @@ func parseReply(h ratesync.HeartbeatReply) (r Reply, leases []Lease, err error) 
 		value, _ := nodes[i+1].(string)
 		leases = append(leases, parseLease(node, value, h))
 	}
-	sortLeases(leases)
 	return r, leases, nil
 }

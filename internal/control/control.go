@@ -1,8 +1,10 @@
 package control
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -144,37 +146,26 @@ func (c *Control) IsShared() bool { return c.Client != nil }
 
 // compile gives the zones the rules that are active now. The lock is held.
 func (c *Control) compile() {
-	now := c.Now()
-	var all []parsed
+	now, known := c.Now(), c.parsed
 	c.ends, c.changes, c.ahead = 0, c.record.changes, c.record.ahead
-	c.resets = c.resetsOf(now)
+	c.parsed = make(map[string]parsed, len(known))
 	for e := range c.record.Active(now) {
-		p, known := c.parsed[e.ID]
-		if !known || p.Entry != e {
-			var ok bool
-			if p, ok = parse(e); !ok {
-				continue
-			}
-			c.parsed[e.ID] = p
-		}
-		all = append(all, p)
 		if end := c.record.Ends(e); c.ends == 0 || end < c.ends {
 			c.ends = end
 		}
-	}
-	if len(c.parsed) > len(all) {
-		clear(c.parsed)
-		for _, p := range all {
-			c.parsed[p.Entry.ID] = p
+		p := known[e.ID]
+		ok := p.Entry == e
+		if !ok {
+			p, ok = parse(e)
+		}
+		if ok {
+			c.parsed[e.ID] = p
 		}
 	}
-	zones, others := compile(all)
+	c.resets = c.resetsOf(now)
+	zones, others := compile(maps.Values(c.parsed))
 	for name, z := range c.zones {
-		if r := zones[name]; r != nil {
-			z.Store(r)
-		} else {
-			z.Store(others)
-		}
+		z.Store(cmp.Or(zones[name], others))
 	}
 }
 

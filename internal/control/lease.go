@@ -44,7 +44,9 @@ func (c *Control) list(leases []Lease, h ratesync.HeartbeatReply) {
 			leases = append(leases, l)
 		}
 	}
-	sortLeases(leases)
+	slices.SortFunc(leases, func(a, b Lease) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Node, b.Node))
+	})
 	c.leases, c.listed, c.asked, c.relist = leases, h.Now, false, 0
 }
 
@@ -54,13 +56,6 @@ func (c *Control) list(leases []Lease, h ratesync.HeartbeatReply) {
 func (c *Control) isListDue(now int64) bool {
 	every := max(int64(listFor), c.nodesListed*int64(listShare))
 	return c.listed == 0 || now-c.listed > every || c.relist != 0 && now >= c.relist
-}
-
-// sortLeases sorts leases by name.
-func sortLeases(leases []Lease) {
-	slices.SortFunc(leases, func(a, b Lease) int {
-		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Node, b.Node))
-	})
 }
 
 // parseLease reads a field of the nodes, "seq expiry mark applied name". A node of a version

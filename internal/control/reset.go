@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"maps"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -24,24 +23,12 @@ func (t Target) resetName() string { return resetPrefix + t.redisID() + ":" + t.
 
 // parseReset reads an entry that is a reset.
 func parseReset(e Entry) (t Target, r reset.Reset, ok bool) {
-	rest, ok := strings.CutPrefix(e.ID, resetPrefix)
-	text, zone, found := strings.Cut(rest, ":")
-	if !ok || !found || zone == "" {
-		return t, r, false
-	}
-	t.Zone = zone
-	if text != "" {
-		id, ok := parseRedisID(text)
-		if !ok {
-			return t, r, false
-		}
-		t.Key = &id
-	}
+	t, ok = parseKeyed(e.ID, resetPrefix)
 	// It was made in the millisecond in which its length began. A stamp may be ahead of that.
 	made := (e.Until-e.Length)*1000 + 999
 	r.Stamp, r.At = e.Stamp, min(e.Stamp, made)*int64(time.Microsecond)
 	r.Until = e.Until * int64(time.Millisecond)
-	return t, r, true
+	return t, r, ok
 }
 
 // resetsOf collects the resets that are active, by zone.
@@ -51,9 +38,6 @@ func (c *Control) resetsOf(now int64) map[string]*reset.Set {
 		t, r, ok := parseReset(e)
 		if !ok {
 			continue
-		}
-		if end := c.record.Ends(e); c.ends == 0 || end < c.ends {
-			c.ends = end
 		}
 		set := zones[t.Zone]
 		if set == nil {

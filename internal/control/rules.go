@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -88,25 +89,28 @@ func parseTarget(name string) (t Target, ok bool) {
 	if zone, ok := strings.CutPrefix(name, enforcement); ok {
 		return Target{Zone: zone}, true
 	}
-	rest, ok := strings.CutPrefix(name, override)
-	text, zone, found := strings.Cut(rest, ":")
-	id, isID := parseRedisID(text)
-	return Target{zone, &id}, ok && found && isID && zone != ""
+	t, ok = parseKeyed(name, override)
+	return t, ok && t.Key != nil
 }
 
-// parseRedisID reads the ID of a key.
-func parseRedisID(text string) (id keys.ID, ok bool) {
-	b, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(b) != len(id) {
-		return id, false
+// parseKeyed reads a name that goes on with an ID, which may be empty, and a zone.
+func parseKeyed(name, prefix string) (t Target, ok bool) {
+	rest, ok := strings.CutPrefix(name, prefix)
+	text, zone, _ := strings.Cut(rest, ":")
+	t.Zone = zone
+	if text != "" {
+		id, err := base64.RawURLEncoding.DecodeString(text)
+		if err != nil || len(id) != len(t.Key) {
+			return t, false
+		}
+		t.Key = new(keys.ID(id))
 	}
-	return keys.ID(b), true
+	return t, ok && zone != ""
 }
 
 // Check reports what is wrong with a body.
 func (b Body) Check() error {
-	switch {
-	case (b.Share != nil) == (b.Limit != ""):
+	if (b.Share != nil) == (b.Limit != "") {
 		return errors.New("give a share for an enforcement, or a limit for an override")
 	}
 	if err := cmp.Or(checkText("the note", b.Note), checkText("by", b.By)); err != nil {
@@ -217,10 +221,7 @@ func (m *misses) add(key keys.Key) {
 // Override returns what replaces the limits for a key, nil for nothing. hash is that of the bytes
 // raw.
 func (r *Rules) Override(hash keys.Key, raw []byte) *Override {
-	if len(r.overrides) == 0 {
-		return nil
-	}
-	if r.misses.has(hash) {
+	if len(r.overrides) == 0 || r.misses.has(hash) {
 		return nil
 	}
 	o := r.overrides[keys.IDOf(raw)]
@@ -272,7 +273,7 @@ func parse(e Entry) (p parsed, ok bool) {
 }
 
 // compile makes the rules of all zones that entries name, and those of all others, nil for none.
-func compile(all []parsed) (zones map[string]*Rules, others *Rules) {
+func compile(all iter.Seq[parsed]) (zones map[string]*Rules, others *Rules) {
 	zones = make(map[string]*Rules)
 	at := func(zone string) *Rules {
 		if zones[zone] == nil {
@@ -280,7 +281,7 @@ func compile(all []parsed) (zones map[string]*Rules, others *Rules) {
 		}
 		return zones[zone]
 	}
-	for _, p := range all {
+	for p := range all {
 		switch {
 		case p.override != nil:
 			r := at(p.Zone)

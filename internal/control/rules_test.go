@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/caddy-tide/ratelimit/internal/keys"
@@ -14,7 +15,7 @@ func tenThousand() *Rules {
 		id := keys.IDOf(fmt.Append(nil, "vip", i))
 		all = append(all, parsed{Target: Target{"zone", &id}, override: &Override{Deny: true}})
 	}
-	zones, _ := compile(all)
+	zones, _ := compile(slices.Values(all))
 	return zones["zone"]
 }
 
