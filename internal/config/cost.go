@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -53,16 +54,7 @@ type Amount struct {
 // UnmarshalJSON reads a number, or a placeholder in quotes.
 func (a *Amount) UnmarshalJSON(text []byte) error {
 	*a = Amount{}
-	if len(text) == 0 || text[0] != '"' {
-		return json.Unmarshal(text, &a.Number)
-	}
-	if err := json.Unmarshal(text, &a.From); err != nil {
-		return err
-	}
-	if err := CheckPlaceholder(a.From); err != nil {
-		return fmt.Errorf("parsing units: %w", err)
-	}
-	return nil
+	return readNumberOrPlaceholder("units", text, &a.Number, &a.From)
 }
 
 // MarshalJSON writes what UnmarshalJSON reads.
@@ -86,12 +78,7 @@ func (t *CostTerm) IsConstant() bool { return t.Units != nil && t.Units.From == 
 
 // IsConstant reports whether the cost is the same for all requests.
 func (c *Cost) IsConstant() bool {
-	for i := range c.Terms {
-		if !c.Terms[i].IsConstant() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.Terms, func(t CostTerm) bool { return !t.IsConstant() })
 }
 
 // Constant returns the cost that is the same for all requests.
@@ -108,12 +95,7 @@ func (c *Cost) Constant() int64 {
 
 // IsBytes reports whether what is counted is bytes.
 func (c *Cost) IsBytes() bool {
-	for i := range c.Terms {
-		if !c.Terms[i].Bytes {
-			return false
-		}
-	}
-	return len(c.Terms) > 0
+	return len(c.Terms) > 0 && !slices.ContainsFunc(c.Terms, func(t CostTerm) bool { return !t.Bytes })
 }
 
 // WholeUnits rounds a sum of products up, to 0 at least, and to one more than MaxCost at most. What

@@ -18,14 +18,18 @@ type Events struct {
 // UnmarshalJSON reads a number, or a placeholder in quotes.
 func (e *Events) UnmarshalJSON(text []byte) error {
 	*e = Events{}
+	return readNumberOrPlaceholder("max_events", text, &e.Number, &e.From)
+}
+
+func readNumberOrPlaceholder(field string, text []byte, number any, from *string) error {
 	if len(text) == 0 || text[0] != '"' {
-		return json.Unmarshal(text, &e.Number)
+		return json.Unmarshal(text, number)
 	}
-	if err := json.Unmarshal(text, &e.From); err != nil {
+	if err := json.Unmarshal(text, from); err != nil {
 		return err
 	}
-	if err := CheckPlaceholder(e.From); err != nil {
-		return fmt.Errorf("parsing max_events: %w", err)
+	if err := CheckPlaceholder(*from); err != nil {
+		return fmt.Errorf("parsing %s: %w", field, err)
 	}
 	return nil
 }

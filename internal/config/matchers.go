@@ -28,26 +28,9 @@ const privateRanges = "private_ranges"
 
 // ParseMatchers reads the matcher set of an option, which is the current token: a named matcher of
 // the site, as @name, or matchers, one on this line or several in a block. It is empty where there
-// is nothing. The site is nil where it is unknown.
-func ParseMatchers(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (caddy.ModuleMap, error) {
-	return parseMatchers(d, site)
-}
-
-// ParseOrAddresses reads addresses of clients and ranges of them as a matcher, and anything else as
-// Parse does.
-func ParseOrAddresses(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (caddy.ModuleMap, error) {
-	if d.NextArg() {
-		first := d.Token()
-		d.Prev()
-		if first.Text == privateRanges || looksLikeRange(first.Text) && !isExpression(first) {
-			return addressMatcher(d.RemainingArgs())
-		}
-	}
-	return parseMatchers(d, site, privateRanges)
-}
-
-// parseMatchers is Parse where other words could stand as well, which errors then suggest.
-func parseMatchers(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, also ...string) (caddy.ModuleMap, error) {
+// is nothing. The site is nil where it is unknown. Errors suggest the words of also beside
+// matchers.
+func ParseMatchers(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, also ...string) (caddy.ModuleMap, error) {
 	if set, ok, err := lookUpMatcher(d, site); ok || err != nil {
 		return set, err
 	}
@@ -59,6 +42,19 @@ func parseMatchers(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, also ...s
 	d = caddyfile.NewDispenser(segment)
 	d.Next()
 	return caddyhttp.ParseCaddyfileNestedMatcherSet(d)
+}
+
+// ParseOrAddresses reads addresses of clients and ranges of them as a matcher, and anything else as
+// ParseMatchers does.
+func ParseOrAddresses(d *caddyfile.Dispenser, site *httpcaddyfile.Helper) (caddy.ModuleMap, error) {
+	if d.NextArg() {
+		first := d.Token()
+		d.Prev()
+		if first.Text == privateRanges || looksLikeRange(first.Text) && !isExpression(first) {
+			return addressMatcher(d.RemainingArgs())
+		}
+	}
+	return ParseMatchers(d, site, privateRanges)
 }
 
 // lookUpMatcher reads the name of one of the site's matchers. ok is false where there is none.
