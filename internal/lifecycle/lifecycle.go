@@ -52,13 +52,7 @@ type Config struct {
 func (c *Config) Add(z *limits.Zone) { c.zones = append(c.zones, z) }
 
 // Zones calls yield with each zone. One that several handlers have comes as often.
-func (c *Config) Zones(yield func(*limits.Zone) bool) {
-	for _, z := range c.zones {
-		if !yield(z) {
-			return
-		}
-	}
-}
+func (c *Config) Zones(yield func(*limits.Zone) bool) { slices.Values(c.zones)(yield) }
 
 // Each calls yield with each limit of each zone. A zone that several handlers have comes as often.
 func (c *Config) Each(yield func(*limits.Limit) bool) {
@@ -268,13 +262,16 @@ func (c *Config) byName() limitsByName {
 func (c *Config) inherit(before *Config) {
 	had, now := before.byName(), c.byName()
 	for name, all := range now {
-		old, stays := had[name]
+		_, stays := had[name]
+		was := name
 		if !stays {
-			old = had[config.NameBefore(name, had, now)]
+			was = config.NameBefore(name, had, now)
 		}
-		c.inheritBans(before, name, old)
+		if from, to := before.BansOf(was), c.BansOf(name); from != nil && to != nil && from != to {
+			to.Resume(from.Save())
+		}
 		for spec, l := range all {
-			from, same := old[spec]
+			from, same := had[was][spec]
 			if same && from.Counters != l.Counters {
 				counts, _ := from.Save()
 				l.Resume(counts, nil) // the zone's name or the namespace has changed
@@ -283,18 +280,6 @@ func (c *Config) inherit(before *Config) {
 				c.logRestart(l, from)
 			}
 		}
-	}
-}
-
-// inheritBans brings the bans of a zone along whose name, or namespace, has changed. old are the
-// limits that it had.
-func (c *Config) inheritBans(before *Config, name string, old map[string]*limits.Limit) {
-	for _, l := range old {
-		from, to := before.BansOf(l.Settings.Name), c.BansOf(name)
-		if from != nil && to != nil && from != to {
-			to.Resume(from.Save())
-		}
-		return
 	}
 }
 

@@ -116,10 +116,9 @@ func decodeSnapshot(b []byte) (s Snapshot, err error) {
 	switch {
 	case !isMarked(b, mark):
 		return s, ErrForeign
+	case len(b) < len(firstLine):
+		return s, errDamaged
 	case !bytes.HasPrefix(b, []byte(firstLine)):
-		if len(b) < len(firstLine) {
-			return s, errDamaged
-		}
 		return s, errVersion
 	case len(b) < len(firstLine)+crc32.Size:
 		return s, errDamaged
@@ -194,11 +193,9 @@ func (r *reader) number() int64 {
 }
 
 func (r *reader) level() float64 {
-	b := r.bytes(8)
-	if b == nil {
-		return 0
-	}
-	return math.Float64frombits(binary.BigEndian.Uint64(b))
+	var b [8]byte
+	copy(b[:], r.bytes(len(b)))
+	return math.Float64frombits(binary.BigEndian.Uint64(b[:]))
 }
 
 // maxCount is more than a table can have counted: a million requests in each second of two

@@ -1,6 +1,7 @@
 package redisconn
 
 import (
+	"cmp"
 	"runtime"
 	"time"
 
@@ -12,10 +13,7 @@ import (
 // increment counts twice, and the sync has a backoff of its own. On a new connection it sends only
 // HELLO (or AUTH) and SELECT, which a restricted user may.
 func (s Settings) Client() (redis.UniversalClient, error) {
-	timeout := s.Timeout
-	if timeout <= 0 {
-		timeout = DefaultTimeout
-	}
+	timeout := cmp.Or(s.Timeout, DefaultTimeout)
 	o := redis.UniversalOptions{
 		Addrs: s.Addresses, DB: s.DB, Protocol: s.Protocol,
 		Username: s.Username, Password: s.Password, CredentialsProviderContext: s.Credentials,

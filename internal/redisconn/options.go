@@ -113,9 +113,7 @@ func (o *Options) Resolve(repl *caddy.Replacer) (*Settings, error) {
 	if err := known.mode(&s); err != nil {
 		return nil, err
 	}
-	if s.Timeout == 0 {
-		s.Timeout = DefaultTimeout
-	}
+	s.Timeout = cmp.Or(s.Timeout, DefaultTimeout)
 	if err := known.tls(&s.TLS); err != nil {
 		return nil, err
 	}

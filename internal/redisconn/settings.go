@@ -3,6 +3,7 @@
 package redisconn
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -130,18 +131,13 @@ func WithPort(address, port string) string {
 	}
 	host := address
 	if h, p, err := net.SplitHostPort(address); err == nil {
-		host = h
-		if p != "" {
-			port = p
-		}
+		host, port = h, cmp.Or(p, port)
 	} else if strings.HasPrefix(address, "[") && strings.HasSuffix(address, "]") {
 		host = address[1 : len(address)-1]
 	} else if strings.Contains(address, ":") && net.ParseIP(address) == nil {
 		return ""
 	}
-	if host == "" {
-		host = "localhost"
-	}
+	host = cmp.Or(host, "localhost")
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || strings.ContainsAny(host, "@/?#,{}[] \t\r\n") {
 		return ""
 	}

@@ -111,10 +111,7 @@ func parseOne(s string) (Settings, error) {
 			return Settings{}, err
 		}
 	}
-	if cutShort(authority, path, query) && scheme != "unix" {
-		return Settings{}, errPassword
-	}
-	if strings.Contains(path, "#") || strings.Contains(query, "#") {
+	if scheme != "unix" && cutShort(authority, path, query) || strings.Contains(path+query, "#") {
 		return Settings{}, errPassword
 	}
 	if scheme == "unix" {
