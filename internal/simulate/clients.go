@@ -5,9 +5,6 @@ import (
 	"slices"
 )
 
-// ExactClients is up to how many clients are counted exactly.
-const ExactClients = exactClients
-
 // maxClients is of how many clients of a limit something is known.
 const maxClients = 1 << 17
 

@@ -272,7 +272,7 @@ func placeholders(text string) (names []string) {
 	return names
 }
 
-// Check reports what keys, limits and costs need and no log has. It adds warnings.
+// Check reports what keys, limits and costs need and no log has.
 func (p *Policy) Check() error {
 	for _, name := range p.fields {
 		switch {

@@ -77,7 +77,7 @@ type node struct {
 type totals struct {
 	Report // its counts
 
-	texts, redacted, noHeaders, noHost, noCost int64
+	redacted, noHeaders, noHost, noCost int64
 	// noAddress are those whose client has no address, and masked those where it ends in zeros.
 	noAddress, masked int64
 	first, last       int64
@@ -213,9 +213,6 @@ func (r *replay) request(rec *accesslog.Record) error {
 	t.last = rec.Start
 	if rec.Status == http.StatusTooManyRequests {
 		t.DeniedInLog++
-	}
-	if rec.Text {
-		t.texts++
 	}
 	if r.CostField != "" {
 		if _, ok := config.ParseUnits(rec.Field); !ok {

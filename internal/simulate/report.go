@@ -301,7 +301,7 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 	caution(t.noHost > 0 && t.Reached < t.Requests, "%d requests have no host in the log; give it by --host if the sites of the configuration have names", t.noHost)
 	caution(t.redacted > 0, "%d requests have a redacted header that a key or limit needs: they are counted as one client; log_credentials in the global options logs them, and then the log is a secret", t.redacted)
 	caution(t.noHeaders > 0, "%d requests are in a log format without the header that a key or limit needs; use Caddy's JSON format", t.noHeaders)
-	caution(r.policy.sees && t.texts > 0, "%d requests are in a log format without the headers that a matcher may look at; use Caddy's JSON format", t.texts)
+	caution(r.policy.sees && read.Texts > 0, "%d requests are in a log format without the headers that a matcher may look at; use Caddy's JSON format", read.Texts)
 	caution(t.noCost > 0, "%d of %d requests have no number at %s in the log: what each of them takes is cost_default, or its estimate", t.noCost, t.Requests, r.CostField)
 	caution(t.noAddress > 0, "%d requests have no valid address, as in a log that hashes or removes them: no matcher of addresses matches them, and those with the same text count as one client", t.noAddress)
 	caution(t.masked > 0 && t.masked > (t.Requests-t.noAddress)*99/100, "the addresses of the log end in zeros, as in one that masks them: a whole network counts as one client, so more is denied here than would be")

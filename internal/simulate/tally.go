@@ -16,10 +16,10 @@ var seed = maphash.MakeSeed()
 // hashOf returns the hash of a text, which is another one in each process.
 func hashOf(s string) uint64 { return maphash.String(seed, s) }
 
-// exactClients is up to how many different hashes are counted exactly.
-const exactClients = 1 << 16
+// ExactClients is up to how many clients are counted exactly.
+const ExactClients = 1 << 16
 
-// distinct counts different hashes: exactly up to Exact, and else by a sample of them.
+// distinct counts different hashes: exactly up to ExactClients, and else by a sample of them.
 // It holds those whose lowest bits are 0, of which there are ever more.
 type distinct struct {
 	set  map[uint64]struct{}
@@ -35,7 +35,7 @@ func (d *distinct) Add(hash uint64) {
 		d.set = map[uint64]struct{}{}
 	}
 	d.set[hash] = struct{}{}
-	for len(d.set) > exactClients {
+	for len(d.set) > ExactClients {
 		d.bits++
 		for h := range d.set {
 			if h&(1<<d.bits-1) != 0 {
@@ -126,12 +126,11 @@ func (t *timeline) Add(at int64, denied bool) {
 
 // fold makes each bin twice as wide.
 func (t *timeline) fold() {
-	for i := range bins {
-		r, o := int64(0), int64(0)
-		if 2*i < bins {
-			r, o = t.requests[2*i]+t.requests[2*i+1], t.over[2*i]+t.over[2*i+1]
+	for _, counts := range []*[bins]int64{&t.requests, &t.over} {
+		for i := range bins / 2 {
+			counts[i] = counts[2*i] + counts[2*i+1]
 		}
-		t.requests[i], t.over[i] = r, o
+		clear(counts[bins/2:])
 	}
 	t.width *= 2
 }

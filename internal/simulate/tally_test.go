@@ -11,7 +11,7 @@ import (
 
 // Hashes are counted exactly up to a bound, and nearly beyond it.
 func TestDistinct(t *testing.T) {
-	for _, n := range []int{0, 1, 1000, exactClients, 10 * exactClients} {
+	for _, n := range []int{0, 1, 1000, ExactClients, 10 * ExactClients} {
 		var d distinct
 		rng := rand.New(rand.NewPCG(1, 2))
 		for range n {
@@ -20,7 +20,7 @@ func TestDistinct(t *testing.T) {
 			d.Add(h)
 		}
 		off := math.Abs(float64(d.Count()) - float64(n))
-		if n <= exactClients && off > 0 || off > .02*float64(n) || len(d.set) > exactClients {
+		if n <= ExactClients && off > 0 || off > .02*float64(n) || len(d.set) > ExactClients {
 			t.Errorf("of %d hashes %d are counted, and %d held", n, d.Count(), len(d.set))
 		}
 	}

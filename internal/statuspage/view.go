@@ -156,8 +156,7 @@ func (v *View) findProblems(s operate.State) {
 	problem := func(format string, args ...any) { v.Problems = append(v.Problems, fmt.Sprintf(format, args...)) }
 	if s.Redis != nil && !s.Redis.Up {
 		v.Lost = true
-		reasons := slices.Collect(maps.Values(s.Redis.Failing))
-		slices.Sort(reasons)
+		reasons := slices.Sorted(maps.Values(s.Redis.Failing))
 		for _, reason := range slices.Compact(reasons) {
 			problem("Redis fails: %s. Until it answers, each zone goes by its on_redis_loss.", strings.TrimSuffix(reason, "."))
 		}
@@ -206,9 +205,8 @@ func (v *View) choose(filter string) {
 	slices.SortStableFunc(v.Shown, func(a, b Zone) int {
 		return cmp.Or(cmp.Compare(b.busy().Denied, a.busy().Denied), cmp.Compare(b.busy().Admitted, a.busy().Admitted), cmp.Compare(a.Name, b.Name))
 	})
-	if v.Hidden = max(0, len(v.Shown)-maxShown); v.Hidden > 0 {
-		v.Shown = v.Shown[:maxShown]
-	}
+	shown := min(len(v.Shown), maxShown)
+	v.Hidden, v.Shown = len(v.Shown)-shown, v.Shown[:shown]
 }
 
 func (z Zone) busy() Rates {
