@@ -99,14 +99,14 @@ func (c *Control) ChangeAll(ctx context.Context, all []Change) (Outcome, error) 
 
 // RemoveAll takes back what was said of many keys, as one change, and returns of how many of them
 // something was said. It tells Redis and waits as Change does.
-func (c *Control) RemoveAll(ctx context.Context, all []Target, who string) (o Outcome, removed int, err error) {
+func (c *Control) RemoveAll(ctx context.Context, all []Change) (o Outcome, removed int, err error) {
 	began := c.Now()
 	var ids []string
 	c.mu.Lock()
-	for _, t := range all {
-		if _, ok := c.record.Get(t.name(), c.Now()); ok {
-			c.record.Propose(t.name(), 0, "", 0, c.Now())
-			ids = append(ids, t.name())
+	for _, ch := range all {
+		if _, ok := c.record.Get(ch.name(), c.Now()); ok {
+			c.record.Propose(ch.name(), 0, "", 0, c.Now())
+			ids = append(ids, ch.name())
 		}
 	}
 	c.compile()
@@ -114,7 +114,7 @@ func (c *Control) RemoveAll(ctx context.Context, all []Target, who string) (o Ou
 	if len(ids) == 0 {
 		return o, 0, ErrNone
 	}
-	c.Logger.Info("an operator has changed a rate limit at run time", zap.String("what", "override"), zap.Int("changes", len(ids)), zap.Bool("removed", true), zap.String("by", who))
+	c.Logger.Info("an operator has changed a rate limit at run time", zap.String("what", "override"), zap.Int("changes", len(ids)), zap.Bool("removed", true), zap.String("by", all[0].Who))
 	return c.conclude(ctx, began, ids...), len(ids), nil
 }
 

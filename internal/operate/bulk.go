@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -43,7 +44,7 @@ func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 	if !remove && r.Method != http.MethodPost {
 		return nil, notAllowed(w, r, "POST, DELETE", "POST or DELETE")
 	}
-	req, err := decodeUpTo[BulkRequest](r.Body, bulkFields, maxBulk)
+	req, err := decode[BulkRequest](r.Body, bulkFields, maxBulk)
 	switch {
 	case err != nil:
 		return nil, err
@@ -53,15 +54,7 @@ func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 	by := byOf(r, req.By)
 	all, seen := make([]control.Change, len(req.Overrides)), make(map[string]bool)
 	for i, one := range req.Overrides {
-		if one.Zone == "" {
-			one.Zone = req.Zone
-		}
-		if one.For == "" {
-			one.For = req.For
-		}
-		if one.Note == "" {
-			one.Note = req.Note
-		}
+		one.Zone, one.For, one.Note = cmp.Or(one.Zone, req.Zone), cmp.Or(one.For, req.For), cmp.Or(one.Note, req.Note)
 		if all[i], err = overrideOf(config, one, remove); err != nil {
 			return nil, fmt.Errorf("overrides[%d]: %w", i, err)
 		}
@@ -87,11 +80,7 @@ func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 
 // removeBulk removes overrides.
 func removeBulk(r *http.Request, config *lifecycle.Config, req BulkRequest, all []control.Change) (any, error) {
-	targets := make([]control.Target, len(all))
-	for i := range all {
-		targets[i] = all[i].Target
-	}
-	o, removed, err := config.Control().RemoveAll(r.Context(), targets, who(r, req.By))
+	o, removed, err := config.Control().RemoveAll(r.Context(), all)
 	if err != nil {
 		return nil, fail(http.StatusNotFound, fmt.Errorf("none of these keys has an override, so there is nothing to remove; `caddy rate-limit status` or GET %s lists what is", OverridesPath))
 	}

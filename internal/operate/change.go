@@ -150,7 +150,7 @@ func changes(
 		default:
 			return nil, notAllowed(w, r, "GET, POST, DELETE", "GET, POST or DELETE")
 		}
-		body, err := decode[ChangeRequest](r.Body, fields)
+		body, err := decode[ChangeRequest](r.Body, fields, maxBody)
 		if err != nil {
 			return nil, err
 		}
@@ -201,12 +201,8 @@ func allZones(config *lifecycle.Config, c control.Change) *control.EntryState {
 	return &e
 }
 
-// decode reads a body with these fields.
-func decode[T any](body io.Reader, fields []string) (req T, err error) {
-	return decodeUpTo[T](body, fields, maxBody)
-}
-
-func decodeUpTo[T any](body io.Reader, fields []string, most int) (req T, err error) {
+// decode reads a body with these fields, of so many bytes at most.
+func decode[T any](body io.Reader, fields []string, most int) (req T, err error) {
 	text, err := io.ReadAll(io.LimitReader(body, int64(most)+1))
 	if err != nil {
 		return req, fmt.Errorf("reading the body: %w", err)

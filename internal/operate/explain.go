@@ -99,7 +99,7 @@ type ExplainedLimit struct {
 
 // ExplainZones says what the zones of a handler would do with a request.
 func ExplainZones(zones []*limits.Zone, r *http.Request) (h Explained, err error) {
-	x := &explanation{}
+	x := &explanation{all: []ExplainedZone{}}
 	for _, z := range zones {
 		if err := x.request(z, r); err != nil {
 			return h, err
@@ -219,9 +219,6 @@ func textOf(o *control.Override) string {
 // decide asks the zones together, as a request would, and each that was not asked then by itself.
 func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 	h.Decision, h.Zones = answer.Admitted, x.all
-	if h.Zones == nil {
-		h.Zones = []ExplainedZone{}
-	}
 	x.learn()
 	e, err := limits.Evaluate(x.asked, r, clock.Now())
 	if err != nil {

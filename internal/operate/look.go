@@ -33,7 +33,7 @@ var questionFields = []string{"method", "url", "remote_ip", "headers", "zone", "
 
 // serveExplain answers what would become of a request.
 func serveExplain(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
-	q, err := decode[Question](r.Body, questionFields)
+	q, err := decode[Question](r.Body, questionFields, maxBody)
 	switch {
 	case err != nil:
 		return nil, err

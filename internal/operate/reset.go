@@ -44,7 +44,7 @@ type ResetDone struct {
 
 // serveReset resets a key of a zone, or all of them.
 func serveReset(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
-	req, err := decode[resetRequest](r.Body, resetFields)
+	req, err := decode[resetRequest](r.Body, resetFields, maxBody)
 	switch {
 	case err != nil:
 		return nil, err

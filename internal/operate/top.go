@@ -89,7 +89,7 @@ func TopOf(ctx context.Context, current *lifecycle.Config, zone string, by limit
 		most := limits.NewMost(by, n)
 		add := most.Add
 		if banned {
-			add = ofBanned(bannedIDs(current.BansOf(l.Zone)), add)
+			add = ofBanned(current.BansOf(l.Zone), add)
 		}
 		l.each(add)
 		rows[i] = most.Rows()

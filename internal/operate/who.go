@@ -182,17 +182,12 @@ func statesOf(ctx context.Context, current *lifecycle.Config) control.State {
 	return s
 }
 
-// bannedIDs are the keys of a zone that are banned, in shadow mode or not.
-func bannedIDs(b *limits.Bans) map[keys.ID]bool {
-	all := map[keys.ID]bool{}
+// ofBanned lets f have what the banned keys of a zone have spent.
+func ofBanned(b *limits.Bans, f func(table.Spend)) func(table.Spend) {
+	banned := map[keys.ID]bool{}
 	if b != nil {
-		b.Set.Each(clock.Now(), func(id ban.ID, _ ban.Ban, _ string) { all[id] = true })
+		b.Set.Each(clock.Now(), func(id ban.ID, _ ban.Ban, _ string) { banned[id] = true })
 	}
-	return all
-}
-
-// ofBanned lets f have what banned keys have spent.
-func ofBanned(banned map[keys.ID]bool, f func(table.Spend)) func(table.Spend) {
 	return func(s table.Spend) {
 		if banned[s.ID] {
 			f(s)
