@@ -341,6 +341,9 @@ func (p *handlerParser) zone() error {
 
 // zoneOption reads one option of a zone, in this block.
 func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (err error) {
+	if known, err := p.plainOption(z, option); known {
+		return wrong(option, err)
+	}
 	switch option {
 	case "match":
 		err = p.match(z)
@@ -354,34 +357,20 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (
 		z.Limits = limitsOf(all)
 	case "limit_default":
 		z.defaults, err = p.rates(config.ParseRate)
-	case "algorithm":
-		z.Algorithm, err = p.word()
-	case "concurrent", "burst", "queue":
-		err = p.requests(z, option)
-	case "buckets":
-		z.Buckets, err = pointer(whole[int](p.parser))
 	case "sync_rate":
 		z.SyncRate, err = p.syncRate()
-	case "ipv4_prefix":
-		z.IPv4Prefix, err = pointer(whole[int](p.parser))
-	case "ipv6_prefix":
-		z.IPv6Prefix, err = pointer(whole[int](p.parser))
-	case "empty_key":
-		z.EmptyKey, err = p.word()
 	case "count_denied":
 		z.CountDenied, err = p.flag()
 	case "count_responses":
 		z.CountResponses, err = p.responses()
-	case "cost", "cost_default", "response_cost", "response_cost_default":
+	case "cost", "response_cost":
 		err = p.cost(z, option)
-	case "on_redis_loss":
-		z.OnRedisLoss, err = p.word()
-	case "early_sync", "regions":
-		*z.flag(option), err = pointer(p.flag())
+	case "cost_default":
+		z.CostDefault, err = pointer(p.size(z))
+	case "response_cost_default":
+		z.ResponseCostDefault, err = pointer(p.size(z))
 	case "bandwidth":
 		z.Bandwidth, err = one(p.parser, config.ParseBandwidth)
-	case "max_keys":
-		z.MaxKeys, err = pointer(whole[int](p.parser))
 	case "headers":
 		z.Headers, err = p.words()
 	case "enforce":
@@ -400,26 +389,26 @@ func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (
 	return wrong(option, err)
 }
 
-// flag is one of the options that are on by default.
-func (z *Zone) flag(option string) **bool {
-	if option == "regions" {
-		return &z.Regions
+// plainOption reads an option of a zone that is one word, number or flag. known is false for
+// others.
+func (p *handlerParser) plainOption(z *Zone, option string) (known bool, err error) {
+	words := map[string]*string{"algorithm": &z.Algorithm, "empty_key": &z.EmptyKey, "on_redis_loss": &z.OnRedisLoss}
+	requests := map[string]**int64{"concurrent": &z.Concurrent, "burst": &z.Burst, "queue": &z.Queue}
+	numbers := map[string]**int{"buckets": &z.Buckets, "ipv4_prefix": &z.IPv4Prefix, "ipv6_prefix": &z.IPv6Prefix, "max_keys": &z.MaxKeys}
+	flags := map[string]**bool{"early_sync": &z.EarlySync, "regions": &z.Regions}
+	switch {
+	case words[option] != nil:
+		*words[option], err = p.word()
+	case requests[option] != nil:
+		*requests[option], err = pointer(whole[int64](p.parser))
+	case numbers[option] != nil:
+		*numbers[option], err = pointer(whole[int](p.parser))
+	case flags[option] != nil:
+		*flags[option], err = pointer(p.flag())
+	default:
+		return false, nil
 	}
-	return &z.EarlySync
-}
-
-// requests reads an option that is a number of requests.
-func (p *handlerParser) requests(z *Zone, option string) error {
-	n, err := pointer(whole[int64](p.parser))
-	switch option {
-	case "concurrent":
-		z.Concurrent = n
-	case "burst":
-		z.Burst = n
-	case "queue":
-		z.Queue = n
-	}
-	return err
+	return true, err
 }
 
 // match adds a matcher set. One set of several must match.
@@ -505,16 +494,8 @@ func (p parser) events() (*int64, error) {
 }
 
 // cost adds an amount to what a request costs, or a source to what its response says that it has
-// cost, or sets what holds without a number.
-func (p *handlerParser) cost(z *Zone, option string) (err error) {
-	switch option {
-	case "cost_default":
-		z.CostDefault, err = pointer(p.size(z))
-		return err
-	case "response_cost_default":
-		z.ResponseCostDefault, err = pointer(p.size(z))
-		return err
-	}
+// cost.
+func (p *handlerParser) cost(z *Zone, option string) error {
 	values, err := p.words()
 	if err != nil {
 		return err

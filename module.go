@@ -387,9 +387,11 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 			h.advised.Unset = append(h.advised.Unset, w)
 		}
 	}
-	sets, err := h.headerSets()
-	if err != nil {
-		return err
+	var sets answer.HeaderSets
+	mayBeShadow := false
+	for _, z := range h.RateLimits {
+		sets |= h.headerSetsOf(z)
+		mayBeShadow = mayBeShadow || z.Enforce != nil
 	}
 	events, err := answer.NewEvents(ctx)
 	if err != nil {
@@ -401,7 +403,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	}
 	h.answers = answer.NewResponder(answer.Options{
 		Status: cmp.Or(h.StatusCode, http.StatusTooManyRequests), Message: h.Message, Jitter: h.Jitter,
-		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: h.hasEnforce(), Events: events,
+		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: mayBeShadow, Events: events,
 		NoErrorRoutes: isOwn && (server.Errors == nil || len(server.Errors.Routes) == 0),
 	})
 	h.afterErrors = mayFollowError(ctx, server)
@@ -470,38 +472,17 @@ func mayFollowError(ctx caddy.Context, server *caddyhttp.Server) bool {
 	})
 }
 
-// hasEnforce reports whether a zone has the option enforce.
-func (h *Handler) hasEnforce() bool {
-	for _, z := range h.RateLimits {
-		if z.Enforce != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// headerSets returns the sets of headers that one of the zones or more have.
-func (h *Handler) headerSets() (all answer.HeaderSets, err error) {
-	for _, z := range h.RateLimits {
-		sets, err := h.headerSetsOf(z)
-		if err != nil {
-			return 0, err
-		}
-		all |= sets
-	}
-	return all, nil
-}
-
-// headerSetsOf returns the sets of headers that tell of a zone.
-func (h *Handler) headerSetsOf(z *Zone) (answer.HeaderSets, error) {
+// headerSetsOf returns the sets of headers that tell of a zone. checkHeaders has checked them.
+func (h *Handler) headerSetsOf(z *Zone) answer.HeaderSets {
 	if len(z.Headers) > 0 {
-		return answer.ParseHeaderSets(z.Headers)
+		sets, _ := answer.ParseHeaderSets(z.Headers)
+		return sets
 	}
-	sets, err := answer.ParseHeaderSets(h.Headers)
+	sets, _ := answer.ParseHeaderSets(h.Headers)
 	if z.countsUnits() {
 		sets &^= answer.Draft // which is read as a number of requests
 	}
-	return sets, err
+	return sets
 }
 
 // countsUnits reports whether the zone counts something else than requests.
@@ -513,10 +494,7 @@ func (z *Zone) countsUnits() bool {
 // provisionZone makes a zone ready for requests. Cleanup releases it.
 func (h *Handler) provisionZone(ctx caddy.Context, app *App, s config.Settings) (*limits.Zone, error) {
 	config := h.RateLimits[s.Name]
-	sets, err := h.headerSetsOf(config)
-	if err != nil {
-		return nil, err
-	}
+	sets := h.headerSetsOf(config)
 	o := limits.ZoneOptions{
 		Settings: s, Namespace: app.namespace, Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: sets, ByDefault: len(config.Headers) == 0, Waits: sets != 0 || !h.DisablePlaceholders,

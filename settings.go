@@ -284,8 +284,7 @@ func (l Limit) rate() (config.Rate, error) {
 // clientsLimit warns of a limit that a client chooses for itself.
 func clientsLimit(r config.Rate) (found []warning.Warning) {
 	if r.From != "" && reqkey.NewNumber(r.From).IsClients() {
-		found = append(found, warning.Warning{Code: warning.ClientsLimit, Text: fmt.Sprintf(
-			"a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does", r.From)})
+		found = append(found, warning.New(warning.ClientsLimit, "a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does", r.From))
 	}
 	return found
 }
@@ -448,8 +447,7 @@ func (z *Zone) regions(s *config.Settings, g globals, found *[]warning.Warning) 
 		return wrongf("regions", "with sync_rate strict only windows count over regions; write `algorithm sliding_window`, `regions off` for a limit in each region, or an interval, like `sync_rate 1s`")
 	}
 	if s.Regions && s.Concurrent > 0 {
-		*found = append(*found, warning.Warning{Code: warning.ConcurrentByRegion, Text: fmt.Sprintf(
-			"concurrent counts each region for itself, so a client may run %d requests at once in each; write its part for a region, in a zone of its own with `regions off`", s.Concurrent)})
+		*found = append(*found, warning.New(warning.ConcurrentByRegion, "concurrent counts each region for itself, so a client may run %d requests at once in each; write its part for a region, in a zone of its own with `regions off`", s.Concurrent))
 	}
 	return nil
 }
@@ -462,8 +460,7 @@ func (z *Zone) enforce(s *config.Settings, found *[]warning.Warning) error {
 	}
 	s.Enforce = config.Enforce(share)
 	if share > 0 && share < 1 && reqkey.IsConstant(s.Key) {
-		*found = append(*found, warning.Warning{Code: warning.ShareOfOneKey, Text: fmt.Sprintf(
-			"all requests have one key, and it is enforced for %s of all keys: so for this one or not at all; write `enforce off` or remove enforce, or `key {client_ip}` to enforce it for a share of the clients", s.Enforce)})
+		*found = append(*found, warning.New(warning.ShareOfOneKey, "all requests have one key, and it is enforced for %s of all keys: so for this one or not at all; write `enforce off` or remove enforce, or `key {client_ip}` to enforce it for a share of the clients", s.Enforce))
 	}
 	return nil
 }
@@ -507,8 +504,7 @@ func (z *Zone) exactPath(found *[]warning.Warning) error {
 			return other == path+"/" || isPrefix && strings.HasPrefix(path+"/", before)
 		}
 		if !strings.ContainsAny(path, "*{%") && !strings.HasSuffix(path, "/") && !slices.ContainsFunc(all, isCovered) {
-			*found = append(*found, warning.Warning{Code: warning.ExactPath, Text: fmt.Sprintf(
-				"the path %[1]s is exact, and many backends take %[1]s/ for the same, which passes uncounted; write `path %[1]s*`", spelling.Clip(path))})
+			*found = append(*found, warning.New(warning.ExactPath, "the path %[1]s is exact, and many backends take %[1]s/ for the same, which passes uncounted; write `path %[1]s*`", spelling.Clip(path)))
 		}
 	}
 	return nil
@@ -541,8 +537,7 @@ func (z *Zone) reserve(s *config.Settings, found *[]warning.Warning) (err error)
 		return wrong("reserve", err)
 	}
 	if name := reqkey.ClientIn(s.Key); name != "" {
-		*found = append(*found, warning.Warning{Code: warning.ReserveOfOne, Text: fmt.Sprintf(
-			"each client has a count of its own, by {%s} in the key, so nobody else can take what is reserved; write a key that clients share, like `key all`, or remove reserve", name)})
+		*found = append(*found, warning.New(warning.ReserveOfOne, "each client has a count of its own, by {%s} in the key, so nobody else can take what is reserved; write a key that clients share, like `key all`, or remove reserve", name))
 	}
 	return nil
 }
@@ -695,8 +690,7 @@ func (z *Zone) costTerm(t *config.CostTerm, better string, found *[]warning.Warn
 		return err
 	}
 	if reqkey.NewNumber(t.Units.From).IsClients() {
-		*found = append(*found, warning.Warning{Code: warning.ClientsCost, Text: fmt.Sprintf(
-			"a client can send any %s, and so choose what its requests cost, unless a proxy replaces it; %s", t.Units.From, better)})
+		*found = append(*found, warning.New(warning.ClientsCost, "a client can send any %s, and so choose what its requests cost, unless a proxy replaces it; %s", t.Units.From, better))
 	}
 	return nil
 }

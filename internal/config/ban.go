@@ -70,11 +70,11 @@ const longBan = time.Hour
 // Warnings returns what is dangerous about a ban by the keys of a template.
 func (b Ban) Warnings(template string, empty EmptyKey) (found []warning.Warning) {
 	warn := func(code, text string, values ...any) {
-		found = append(found, warning.Warning{Code: code, Text: fmt.Sprintf(text, values...)})
+		found = append(found, warning.New(code, text, values...))
 	}
 	guessable, nobody := reqkey.GuessableIn(template), reqkey.TellsNobody(template)
-	if name := guessable; name != "" {
-		warn(warning.BanOfOthers, "a client can send any {%s}, and so have whoever it names banned; ban by {client_ip}, or by what authentication has proven, like {http.auth.user.id}", name)
+	if guessable != "" {
+		warn(warning.BanOfOthers, "a client can send any {%s}, and so have whoever it names banned; ban by {client_ip}, or by what authentication has proven, like {http.auth.user.id}", guessable)
 	}
 	if reqkey.HasAddress(template) && b.For > longBan {
 		warn(warning.LongBan, "an address is banned for %s, and by then it may be somebody else's, or many share it; ban for an hour at most, like `ban 15m`", WindowText(b.For))

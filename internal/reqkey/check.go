@@ -108,8 +108,7 @@ func ForAddress(template string) (mended string, found []warning.Warning, unsure
 		case parts[i].literal || !MeansClientIP(name):
 		case strings.HasPrefix(name, requestPrefix):
 			template = strings.Replace(template, "{"+name+"}", Default, 1)
-			found = append(found, warning.Warning{Code: warning.AddressIntended, Text: fmt.Sprintf(
-				"there is no placeholder {%s}; each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name)})
+			found = append(found, warning.New(warning.AddressIntended, "there is no placeholder {%s}; each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name))
 		default:
 			unsure = true
 		}
@@ -143,13 +142,13 @@ func bracesForgotten(parts []part) string {
 // checkPlaceholder is Check of one placeholder. A warning without text is none.
 func checkPlaceholder(name string) (w warning.Warning, err error) {
 	if reason, ok := poorKeys[name]; ok {
-		return warning.Warning{Code: warning.PoorKey, Text: fmt.Sprintf("{%s} %s", name, reason)}, nil
+		return warning.New(warning.PoorKey, "{%s} %s", name, reason), nil
 	}
 	if name == "http.request.body" || name == "http.request.body_base64" {
-		return warning.Warning{Code: warning.BodyKey, Text: fmt.Sprintf("{%s} reads the whole body of a request into memory before it is limited; use a header, the path or a query parameter", name)}, nil
+		return warning.New(warning.BodyKey, "{%s} reads the whole body of a request into memory before it is limited; use a header, the path or a query parameter", name), nil
 	}
 	if claimsAddress(name) {
-		return warning.Warning{Code: warning.ForgeableKey, Text: fmt.Sprintf("a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name)}, nil
+		return warning.New(warning.ForgeableKey, "a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name), nil
 	}
 	switch {
 	case strings.HasPrefix(name, requestPrefix):
@@ -161,9 +160,9 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 		}
 		return w, fmt.Errorf("there is no placeholder {%s}; write what a request has, like {http.request.header.X-Api-Key}", name)
 	case strings.HasPrefix(name, "http.reverse_proxy."), strings.HasPrefix(name, "http.response."), strings.HasPrefix(name, "http.intercept."):
-		return warning.Warning{Code: warning.UnknownKey, Text: fmt.Sprintf("{%s} has no value yet when requests are limited; use something of the request, like {client_ip}", name)}, nil
+		return warning.New(warning.UnknownKey, "{%s} has no value yet when requests are limited; use something of the request, like {client_ip}", name), nil
 	case strings.HasPrefix(name, "time.now"):
-		return warning.Warning{Code: warning.PoorKey, Text: fmt.Sprintf("{%s} changes all the time, so every request would have its own count; did you mean {client_ip}?", name)}, nil
+		return warning.New(warning.PoorKey, "{%s} changes all the time, so every request would have its own count; did you mean {client_ip}?", name), nil
 	case strings.HasPrefix(name, "env."), strings.HasPrefix(name, "file."), strings.HasPrefix(name, "system."), name == clientIPName:
 		return w, nil
 	}

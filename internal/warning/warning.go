@@ -191,6 +191,11 @@ type Warning struct {
 	Unset string
 }
 
+// New returns a warning, whose text it puts together as fmt.Sprintf does.
+func New(code, format string, args ...any) Warning {
+	return Warning{Code: code, Text: fmt.Sprintf(format, args...)}
+}
+
 // Field returns the log field that holds a code.
 func Field(code string) zap.Field { return zap.String("code", code) }
 
