@@ -167,13 +167,6 @@ func limitsOf(all []config.Rate) (limits []Limit) {
 	return limits
 }
 
-// parseRate reads a rate as it survives Caddy's adapter.
-func parseRate(s string) (config.Rate, error) {
-	r, err := config.ParseRate(s)
-	r.Limit = carried(r.Limit)
-	return r, err
-}
-
 // carried returns n as it survives Caddy's adapter, which passes numbers through float64: above
 // 2^53 they are rounded, and the largest ones come out too large to load. No client reaches either
 // number.

@@ -232,7 +232,9 @@ func (z *Zone) limits(s *config.Settings, found *[]warning.Warning) error {
 			return wrongf(option, "two limits of %s, one of which comes with the request; keep one of them", config.WindowText(r.Window))
 		}
 		s.Limits = append(s.Limits, r)
-		*found = append(*found, clientsLimit(r)...)
+		if r.From != "" && reqkey.NewNumber(r.From).IsClients() {
+			*found = append(*found, warning.New(warning.ClientsLimit, "a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does", r.From))
+		}
 	}
 	s.Limits = config.Sorted(s.Limits)
 	return nil
@@ -256,10 +258,8 @@ func (z *Zone) ofNoLimit() error {
 
 // concurrent sets how many requests may run at once.
 func (z *Zone) concurrent(s *config.Settings) error {
-	switch s.Concurrent = or(z.Concurrent, 0); {
-	case z.Concurrent == nil:
-		return nil
-	case s.Concurrent < 1 || s.Concurrent > maxConcurrent:
+	s.Concurrent = or(z.Concurrent, 0)
+	if z.Concurrent != nil && (s.Concurrent < 1 || s.Concurrent > maxConcurrent) {
 		return wrongf("concurrent", "%d is not between 1 and %d; write how many requests of one key may run at once, like 4, or remove it for any number", s.Concurrent, maxConcurrent)
 	}
 	return nil
@@ -279,14 +279,6 @@ func (l Limit) rate() (config.Rate, error) {
 	r.Limit = *l.Default
 	_, err := reqkey.Check(r.From) // its warnings are about keys
 	return r, err
-}
-
-// clientsLimit warns of a limit that a client chooses for itself.
-func clientsLimit(r config.Rate) (found []warning.Warning) {
-	if r.From != "" && reqkey.NewNumber(r.From).IsClients() {
-		found = append(found, warning.New(warning.ClientsLimit, "a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does", r.From))
-	}
-	return found
 }
 
 // setDefaults puts the rates of limit_default into the limits of their windows.

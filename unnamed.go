@@ -174,10 +174,11 @@ func countUnnamed(alike map[string]int, site string, tokens []string) {
 		}
 		var limits []config.Rate
 		for _, arg := range args {
-			r, err := parseRate(arg)
+			r, err := config.ParseRate(arg)
 			if err != nil {
 				break
 			}
+			r.Limit = carried(r.Limit)
 			limits = append(limits, r)
 		}
 		if len(limits) > 0 {

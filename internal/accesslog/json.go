@@ -194,9 +194,7 @@ func (p *parser) json(prefix, line []byte, r *Record) (k kind, why string) {
 	if p.headers {
 		r.Headers = p.header()
 	}
-	if p.field != nil {
-		r.Field = string(find(line, p.field))
-	}
+	r.Field = string(find(line, p.field))
 	for _, names := range p.answers {
 		r.Answers = append(r.Answers, string(find(line, names)))
 	}

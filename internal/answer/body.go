@@ -2,6 +2,7 @@ package answer
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 
@@ -47,11 +48,7 @@ func problem(begin string, status int) []byte {
 
 // appendCosts says that a request costs too much.
 func (d *Denial) appendCosts(b []byte) []byte {
-	b = append(b, "This costs "...)
-	b = strconv.AppendInt(b, d.Cost, 10)
-	b = append(b, ". At most "...)
-	b = strconv.AppendInt(b, d.Most, 10)
-	return append(b, " are admitted at once."...)
+	return fmt.Appendf(b, "This costs %d. At most %d are admitted at once.", d.Cost, d.Most)
 }
 
 // appendProblem appends problem details.

@@ -1,6 +1,7 @@
 package answer
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -90,13 +91,12 @@ func writeGRPC(w http.ResponseWriter, code, text string, pushback int64) {
 
 // percentEncoded writes a text as grpc-message has it, and cuts it where it is long.
 func percentEncoded(text string) string {
-	const digits = "0123456789ABCDEF"
 	var b strings.Builder
 	for i := 0; i < len(text) && b.Len() < maxGRPCMessage; i++ {
 		if c := text[i]; c >= ' ' && c <= '~' && c != '%' {
 			b.WriteByte(c)
 		} else {
-			b.WriteString("%" + digits[c>>4:c>>4+1] + digits[c&15:c&15+1])
+			fmt.Fprintf(&b, "%%%02X", c)
 		}
 	}
 	return b.String()

@@ -195,10 +195,9 @@ func what(c change, done operate.Changed) string {
 	switch {
 	case done.Removed && c.name != "":
 		return fmt.Sprintf("%s: removed the override for %s", zone, c.name)
+	case done.Removed && done.All:
+		return zone + ": setting removed"
 	case done.Removed:
-		if done.All {
-			return zone + ": setting removed"
-		}
 		return zone + ": enforced as configured"
 	case done.Share != nil && *done.Share == 0:
 		return zone + ": not enforced"

@@ -36,14 +36,14 @@ End a ban with 'caddy rate-limit reset <zone> <id> --id'.`,
 	}
 	cmd.Flags().IntVarP(&n, "number", "n", operate.TopKeys, "How many bans to list")
 	cmd.RunE = run(func(c client, p printer, args []string) error {
-		return show(p, c, http.MethodGet, listPath(operate.BansPath, args, n), nil, p.bans)
+		return show(p, c, http.MethodGet, listPath(operate.BansPath, args, n, url.Values{}), nil, p.bans)
 	})
 	return cmd
 }
 
 // listPath is the path of a list of n keys, of the zone that is named or all.
-func listPath(path string, args []string, n int) string {
-	q := url.Values{"n": {strconv.Itoa(n)}}
+func listPath(path string, args []string, n int, q url.Values) string {
+	q.Set("n", strconv.Itoa(n))
 	if len(args) > 0 {
 		q.Set("zone", args[0])
 	}
@@ -60,10 +60,7 @@ func (p printer) bans(all operate.Banned) error {
 		rows = append(rows, []string{b.Zone, shortID(b.ID), b.Key, p.ago(b.Since), p.endsAt(b.Until), cmp.Or(b.By, "limit"), why, b.Note})
 	}
 	var b page
-	if len(rows) == 1 {
-		b.line("Nobody is banned, as far as this node knows.")
-	}
-	b.table(rows)
+	b.list(rows, "Nobody is banned, as far as this node knows.")
 	if all.More > 0 {
 		b.line("%d more; list them with -n.", all.More)
 	}
@@ -94,10 +91,7 @@ itself is shown, once a request has come with it.`,
 
 func (p printer) listOverrides(all []control.EntryState) error {
 	var b page
-	if len(all) == 0 {
-		b.line("No key has an override.")
-	}
-	b.table(p.overrides(all))
+	b.list(p.overrides(all), "No key has an override.")
 	return p.print(&b)
 }
 
@@ -127,10 +121,7 @@ when each was last heard, and whether it has applied what was changed at run tim
 
 func (p printer) listNodes(all []control.Node) error {
 	var b page
-	if len(all) == 0 {
-		b.line("No other node is known: without Redis each counts for itself.")
-	}
-	b.table(p.nodes(all))
+	b.list(p.nodes(all), "No other node is known: without Redis each counts for itself.")
 	return p.print(&b)
 }
 

@@ -266,7 +266,6 @@ func length(seconds float64) string {
 }
 
 func topCommand() *cobra.Command {
-	q := url.Values{}
 	var by string
 	var n int
 	var watch, banned bool
@@ -293,15 +292,12 @@ not count by key what it denies.`,
 	cmd.Flags().BoolVar(&banned, "banned", false, "Only keys that are banned")
 	completeFlag(cmd, "by", "used", "asked", "denied")
 	cmd.RunE = run(func(c client, p printer, args []string) error {
-		q.Set("by", by)
-		q.Set("n", strconv.Itoa(n))
-		if len(args) > 0 {
-			q.Set("zone", args[0])
-		}
+		q := url.Values{"by": {by}}
 		if banned {
 			q.Set("banned", "true")
 		}
-		return p.watch(cmd.Context(), watch, func() error { return p.top(c, q) })
+		path := listPath(operate.TopPath, args, n, q)
+		return p.watch(cmd.Context(), watch, func() error { return show(p, c, http.MethodGet, path, nil, p.keys) })
 	})
 	return cmd
 }
@@ -326,11 +322,6 @@ func (p printer) watch(ctx context.Context, again bool, show func() error) error
 	}
 }
 
-// top asks and prints.
-func (p printer) top(c client, q url.Values) error {
-	return show(p, c, http.MethodGet, operate.TopPath+"?"+q.Encode(), nil, p.keys)
-}
-
 // keys shows the keys that have spent the most.
 func (p printer) keys(all []operate.Top) error {
 	rows := [][]string{{"ZONE", "LIMIT", "ID", "USED", "ASKED", "DENIED", "REGIONS", "KEY"}}
@@ -344,10 +335,7 @@ func (p printer) keys(all []operate.Top) error {
 		}
 	}
 	var b page
-	if len(rows) == 1 {
-		b.line("No key has spent anything lately.")
-	}
-	b.table(rows)
+	b.list(rows, "No key has spent anything lately.")
 	if len(bans) > 1 {
 		b.line("")
 		b.table(bans)

@@ -3,7 +3,6 @@ package command
 import (
 	"bytes"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -63,7 +62,8 @@ func TestTopIsPrinted(t *testing.T) {
 	} {
 		c, _ := endpoint(t, http.StatusOK, answer)
 		var b bytes.Buffer
-		if err := (printer{out: &b, now: func() time.Time { return noon }}).top(c, url.Values{}); err != nil {
+		p := printer{out: &b, now: func() time.Time { return noon }}
+		if err := show(p, c, http.MethodGet, operate.TopPath, nil, p.keys); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		golden(t, "top_"+name+".golden", b.String())

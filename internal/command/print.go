@@ -150,6 +150,14 @@ func (b *page) table(rows [][]string) {
 	}
 }
 
+// list adds a table, or says that there is none.
+func (b *page) list(rows [][]string, none string) {
+	if len(rows) == 1 {
+		b.line("%s", none)
+	}
+	b.table(rows)
+}
+
 // in says how far a time is ahead, rounded up: what has just been set for 5m ends in 5m. ago says
 // how long it is past.
 func (p printer) in(t time.Time) string {

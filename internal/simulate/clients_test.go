@@ -118,8 +118,9 @@ func TestMasked(t *testing.T) {
 
 func TestPlaceholders(t *testing.T) {
 	for text, want := range map[string][]string{"": nil, "all": nil, "{a} {b.c}": {"a", "b.c"}, "{a": nil, "x{a}y}{b}": {"a", "b"}} {
-		if got := placeholders(text); !slices.Equal(got, want) {
-			t.Errorf("in %q are %v, want %v", text, got, want)
+		var p Policy
+		if p.goBy(text); !slices.Equal(p.fields, want) {
+			t.Errorf("in %q are %v, want %v", text, p.fields, want)
 		}
 	}
 }

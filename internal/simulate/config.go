@@ -140,14 +140,10 @@ func globals(o object) object {
 
 // routes takes the handlers out that are not run.
 func (p *Policy) routes(routes any) {
-	all, _ := routes.([]any)
-	for _, v := range all {
-		route := asObject(v)
+	for _, route := range objectsOf(routes) {
 		p.note(route["match"])
 		var kept []any
-		handlers, _ := route["handle"].([]any)
-		for _, v := range handlers {
-			h := asObject(v)
+		for _, h := range objectsOf(route["handle"]) {
 			switch name, _ := h["handler"].(string); {
 			case name == "rate_limit":
 				if p.limits(h) {
@@ -244,19 +240,14 @@ func (p *Policy) limits(h object) bool {
 		p.note(z["match"])
 		p.note(z["except"])
 		p.note(z["reserve"])
-		key, _ := z["key"].(string)
-		p.fields = append(p.fields, placeholders(key)...)
-		list, _ := z["limits"].([]any)
-		for _, v := range list {
-			number, _ := asObject(v)["max_events"].(string)
-			p.fields = append(p.fields, placeholders(number)...)
+		p.goBy(z["key"])
+		for _, l := range objectsOf(z["limits"]) {
+			p.goBy(l["max_events"])
 		}
 		p.responseCost(name, z)
-		terms, _ := z["cost"].([]any)
-		for _, v := range terms {
-			units, _ := asObject(v)["units"].(string)
-			p.fields = append(p.fields, placeholders(units)...)
-			p.sees = p.sees || asObject(v)["bytes"] == true
+		for _, t := range objectsOf(z["cost"]) {
+			p.goBy(t["units"])
+			p.sees = p.sees || t["bytes"] == true
 		}
 	}
 	return len(zones) > 0
@@ -264,12 +255,12 @@ func (p *Policy) limits(h object) bool {
 
 var placeholder = regexp.MustCompile(`\{([^}]*)\}`)
 
-// placeholders returns those of a text, without braces.
-func placeholders(text string) (names []string) {
+// goBy notes the placeholders of a value, if it is text.
+func (p *Policy) goBy(value any) {
+	text, _ := value.(string)
 	for _, m := range placeholder.FindAllStringSubmatch(text, -1) {
-		names = append(names, m[1])
+		p.fields = append(p.fields, m[1])
 	}
-	return names
 }
 
 // Check reports what keys, limits and costs need and no log has.
@@ -316,6 +307,15 @@ func asObject(v any) object {
 		return o
 	}
 	return object{}
+}
+
+// objectsOf returns the objects of a value that is a list.
+func objectsOf(v any) (all []object) {
+	list, _ := v.([]any)
+	for _, one := range list {
+		all = append(all, asObject(one))
+	}
+	return all
 }
 
 // OneZone returns a configuration of one zone, as its JSON has it, that limits all requests. Where

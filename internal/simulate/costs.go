@@ -21,10 +21,8 @@ const sizeInLog, headersInLog = "size", "resp_headers."
 
 // responseCost has a zone go by what logs have.
 func (p *Policy) responseCost(name string, z object) {
-	terms, _ := z["response_cost"].([]any)
 	var kept []any
-	for _, v := range terms {
-		t := asObject(v)
+	for _, t := range objectsOf(z["response_cost"]) {
 		header, _ := t["header"].(string)
 		switch {
 		case t["bytes"] == true:
