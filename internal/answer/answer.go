@@ -81,14 +81,13 @@ func NewResponder(o Options) *Responder {
 	for i := range all.replies {
 		all.replies[i] = exceeded
 	}
-	bans := &all.replies[Banned]
-	bans.err, bans.problem = routed(o.Status, "banned for a while, as a rate limit was exceeded too often"), problem(abnormalUsage, o.Status)
+	all.replies[Banned].err = routed(o.Status, "banned for a while, as a rate limit was exceeded too often")
+	all.replies[Banned].problem = problem(abnormalUsage, o.Status)
 	all.replies[Unavailable] = reply{
 		status: http.StatusServiceUnavailable, err: routed(http.StatusServiceUnavailable, "rate limit unavailable"),
 		problem: problem(reducedCapacity, http.StatusServiceUnavailable), code: grpcUnavailable, text: "rate limit unavailable",
 	}
-	large := &all.replies[TooLarge]
-	large.err = routed(o.Status, "the request costs more than the rate limit admits at once")
+	all.replies[TooLarge].err = routed(o.Status, "the request costs more than the rate limit admits at once")
 	all.replies[TooEarly] = reply{
 		status: http.StatusTooEarly, err: routed(http.StatusTooEarly, "rate limit exceeded by early data, whose sender is not proven"),
 		problem: tooEarlyProblem, fixed: true,

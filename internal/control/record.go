@@ -369,12 +369,9 @@ func (r *Record) Active(now int64) func(yield func(Entry) bool) {
 	}
 }
 
-// Ends returns when an entry stops being active here, by this node's clock.
+// Ends returns when an entry that is active stops being so here, by this node's clock.
 func (r *Record) Ends(e Entry) int64 {
 	c := r.copies[e.ID]
-	if c == nil {
-		return 0
-	}
 	return min(c.ends, c.Until*int64(time.Millisecond)-r.ahead)
 }
 

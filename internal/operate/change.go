@@ -184,11 +184,7 @@ func bannedUntil(config *lifecycle.Config, c control.Change) *time.Time {
 	if c.Target.Key == nil || c.Body.Limit == "" || c.Body.Limit == control.Deny {
 		return nil
 	}
-	zone, err := findZone(config, c.Target.Zone)
-	if err != nil {
-		return nil
-	}
-	return zone.Bans().UntilOf(*c.Target.Key)
+	return config.BansOf(c.Target.Zone).UntilOf(*c.Target.Key)
 }
 
 // allZones is what is said of all zones, where a change says for which keys one is enforced.

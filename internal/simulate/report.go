@@ -195,24 +195,19 @@ func (r *replay) zone(s *zoneStats) Zone {
 
 // options says which options beside limits are replayed.
 func options(z *limits.Zone) (all []string) {
-	if z.CountDenied {
-		all = append(all, "count_denied")
+	with := func(is bool, text string) {
+		if is {
+			all = append(all, text)
+		}
 	}
-	if z.CountsUnits() {
-		all = append(all, "cost, so that limits and the most of a client are in its units")
-	}
-	if len(z.ResponseCost.Terms) > 0 {
-		all = append(all, "response_cost as the log has it, when a response had ended")
-	}
-	if z.CountResponses != nil {
-		all = append(all, "count_responses by the status of the log")
-	}
+	with(z.CountDenied, "count_denied")
+	with(z.CountsUnits(), "cost, so that limits and the most of a client are in its units")
+	with(len(z.ResponseCost.Terms) > 0, "response_cost as the log has it, when a response had ended")
+	with(z.CountResponses != nil, "count_responses by the status of the log")
 	for _, share := range z.Reserve {
-		all = append(all, "reserve "+share.String()+" for requests that match")
+		with(true, "reserve "+share.String()+" for requests that match")
 	}
-	if z.Ban.For > 0 {
-		all = append(all, "ban "+z.Ban.String())
-	}
+	with(z.Ban.For > 0, "ban "+z.Ban.String())
 	return all
 }
 
@@ -273,10 +268,7 @@ func masked(key string) string {
 	if a.Is4() {
 		bits = 24
 	}
-	network, err := a.Prefix(bits)
-	if err != nil {
-		return prefix + "(address)"
-	}
+	network, _ := a.Prefix(bits) // it has that many
 	return prefix + network.String()
 }
 

@@ -12,12 +12,10 @@ import (
 // Trials are what candidates are, for zones in which a request is denied or counts by more than its
 // units: each other limit is a zone, which is asked as the one is that it stands for.
 
-// needsTrials reports whether candidates would not tell what other limits of a zone do.
-func needsTrials(z *limits.Zone) bool { return z.Settles() || z.Reserved != nil }
-
-// addTrials has a zone that needs them have trials in the place of candidates.
+// addTrials has a zone of which candidates would not tell what other limits do have trials in their
+// place.
 func (r *replay) addTrials(s *zoneStats) error {
-	if !needsTrials(s.of) {
+	if !s.of.Settles() && s.of.Reserved == nil {
 		return nil
 	}
 	for _, w := range s.windows {
