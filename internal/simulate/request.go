@@ -41,9 +41,6 @@ const (
 	CostInLog = "{http.vars." + costInLog + "}"
 )
 
-// encrypted is what is known of a connection that was encrypted.
-var encrypted = tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
-
 // request makes the request of a record, which is valid until the next one. It returns false for
 // one that no server would have taken.
 func (m *maker) request(rec *accesslog.Record) (*http.Request, bool) {
@@ -101,9 +98,7 @@ func fill(r *http.Request, rec *accesslog.Record) bool {
 		r.Header = http.Header{}
 	}
 	if rec.TLS {
-		state := encrypted
-		state.ServerName = rec.Host
-		r.TLS = &state
+		r.TLS = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13, ServerName: rec.Host}
 	}
 	r.RemoteAddr = net.JoinHostPort(cmp.Or(rec.RemoteIP, rec.ClientIP), "49152")
 	return true
