@@ -324,6 +324,9 @@ func (x *relay) lead(ctx context.Context, fields map[string]string, server int64
 	switch {
 	case err != nil:
 		x.lose() // nothing was kept, or it was lost
+		if !x.holds && fields["node"] != x.node {
+			return // the relay of before learns of it by its next heartbeat, or as it reads
+		}
 	case !x.holds:
 		rest := min(time.Duration(until*int64(time.Millisecond)-server), x.doubtTime())
 		x.mu.Lock()

@@ -59,6 +59,7 @@ type world[S any] struct {
 	names   []string
 	own     map[string]int64 // what was admitted in all, by the key's ID
 	twins   bool             // all nodes are the relay at once
+	after   time.Duration    // between two nodes that join
 	apart   bool             // each node has a network of its own
 	divides bool             // each side takes its part
 	waits   bool             // nothing is synced early
@@ -307,9 +308,17 @@ func TestOtherRegionForgets(t *testing.T) {
 // its total there never falls, though one of its nodes can't send what it holds for a while, and
 // whenever the relay reads in between.
 func TestNoTotalFallsAfterALoss(t *testing.T) {
+	t.Run("together", func(t *testing.T) { noTotalFalls(t, 0, 100*time.Millisecond) })
+	// Then another node may ask for the lease before the relay knows.
+	t.Run("one by one", func(t *testing.T) { noTotalFalls(t, 40*time.Millisecond, 17*time.Millisecond) })
+}
+
+// noTotalFalls has nodes join one so long after the other, and tries instants of the loss that are
+// a step apart.
+func noTotalFalls(t *testing.T, apart, step time.Duration) {
 	for offset := range 10 {
 		synctest.Test(t, func(t *testing.T) {
-			w := calmWorld(t, true)
+			w := worldOf(t, true, apart)
 			w.names = w.names[:1]
 			here, there := w.regions[0], w.regions[1]
 			for range 10 {
@@ -319,7 +328,7 @@ func TestNoTotalFallsAfterALoss(t *testing.T) {
 			if got := told(here, there); got != 70 {
 				t.Fatalf("the other region has %d of 70", got)
 			}
-			time.Sleep(time.Duration(offset) * 100 * time.Millisecond)
+			time.Sleep(time.Duration(offset) * step)
 			// The node that does not reach its Redis is none that could be the relay.
 			away := here.nodes[1].wire.net
 			away.become(&away.lost, 1)
@@ -563,8 +572,13 @@ func TestClockOfARegionIsSetBack(t *testing.T) {
 // calmWorld is two regions of three nodes where nothing fails, beyond the doubt of a relay's first
 // start.
 func calmWorld(t *testing.T, apart bool) *world[algorithms.WindowState] {
+	return worldOf(t, apart, 0)
+}
+
+// worldOf is calmWorld, of which each node joins so long after the one before.
+func worldOf(t *testing.T, apart bool, after time.Duration) *world[algorithms.WindowState] {
 	w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
-	w.apart = apart
+	w.apart, w.after = apart, after
 	w.begin()
 	return w
 }
@@ -575,6 +589,7 @@ func (w *world[S]) begin() {
 	for _, r := range w.regions {
 		for range 3 {
 			w.join(r)
+			time.Sleep(w.after)
 		}
 	}
 	time.Sleep(time.Minute)
