@@ -208,11 +208,12 @@ func (n newcomer) follow(t *testing.T, where string, s step) {
 	}
 }
 
-// anyTime makes lines comparable that differ in waits and dates as well. A wait of a minute or more
-// is shown without seconds.
+// anyTime makes lines comparable that differ in waits and dates as well, and in how wide the
+// columns are that have some. A wait of a minute or more is shown without seconds.
 func anyTime(line string) string {
 	line = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT[\d:.]+Z|\b\d+m?[\d.]*s\b|Date: .*|_after": \d+`).ReplaceAllString(asShown(line), "n")
-	return regexp.MustCompile(` \d+m\b`).ReplaceAllString(line, " n")
+	line = regexp.MustCompile(` \d+m\b`).ReplaceAllString(line, " n")
+	return regexp.MustCompile(` {2,}`).ReplaceAllString(line, "  ")
 }
 
 // draw writes a picture of a terminal, or wants that there is one with these lines.

@@ -78,7 +78,7 @@ var shownPages = map[string]shownPage{
 		block: 1, starts: []string{aRedis, aCaddy},
 		before:  "curl -so /dev/null 'https://api.example.com/login?[1-6]' -d password=1",
 		command: "caddy rate-limit explain https://api.example.com/login -X POST",
-		wants:   "50/1s  0     50          shadow mode", // denied by login, a second later
+		wants:   "50/1s  0     50      ", // a second later, and WAIT has that of login
 	},
 	"migration/haproxy": {
 		block: 1, starts: []string{aCaddy},
