@@ -33,7 +33,6 @@ const (
 type Table[S any] struct {
 	// What each request reads and little else writes, on one cache line.
 
-	kind    algorithms.Kind
 	machine algorithms.Machine[S] // of the kind
 	// config is what the latest configuration says; requests bring their own limits.
 	config atomic.Pointer[SyncConfig]
@@ -42,6 +41,7 @@ type Table[S any] struct {
 	overflow atomic.Pointer[sketch]
 	lost     atomic.Uint64
 	maxKeys  atomic.Int64
+	kind     algorithms.Kind
 
 	stripes [stripeCount]stripe[S]
 
