@@ -85,15 +85,15 @@ func (w *Network) after(d time.Duration, f func()) {
 
 // until lets everything happen that is due before an instant.
 func (w *Network) until(at int64) {
-	for w.heed(); len(w.queue) > 0 && w.queue[0].at <= at; w.heed() {
+	for w.wakeLoops(); len(w.queue) > 0 && w.queue[0].at <= at; w.wakeLoops() {
 		e := heap.Pop(&w.queue).(event)
 		w.now = e.at
 		e.happen()
 	}
 }
 
-// heed has the loops go on that were woken.
-func (w *Network) heed() {
+// wakeLoops has the loops go on that were woken.
+func (w *Network) wakeLoops() {
 	for _, n := range w.links {
 		if n.IsCalled() {
 			w.after(0, func() { n.on(cycle.Event{Kind: cycle.Wake}) })
