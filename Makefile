@@ -18,9 +18,10 @@ FAILED := '^ *--- FAIL|^FAIL|^panic:|DATA RACE|^ +[a-z0-9_]+_test\.go:'
 
 test: redis fail2ban browser promtool
 	@echo "go test -race, with a real Redis"; log=$$(mktemp) && trap 'rm -f '$$log EXIT && \
-		{ TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 30m ./... 2>&1 || printf '\ngo test failed\n'; } | tee $$log; \
+		{ TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 30m ./sync ./... 2>&1 || printf '\ngo test failed\n'; } | tee $$log; \
 		! grep -qx 'go test failed' $$log || { echo "What failed, once more:"; grep -aE $(FAILED) $$log | cut -c1-500; exit 1; }
 	go test -tags $(TAGS) -run '^TestScenarios$$' .
+	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 30m ./sync ./internal/sim
 
 check: format static lint test comparisons containers fuzz-briefly
 

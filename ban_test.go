@@ -264,7 +264,7 @@ func TestABanFromElsewhere(t *testing.T) {
 	for _, options := range []string{"sync_rate 100ms", "sync_rate strict", "sync_rate strict\nalgorithm token_bucket", "sync_rate strict\nalgorithm sliding_log"} {
 		t.Run(options, func(t *testing.T) {
 			r := redistest.Start(t)
-			s := newSite(t, appWith(r), zoneBlock("before", "limit 100/1h\ncount_denied\n"+options)+zoneBlock("elsewhere", "match path /login\nlimit 100/1h\nban 1h\n"+options))
+			s := newSite(t, appWith(r), zoneBlock("before", "limit 100000/1h\ncount_denied\n"+options)+zoneBlock("elsewhere", "match path /login\nlimit 100000/1h\nban 1h\n"+options))
 			name := ratesync.NewKeyspace("test").Zone("elsewhere", "ban").Of(keys.IDOf(rawKey(s, "1.2.3.4")))
 			began := time.Now().Add(-10 * time.Minute).UnixMicro()
 			if err := r.Client().Set(context.Background(), name, fmt.Sprint(began, " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
@@ -288,7 +288,7 @@ func TestABanFromElsewhere(t *testing.T) {
 			redistest.Eventually(t, "what was counted before Redis said so is refunded", func() bool {
 				admitted++
 				left := s.get("1.2.3.4").header.Get("RateLimit")
-				return strings.HasPrefix(left, fmt.Sprintf(`"before";r=%d;`, 100-admitted))
+				return strings.HasPrefix(left, fmt.Sprintf(`"before";r=%d;`, 100_000-admitted))
 			})
 		})
 	}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/pprof"
 	"strings"
 	"sync"
 	"testing"
@@ -422,11 +421,8 @@ func costOfDownloads(t testing.TB, n int, option string) (bytes, goroutines floa
 		open(i)
 	}
 	redistest.Eventually(t, "all downloads wait", func() bool {
-		var stacks strings.Builder
-		if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
-			t.Fatal(err)
-		}
-		return strings.Count(stacks.String(), "(*Response).sleep(")+strings.Count(stacks.String(), "waitWrite(") >= n-1
+		stacks := stackTraces(t)
+		return strings.Count(stacks, "(*Response).sleep(")+strings.Count(stacks, "waitWrite(") >= n-1
 	})
 	bytes, goroutines = (memory()-before)/float64(n), float64(runtime.NumGoroutine()-goroutinesBefore)/float64(n)
 	for _, c := range conns {

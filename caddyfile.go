@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -460,6 +461,9 @@ func (p *handlerParser) reserve(z *Zone) error {
 	return nil
 }
 
+// mistypedClass matches classes of statuses that lack an x, or have large ones.
+var mistypedClass = regexp.MustCompile(`(?i)^([1-5])xx?$`)
+
 // responses reads which responses count: codes and classes, or Caddy's block of a response matcher.
 func (p parser) responses() (*caddyhttp.ResponseMatcher, error) {
 	m := new(caddyhttp.ResponseMatcher)
@@ -470,6 +474,9 @@ func (p parser) responses() (*caddyhttp.ResponseMatcher, error) {
 			digits = code[:1]
 		}
 		status, err := strconv.Atoi(digits)
+		if m := mistypedClass.FindStringSubmatch(code); err != nil && m != nil {
+			return nil, fmt.Errorf("there is no %q; did you mean %sxx?", code, m[1])
+		}
 		if err != nil || len(code) != 3 {
 			return nil, fmt.Errorf("%q is neither a status nor a class of them; write codes and classes like `count_responses 401 403` or `count_responses 4xx`, or a block with `status` and `header` in it", spelling.Clip(code))
 		}
@@ -594,6 +601,9 @@ func (p *handlerParser) check(g globals) (all []config.Settings, err error) {
 			z.zone.Source = z.place()
 		}
 		all = append(all, s)
+	}
+	if first := p.zones[0]; first.zone.Source == "" && len(p.handler.messageSlips()) > 0 {
+		first.zone.Source = first.place()
 	}
 	return all, nil
 }

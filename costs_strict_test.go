@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -118,4 +120,88 @@ func TestAShareMakesNoCostTooLarge(t *testing.T) {
 	if a := s.get("1.2.3.4", to("/estimate")); a.status != http.StatusOK || cost != "5" {
 		t.Errorf("an estimate of 7 of 10, with a share of 5: %d, and %q are reserved", a.status, cost)
 	}
+}
+
+// Whoever is denied in a strict zone is denied by Redis as well, and told to wait no shorter than
+// it says: beside overrides that come and go, reloads that change limits, and costs of several
+// units, though the node remembers denials. What Redis loses it knows a second later.
+func TestADeniedRequestIsDeniedByRedis(t *testing.T) {
+	for i, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra\nburst 4"} {
+		t.Run(algorithm, func(t *testing.T) {
+			server, random := redistest.Start(t), rand.New(rand.NewPCG(uint64(i), 5))
+			app, now := appWith(server), ""
+			load := func(old *site, limits string) *site {
+				now = limits
+				s := newSite(t, app, zoneBlock("law", "limit "+limits+"\nsync_rate strict\nmax_keys 2\ncost {http.vars.units}\ncost_default 1\nalgorithm "+algorithm))
+				if old != nil {
+					old.end()
+				}
+				return s
+			}
+			s, denied, lost := load(nil, "6/1000h 9/2000h"), 0, time.Time{}
+			for step := range 250 {
+				key := fmt.Sprint("192.0.2.", random.IntN(3)*random.IntN(2))
+				switch random.IntN(14) {
+				case 0:
+					changed(t, http.MethodPost, overrides, fmt.Sprintf(`{"zone":"law","key":%q,"limit":"%d/1000h"}`, key, 3+random.IntN(9)))
+				case 1:
+					ask(http.MethodDelete, overrides, fmt.Sprintf(`{"zone":"law","key":%q}`, key))
+				case 2:
+					s = load(s, []string{"6/1000h 9/2000h", "8/1000h 9/2000h", "3/1000h"}[random.IntN(3)])
+				case 3:
+					if random.IntN(3) == 0 {
+						server.Do("FLUSHALL")
+						lost = time.Now()
+					}
+				default:
+					cost, knows := 1+random.IntN(3), time.Since(lost) > time.Second
+					a := s.costs(key, cost)
+					if a.status == http.StatusOK || a.header.Get("Retry-After") == "" {
+						continue
+					}
+					denied++
+					by := answerOf[operate.Explained](t, http.MethodPost, "/rate_limit/explain", fmt.Sprintf(`{"zone":"law","key":%q,"cost":%d}`, key, cost))
+					wait, _ := strconv.ParseFloat(a.header.Get("Retry-After"), 64)
+					if knows && by.Decision.String() != "denied" || by.Wait > wait {
+						t.Errorf("step %d under %s: what costs %d of %s is denied for %v s, and by Redis %v for %v s: %+v", step, now, cost, key, wait, by.Decision, by.Wait, by.Zones)
+					}
+				}
+			}
+			if denied == 0 {
+				t.Error("nobody was denied")
+			}
+			for i := range 3 {
+				ask(http.MethodDelete, overrides, fmt.Sprintf(`{"zone":"law","key":"192.0.2.%d"}`, i))
+			}
+		})
+	}
+}
+
+// A reload sets how many keys' denials a strict zone remembers, as it sets max_keys.
+func TestAReloadSetsHowManyDenialsAreRemembered(t *testing.T) {
+	server := redistest.Start(t)
+	app := appWith(server)
+	load := func(keys string) *site {
+		return newSite(t, app, zoneBlock("remembers", "limit 1/1000h\nsync_rate strict\nalgorithm fixed_window\nmax_keys "+keys))
+	}
+	first := load("1")
+	first.get("192.0.2.1")
+	second := load("10")
+	first.end()
+	redistest.Eventually(t, "no call is made for two clients that are denied", func() bool {
+		before := scriptsRun(t, server)
+		second.get("192.0.2.2")
+		second.get("192.0.2.3")
+		return scriptsRun(t, server) == before
+	})
+}
+
+// scriptsRun is how many scripts a Redis has been asked to run.
+func scriptsRun(t *testing.T, server *redistest.Server) (n int64) {
+	t.Helper()
+	_, stats, _ := strings.Cut(fmt.Sprint(server.Do("INFO", "commandstats")), "cmdstat_evalsha:calls=")
+	if _, err := fmt.Sscan(strings.Split(stats, ",")[0], &n); err != nil {
+		t.Fatalf("INFO commandstats: %q, %v", stats, err)
+	}
+	return n
 }

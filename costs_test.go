@@ -125,10 +125,9 @@ func TestTermsOfACostAddUp(t *testing.T) {
 		want    string
 	}{
 		{"cost 200", 0, "200"},
-		{"cost 200\ncost 0.5", 0, "201"},
 		{"cost 0.4\ncost 0.4\ncost 0.2", 0, "1"},
 		{"cost 1000000 * 0.000123", 0, "123"},
-		{"cost 0.1 * 3", 0, "1"},
+		{"cost 0.1 * 30", 0, "3"},
 		{"cost bytes\ncost_default 5", 300, "300"},
 		{"cost bytes * 0.25\ncost 200\ncost_default 5", 301, "276"},
 		{"cost bytes\ncost_default 5", -1, "5"},
@@ -264,6 +263,13 @@ func TestCostsThatDontLoad(t *testing.T) {
 		{"limit 10/1m\ncost 2 x 3", "write an amount like 1500"},
 		{"limit 10/1m\ncost 2 * 0", "the factor 0 is not above 0"},
 		{"limit 10/1m\ncost 2 * 1e10", "or above 10^9"},
+		{"limit 10/1m\ncost 0.5", "0.5 is not a whole number, and a request would take 1; write `cost 1`, with limits 2 times as high, like 20/1m"},
+		{"limit 100/1m\nalgorithm token_bucket\nburst 10\ncost 10 * 0.25", "2.5 is not a whole number, and a request would take 3; write `cost 5`, with limits and burst 2 times as high, like 200/1m"},
+		{"limit {plan}/1m\nlimit_default 10/1m\ncost 1.1", "a request would take 2; write `cost 11`, with limits 10 times as high"},
+		{"limit 10/1m\ncost 0.1 * 3", "0.3 is not a whole number, and a request would take 1; write `cost 3`, with limits 10 times as high, like 100/1m"},
+		{"limit 10/1m\ncost 0.30001", "a request would take 1; write `cost 1`, or another whole number"},
+		{"limit 1000/1m\ncost 200\ncost 0.5", "200.5 is not a whole number, and a request would take 201; write `cost 401`, with limits 2 times as high, like 2000/1m"},
+		{"limit 10/1m\ncost 0.5\nresponse_cost header X-Cost", "0.5 is not a whole number, and a request would take 1; write `cost 1`, or another whole number"},
 		{"limit 10/1m\ncost {x}", "add what it costs then, like `cost_default 10`"},
 		{"limit 10/1m\ncost bytes", "add what it costs then, like `cost_default 10`"},
 		{"limit 10/1m\ncost 2\ncost_default 2", "the cost is the same for all requests"},
@@ -278,6 +284,7 @@ func TestCostsThatDontLoad(t *testing.T) {
 		{"limit 1025/1m\nalgorithm sliding_log\nsync_rate strict\ncost 2", "a sliding_log keeps each unit in redis, 1024 at most, and 1025/1m may be more; write `algorithm sliding_window`"},
 		{"limit {plan}/1m\nlimit_default 10/1m\nalgorithm sliding_log\nsync_rate strict\ncost 2", "1024 at most, and {plan}/1m may be more"},
 		{"limit 10/1m\nsync_rate strict\ncost 11", "write at most 10"},
+		{"concurrent 2\ncost 0.5", "it is about a limit, and the zone has none"},
 		{"concurrent 2\ncost 2", "it is about a limit, and the zone has none"},
 		{"limit 10/1m\ncost {a}{b}\ncost_default 1", "neither a whole number nor one placeholder"},
 	} {

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -267,6 +268,32 @@ func TestExplainRequestsThatNobodyCanSend(t *testing.T) {
 	} {
 		if _, err := explained(t, c.q); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %s", c.q, err, c.want)
+		}
+	}
+}
+
+// What should have brought a limit or a cost and has no number is named where a URL is explained.
+func TestExplainNamesWhatBringsNoNumber(t *testing.T) {
+	l := newLifetime(t)
+	l.load(l.config("", `
+		rate_limit {
+			zone explain-missing {
+				key   all
+				limit {http.request.header.Rpm}/1m
+				limit_default 60/1m
+				cost  {http.request.header.Units}
+				cost_default 3
+			}
+		}`, ""))
+	const units, rpm = "{http.request.header.Units}", "{http.request.header.Rpm}"
+	for _, c := range []struct {
+		rpm, units string
+		missing    []string
+	}{{"", "", []string{units, rpm}}, {"5", "", []string{units}}, {"unlimited", "2", nil}, {"x", "2.5", []string{rpm}}, {"5", "x", []string{units}}} {
+		headers := map[string]operate.HeaderValues{"Rpm": {c.rpm}, "Units": {c.units}}
+		x, err := explained(t, operate.ExplainRequest{URL: "http://site/", Headers: headers})
+		if err != nil || len(x.Handlers) != 1 || !slices.Equal(x.Handlers[0].Zones[0].Missing, c.missing) {
+			t.Errorf("%+v: explained as %+v, %v, want %q named", c, x.Handlers, err, c.missing)
 		}
 	}
 }

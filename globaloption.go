@@ -120,7 +120,9 @@ func (p parser) appOption(app *App, option string) (err error) {
 	case "strict_timeout":
 		app.StrictTimeout, err = p.duration()
 	case "persist":
-		app.Persist, err = p.wordOr(lifecycle.InStorage)
+		if app.Persist, err = p.wordOr(lifecycle.InStorage); err == nil {
+			err = lifecycle.CheckPersist(app.Persist)
+		}
 	case "quiet":
 		app.Quiet, err = p.words()
 	default:

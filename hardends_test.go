@@ -142,6 +142,7 @@ func (s *served) isSpent(path string) (spent bool) {
 // unit is spent where the status counts or nobody knows it.
 func TestEveryHardEnd(t *testing.T) {
 	s := everyOption(t)
+	slowest := time.Duration(0) // of the requests so far
 	for _, c := range []struct {
 		path          string
 		spent, slowed bool
@@ -156,10 +157,13 @@ func TestEveryHardEnd(t *testing.T) {
 			spent := c.spent && (c.path != "/taken" || protocol == "HTTP/1.1")
 			ctx, cancel := context.WithCancel(t.Context())
 			if c.path == "/events" || c.path == "/waits" { // the client leaves
-				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond+4*slowest)
 			}
-			before := bandwidthOf(t, "ends-slow").Bytes
+			before, began := bandwidthOf(t, "ends-slow").Bytes, time.Now()
 			_, _ = s.get(ctx, protocol, onPath(path))
+			if ctx.Err() == nil {
+				slowest = max(slowest, time.Since(began))
+			}
 			cancel()
 			nothingIsHeld(t, what)
 			if n := bandwidthOf(t, "ends-slow").Bytes - before; (n > 0) != c.slowed {

@@ -541,7 +541,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		h.answers.WouldDeny(r, &e.WouldDeny)
 	}
 	if e.Denied {
-		return e.MarkCounted(r, h.answers.Deny(w, r, &e.Denial))
+		err = h.answers.Deny(w, r, &e.Denial)
+		return e.MarkCounted(r, err)
 	}
 	if err := e.Enter(r.Context()); err != nil {
 		return e.MarkCounted(r, err)

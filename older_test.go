@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,6 +90,35 @@ func TestOlderKeysThatMeanTheAddressAreWarnedOf(t *testing.T) {
 	}
 	if _, _, err := ofJSON(t, oneZone(inOlderWords+`"{http.request.hots}"`), nil, false, false); err == nil {
 		t.Error("a zone in the older plugin's words with a placeholder that means no address loads, want an error")
+	}
+}
+
+// A limit in the older plugin's words is one in others, beside each other option.
+func TestOlderWordsGoWithWhatALimitGoesWith(t *testing.T) {
+	for name, option := range pairValues {
+		of := func(limit string) (all []any) {
+			zone := map[string]any{"algorithm": "sliding_window", "key": "{http.request.header.K}", "empty_key": "share"}
+			switch name {
+			case "burst", "cost", "response_cost":
+				zone["algorithm"] = "token_bucket"
+			case "queue":
+				zone["algorithm"] = "leaky_bucket"
+			case "limits from requests": // are limits
+				return nil
+			}
+			for _, text := range []string{limit, option} {
+				if err := json.Unmarshal([]byte("{"+text+"}"), &zone); err != nil {
+					t.Fatal(err)
+				}
+			}
+			text := jsonOf(zone)
+			settings, warnings, err := ofJSON(t, oneZone(text[1:len(text)-1]), nil, true, false)
+			return []any{settings, warnings, fmt.Sprint(err)}
+		}
+		got, want := of(`"window": "1h", "max_events": 2`), of(`"limits": [{"max_events": 2, "window": "1h"}]`)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s beside window and events:\n got %+v\nwant %+v", name, got, want)
+		}
 	}
 }
 

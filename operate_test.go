@@ -173,8 +173,27 @@ func TestTheEmptyKeyCanBeNamed(t *testing.T) {
 	}
 }
 
+// An empty key is rejected as well where the zone's key has text or a host beside what tells
+// clients apart: no request is counted by it, so an override would change nothing.
+func TestAnEmptyKeyWithTextAroundItIsRejected(t *testing.T) {
+	newSite(t, &App{Namespace: "nameless text"}, zoneBlock("tenant", "limit 5/1m\nkey \"tenant {http.request.header.X}\"")+
+		zoneBlock("of-host", "limit 5/1m\nkey {http.request.host}/{http.request.header.X}")+zoneBlock("shared-text", "limit 5/1m\nkey \"tenant {http.request.header.X}\"\nempty_key share"))
+	for zone, key := range map[string]string{"tenant": "tenant ", "of-host": "example.com/"} {
+		for path, body := range map[string]string{overrides: `{"zone":%q,"key":%q,"limit":"9"}`, operate.ExplainPath: `{"zone":%q,"key":%q}`} {
+			if status, text := ask(http.MethodPost, path, fmt.Sprintf(body, zone, key)); status != http.StatusBadRequest || !strings.Contains(text, "key: it is empty") {
+				t.Errorf("%s of %q in zone %s = %d %s, want that the key is empty", path, key, zone, status, text)
+			}
+		}
+	}
+	for _, body := range []string{`{"zone":"tenant","key":"tenant a"}`, `{"zone":"of-host","key":"/a"}`, `{"zone":"shared-text","key":"tenant "}`, `{"zone":"tenant","key":"client_ip:192.0.2.1"}`} {
+		if status, text := ask(http.MethodPost, operate.ExplainPath, body); status != http.StatusOK {
+			t.Errorf("%s = %d %s", body, status, text)
+		}
+	}
+}
+
 func TestOverridesThatAreRejected(t *testing.T) {
-	newSite(t, &App{Namespace: "refused"}, zoneBlock("login", "limit 5/1m 20/1h")+zoneBlock("tenant", "limit 10/1m"))
+	newSite(t, &App{Namespace: "refused"}, zoneBlock("login", "limit 5/1m 20/1h")+zoneBlock("tenant", "limit 10/1m")+zoneBlock("fast", "limit 10/1s"))
 	for _, c := range []badChange{
 		{overrides, ``, 400, "it is empty"},
 		{overrides, `no json`, 400, "not what is expected"},
@@ -184,7 +203,7 @@ func TestOverridesThatAreRejected(t *testing.T) {
 		{overrides, `{"zone":"login"} {}`, 400, "something follows"},
 		{overrides, `{"note":"` + strings.Repeat("x", 1<<16) + `"}`, 413, "64 kB"},
 		{overrides, `{"zone":"logn","key":"192.0.2.1","limit":"deny"}`, 404, `there is no zone "logn"; did you mean "login"?`},
-		{overrides, `{"zone":"other","key":"192.0.2.1","limit":"deny"}`, 404, "there are login, tenant"},
+		{overrides, `{"zone":"other","key":"192.0.2.1","limit":"deny"}`, 404, "there are fast, login, tenant"},
 		{overrides, `{"key":"192.0.2.1","limit":"deny"}`, 400, `give "zone"`},
 		{overrides, `{"zone":"login","limit":"deny"}`, 400, `give "key" or "id"`},
 		{overrides, `{"zone":"login","key":"1.2.3.4","id":"x","limit":"deny"}`, 400, `give "key" or "id"`},
@@ -197,8 +216,13 @@ func TestOverridesThatAreRejected(t *testing.T) {
 		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"-5/1m"}`, 400, "negative"},
 		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"6000"}`, 400, "name the window of one, as in 6000/1m"},
 		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"6000/1d"}`, 400, "its windows are 1m, 1h; for about the same rate write 4/1m or 250/1h"},
-		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"1/1d"}`, 400, "its windows are 1m, 1h"},
-		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"0.5/1s"}`, 400, "1/2s"},
+		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"1/1d"}`, 400, "its windows are 1m, 1h; write at least 1/1m or 1/1h, or deny"},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"0.5/1s"}`, 400, `limit: "0.5/1s" is not a rate of the zone; its windows are 1m; for about the same rate write 30/1m`},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"100rph"}`, 400, "its windows are 1m; for about the same rate write 1/1m"},
+		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"100rpm"}`, 400, "did you mean 100/1m?"},
+		{overrides, `{"zone":"login","key":"192.0.2.1","limit":"0.5/s"}`, 400, "its windows are 1m, 1h; for about the same rate write 30/1m or 1800/1h"},
+		{overrides, `{"zone":"fast","key":"192.0.2.1","limit":"0.5/s"}`, 400, "its windows are 1s; write at least 1/1s, or deny"},
+		{overrides, `{"zone":"fast","key":"192.0.2.1","limit":"9000000000000/1ms"}`, 400, "its windows are 1s"},
 		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"9007199254740993"}`, 400, "too large"},
 		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","for":"soon"}`, 400, "no duration"},
 		{overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","for":"0s"}`, 400, "not between"},

@@ -102,13 +102,15 @@ func (p parser) wordOr(none string) (string, error) {
 // flag reads on or off, and no value as on.
 func (p parser) flag() (bool, error) {
 	option := p.Val()
-	switch values := p.RemainingArgs(); {
-	case len(values) == 0, len(values) == 1 && values[0] == "on":
+	values := p.RemainingArgs()
+	if len(values) == 0 {
 		return true, nil
-	case len(values) == 1 && values[0] == "off":
-		return false, nil
 	}
-	return false, fmt.Errorf("it takes on or off, or nothing for on; write `%s`", option)
+	if len(values) > 1 || values[0] == "" {
+		return false, fmt.Errorf("it takes on or off, or nothing for on; write `%s`", option)
+	}
+	i, err := config.ChooseName[int](values[0], []string{"on", "off"})
+	return err == nil && i == 0, err
 }
 
 // whole reads a whole number that fits into T.

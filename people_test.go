@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/operate"
@@ -293,21 +296,155 @@ func TestHowLongEnforcementHolds(t *testing.T) {
 	}
 }
 
-// All zones that count by address are asked for one.
+// What was set for a zone that the configuration has no more can be removed: an override by its id,
+// as lists show it, and by its key where a request has brought that.
+func TestWhatIsSetForAZoneThatIsGoneIsRemoved(t *testing.T) {
+	app := &App{Namespace: t.Name()}
+	s := newSite(t, app, "log_key\n"+zoneBlock("gone", "limit 9/1h")+zoneBlock("stays", "limit 9/1h"))
+	for _, key := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} {
+		changed(t, http.MethodPost, overrides, `{"zone":"gone","key":"`+key+`","limit":"7"}`)
+	}
+	changed(t, http.MethodPost, enforcement, `{"zone":"gone","share":0.5}`)
+	s.admits("192.0.2.2", 1, 1)
+	next := newSite(t, app, "log_key\n"+zoneBlock("stays", "limit 9/1h"))
+	s.end()
+	all := answerOf[[]control.EntryState](t, http.MethodGet, overrides, "")
+	if len(all) != 3 {
+		t.Fatalf("overrides %+v, want the three of before", all)
+	}
+	changed(t, http.MethodDelete, overrides, `{"zone":"gone","id":"`+all[0].ID[:8]+`"}`)
+	changed(t, http.MethodDelete, overrides, `{"zone":"gone","key":"192.0.2.2"}`)
+	changed(t, http.MethodDelete, enforcement, `{"zone":"gone"}`)
+	if all := answerOf[[]control.EntryState](t, http.MethodGet, overrides, ""); len(all) != 1 {
+		t.Errorf("overrides %+v are left, want one", all)
+	}
+	for _, body := range []string{`{"zone":"gone","key":"192.0.2.9"}`, `{"zone":"gon","id":"` + all[2].ID + `"}`} {
+		if status, text := ask(http.MethodDelete, overrides, body); status != http.StatusNotFound || !strings.Contains(text, "there is no zone") {
+			t.Errorf("DELETE %s is %d %s", body, status, text)
+		}
+	}
+	next.end()
+}
+
+// What is removed of a zone that is gone is forgotten on all nodes, and nothing brings it back: not
+// where Redis loses all, nor with a configuration that has the zone again.
+func TestWhatIsRemovedOfAZoneThatIsGoneStaysRemovedOnAllNodes(t *testing.T) {
+	server := redistest.Start(t)
+	app, set := appWith(server), "log_key\n"+zoneBlock("stays", "limit 9/1h\nsync_rate 1h")
+	with := set + zoneBlock("gone", "limit 2/1h\nsync_rate 1h")
+	s, others := newSite(t, app, with), []*control.Control{nodeBeside(t, server, "b"), nodeBeside(t, server, "c")}
+	redistest.Eventually(t, "all nodes are there", func() bool {
+		return len(answerOf[[]control.Node](t, http.MethodGet, operate.NodesPath, "")) == 3
+	})
+	knows := func(c *control.Control) bool {
+		r := c.Zone("gone").Load()
+		return len(c.State(t.Context()).Overrides) > 0 || r != nil && r.Enforce != nil
+	}
+	for _, key := range []string{"192.0.2.1", "192.0.2.2"} {
+		if done := changed(t, http.MethodPost, overrides, `{"zone":"gone","key":"`+key+`","limit":"7"}`); done.Applied != 3 {
+			t.Fatalf("an override: %+v, want it on 3 nodes", done)
+		}
+	}
+	if done := changed(t, http.MethodPost, enforcement, `{"zone":"gone","share":0}`); done.Applied != 3 || !knows(others[0]) || !knows(others[1]) {
+		t.Fatalf("an enforcement: %+v, want it on 3 nodes", done)
+	}
+	without := newSite(t, app, set)
+	s.end()
+	all := answerOf[[]control.EntryState](t, http.MethodGet, overrides, "")
+	for path, body := range map[string]string{overrides: `{"zone":"gone","id":"` + all[0].ID + `"}`, enforcement: `{"zone":"gone"}`} {
+		if done := changed(t, http.MethodDelete, path, body); done.Applied != 3 {
+			t.Errorf("DELETE %s %s: %+v, want it on 3 nodes", path, body, done)
+		}
+	}
+	if done := changed(t, http.MethodDelete, overrides, `{"zone":"gone","id":"`+all[1].ID+`"}`); done.Applied != 3 {
+		t.Errorf("removing the second one: %+v, want it on 3 nodes", done)
+	}
+	server.Do("FLUSHALL")
+	redistest.Eventually(t, "the nodes write the record again", func() bool { return server.Do("DBSIZE").(int64) > 0 })
+	// All nodes have heard of all then.
+	changed(t, http.MethodPost, enforcement, `{"zone":"stays","share":1}`)
+	again := newSite(t, app, with)
+	without.end()
+	for i, c := range others {
+		if knows(c) {
+			t.Errorf("node %d still has %+v", i, c.State(t.Context()))
+		}
+	}
+	if left := answerOf[[]control.EntryState](t, http.MethodGet, overrides, ""); len(left) > 0 {
+		t.Errorf("overrides %+v are back", left)
+	}
+	again.admits("192.0.2.1", 3, 2)
+}
+
+// nodeBeside is another node of a Redis, with nothing but the control record.
+func nodeBeside(t *testing.T, server *redistest.Server, name string) *control.Control {
+	t.Helper()
+	client := server.Client()
+	by := ratesync.NewReplicator(client, "test", time.Second, clock.Now, zap.NewNop())
+	c := control.New(control.Options{
+		Client: client, Keys: ratesync.NewKeyspace("test"), Store: name, Timeout: time.Second, Now: clock.Now, Beat: by.Beat, Name: name, Logger: zap.NewNop(),
+	})
+	by.Carry(c)
+	by.Start()
+	t.Cleanup(by.Close)
+	return c
+}
+
+// All zones that count by address are asked for one, also those that count by it only where a
+// request brings no key.
 func TestExplainAnAddress(t *testing.T) {
-	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("a", "limit 1/1h")+zoneBlock("b", "limit 9/1h")+zoneBlock("c", "key {http.request.header.X}\nlimit 10/1m"))
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("a", "limit 1/1h")+zoneBlock("b", "limit 9/1h")+zoneBlock("c", "key {http.request.header.X}\nlimit 10/1m")+zoneBlock("d", "key {http.request.host}\nlimit 10/1m"))
 	s.admits("192.0.2.1", 1, 1)
 	site := answerOf[operate.ExplainedSite](t, http.MethodPost, "/rate_limit/explain", `{"ip":"192.0.2.1"}`)
 	var got []string
 	for _, h := range site.Handlers {
 		got = append(got, h.Zones[0].Zone+" "+h.Decision.String())
 	}
-	if want := "a denied, b admitted"; strings.Join(got, ", ") != want {
+	if want := "a denied, b admitted, c admitted"; strings.Join(got, ", ") != want {
 		t.Errorf("an address is explained as %v, want %s", got, want)
+	}
+	for _, c := range []struct{ zone, key, standIn string }{{"a", "192.0.2.1", ""}, {"c", "192.0.2.1", "client_ip:192.0.2.1"}, {"c", "client_ip:192.0.2.1", ""}, {"c", "abc", ""}} {
+		if done := changed(t, http.MethodPost, overrides, fmt.Sprintf(`{"zone":%q,"key":%q,"limit":"7"}`, c.zone, c.key)); done.StandIn != c.standIn {
+			t.Errorf("an override of %s in zone %s names %q, want %q", c.key, c.zone, done.StandIn, c.standIn)
+		}
 	}
 	for _, body := range []string{`{"ip":"login"}`, `{"ip":"192.0.2.1","zone":"a"}`} {
 		if status, text := ask(http.MethodPost, "/rate_limit/explain", body); status != 400 {
 			t.Errorf("%s is %d %s", body, status, text)
 		}
 	}
+}
+
+// Requests without a key count by the network of their address: an override of any address in it,
+// or of the network, holds for all of them, and explain shows it for each.
+func TestAnOverrideOfAStandInHoldsForItsNetwork(t *testing.T) {
+	s := newSite(t, &App{Namespace: t.Name()}, "log_key\n"+zoneBlock("c", "key {http.request.header.X}\nlimit 2/1h\nipv6_prefix 60\nipv4_prefix 20"))
+	for _, c := range []struct{ set, text, in, out string }{
+		{"2001:db8:0:f7::1", "2001:db8:0:f0::/60", "2001:db8:0:ff::9", "2001:db8:0:e7::1"},
+		{"2001:db8:1:f0::/60", "2001:db8:1:f0::/60", "2001:db8:1:f1::9", "2001:db8:1:e7::1"},
+		{"192.0.2.1", "192.0.0.0/20", "192.0.15.9", "192.0.16.1"},
+		{"198.51.96.0/20", "198.51.96.0/20", "198.51.100.7", "198.51.112.1"},
+	} {
+		byKey := changed(t, http.MethodPost, overrides, fmt.Sprintf(`{"zone":"c","key":%q,"limit":"9"}`, c.set))
+		if byKey.StandIn != "client_ip:"+c.set {
+			t.Errorf("an override of %s names the stand-in %q", c.set, byKey.StandIn)
+		}
+		changed(t, http.MethodPost, overrides, fmt.Sprintf(`{"zone":"c","key":%q,"limit":"3"}`, "client_ip:"+c.set))
+		s.admits(c.in, 4, 3)
+		s.admits(c.out, 3, 2)
+		s.admits(c.in, 10, 9, header("X", c.in))
+		site := answerOf[operate.ExplainedSite](t, http.MethodPost, "/rate_limit/explain", fmt.Sprintf(`{"ip":%q}`, c.in))
+		if len(site.Handlers) != 1 || site.Handlers[0].Zones[0].Override != "3" || site.Handlers[0].Decision.String() != "denied" {
+			t.Errorf("%s is explained as %+v, want denied by the override of 3", c.in, site.Handlers)
+		}
+		for _, in := range []string{c.in, c.text} {
+			z := answerOf[operate.Explained](t, http.MethodPost, "/rate_limit/explain", fmt.Sprintf(`{"zone":"c","key":%q}`, "client_ip:"+in)).Zones[0]
+			if z.Key == nil || *z.Key != "client_ip:"+c.text || z.Override != "3" {
+				t.Errorf("client_ip:%s is explained as %+v", in, z)
+			}
+		}
+		changed(t, http.MethodDelete, overrides, fmt.Sprintf(`{"zone":"c","key":%q}`, "client_ip:"+c.in))
+		s.admits(c.in, 1, 0)
+	}
+	s.end()
 }

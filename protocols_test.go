@@ -25,6 +25,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/quic-go/quic-go/http3"
 
+	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -83,9 +84,7 @@ func loadSites(t *testing.T, sites string) {
 // loadConfig loads a configuration. It ends with the test.
 func loadConfig(t testing.TB, config []byte) {
 	t.Helper()
-	if err := caddy.Load(config, true); err != nil {
-		t.Fatal(err)
-	}
+	replaceConfig(t, config)
 	t.Cleanup(func() {
 		if err := caddy.Stop(); err != nil {
 			t.Error(err)
@@ -93,12 +92,32 @@ func loadConfig(t testing.TB, config []byte) {
 	})
 }
 
+// replaceConfig loads a configuration and waits until no server of the one before listens.
+func replaceConfig(t testing.TB, config []byte) {
+	t.Helper()
+	before := cluster.Listening(stackTraces(t))
+	if err := caddy.Load(config, true); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, "the servers of the configuration before listen no longer", func() bool {
+		return !cluster.AnyOf(before, cluster.Listening(stackTraces(t)))
+	})
+}
+
+// stackTraces are those of all goroutines of this process.
+func stackTraces(t testing.TB) string {
+	t.Helper()
+	var stacks strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
+		t.Fatal(err)
+	}
+	return stacks.String()
+}
+
 // reload loads the configuration again.
 func (s *served) reload() {
 	s.t.Helper()
-	if err := caddy.Load(s.config, true); err != nil {
-		s.t.Fatal(err)
-	}
+	replaceConfig(s.t, s.config)
 	for _, c := range s.clients {
 		c.CloseIdleConnections() // which are of the server that ended
 	}
@@ -216,11 +235,7 @@ func (s *served) logged(code string) (n int) {
 // inQueue is how many requests wait in leaky buckets of this process.
 func inQueue(t *testing.T) int {
 	t.Helper()
-	var stacks strings.Builder
-	if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
-		t.Fatal(err)
-	}
-	return strings.Count(stacks.String(), "clock.Sleep(")
+	return strings.Count(stackTraces(t), "clock.Sleep(")
 }
 
 // One client has one count, whatever it speaks, and is denied alike.

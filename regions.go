@@ -74,8 +74,8 @@ func (r *Regions) check(one *redisconn.Options, repl *caddy.Replacer) error {
 	if d := time.Duration(r.SyncRate); d != 0 && (d < minRegionRate || d > maxRegionRate) {
 		return fmt.Errorf("sync_rate %s is not between 100ms and 1m; write 1s", config.WindowText(d))
 	}
-	if r.OnLoss != "" && r.OnLoss != "local" && r.OnLoss != divide {
-		return fmt.Errorf("on_loss: there is no %q; write local or divide", spelling.Clip(r.OnLoss))
+	if _, err := config.ChooseName[int](r.OnLoss, []string{"local", divide}); err != nil {
+		return fmt.Errorf("on_loss: %w", err)
 	}
 	here := r.Here
 	if repl == nil && strings.Contains(here, "{") {

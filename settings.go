@@ -74,6 +74,7 @@ func (h *Handler) settings(g globals) (all []config.Settings, found []warning.Wa
 	if len(h.RateLimits) == 0 {
 		return nil, []warning.Warning{{Code: warning.NoZone, Text: strings.TrimSuffix("there is no zone, so nothing is limited; write one into rate_limits, at "+h.path, ", at ")}}, nil
 	}
+	found = h.messageSlips()
 	for _, name := range slices.Sorted(maps.Keys(h.RateLimits)) {
 		s, warned, err := h.zoneSettings(name, h.RateLimits[name], g)
 		if err != nil {
@@ -103,6 +104,24 @@ func (h *Handler) zoneSettings(name string, z *Zone, g globals) (config.Settings
 		found[i].Text = fmt.Sprintf("zone %q: %s, at %s", spelling.Clip(name), found[i].Text, place)
 	}
 	return s, found, nil
+}
+
+// messageSlips returns warnings of placeholders in the message that clients get as they stand.
+func (h *Handler) messageSlips() (found []warning.Warning) {
+	var beside, place string
+	for _, name := range slices.Sorted(maps.Keys(h.RateLimits)) {
+		if z := h.RateLimits[name]; z != nil && place == "" && (beside == "" || z.Source != "") {
+			beside, place = name, z.Source
+		}
+	}
+	for _, name := range answer.PlaceholdersIn(h.Message) {
+		if slip := cmp.Or(answer.CheckPlaceholder(name), reqkey.CheckText(name)); slip != nil {
+			what, mend, _ := strings.Cut(slip.Error(), "; ")
+			found = append(found, warning.Warning{Code: warning.UnknownKey, Unset: name,
+				Text: fmt.Sprintf("the message beside zone %q: %s, so clients get it as it stands; %s, at %s", spelling.Clip(beside), what, mend, cmp.Or(place, h.path))})
+		}
+	}
+	return found
 }
 
 // check reports what is wrong with the handler's own options.
@@ -226,6 +245,13 @@ func (z *Zone) limits(s *config.Settings, found *[]warning.Warning) error {
 		if err := cmp.Or(err, r.Check()); err != nil {
 			return wrong(option, err)
 		}
+		if r.From != "" {
+			slips, err := reqkey.CheckNumber(r.From)
+			if err != nil {
+				return wrong(option, err)
+			}
+			*found = append(*found, slips...)
+		}
 		if slices.ContainsFunc(s.Limits, func(other config.Rate) bool {
 			return other.Window == r.Window && other.From+r.From != ""
 		}) {
@@ -236,8 +262,26 @@ func (z *Zone) limits(s *config.Settings, found *[]warning.Warning) error {
 			*found = append(*found, warning.New(warning.ClientsLimit, "a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does", r.From))
 		}
 	}
-	s.Limits = config.Sorted(s.Limits)
+	given := s.Limits
+	s.Limits = config.Sorted(given)
+	*found = append(*found, ofOneWindow(s.Limits, given)...)
 	return nil
+}
+
+// ofOneWindow returns warnings of limits that another one of the same window leaves without effect.
+func ofOneWindow(decide, given []config.Rate) (found []warning.Warning) {
+	for _, r := range decide {
+		n := 0
+		for _, other := range given {
+			if other.Window == r.Window {
+				n++
+			}
+		}
+		if n > 1 {
+			found = append(found, warning.New(warning.SameLimit, "it has %d limits of %s, of which only %s holds; keep that one, or write another window", n, config.WindowText(r.Window), r))
+		}
+	}
+	return found
 }
 
 // needsNoLimit reports whether the zone does something without a limit.
@@ -277,8 +321,7 @@ func (l Limit) rate() (config.Rate, error) {
 		return r, fmt.Errorf("%s has no default for a request without a number; add one, like `limit_default 60/%s`, in JSON `\"default\": 60`", r, config.WindowText(r.Window))
 	}
 	r.Limit = *l.Default
-	_, err := reqkey.Check(r.From) // its warnings are about keys
-	return r, err
+	return r, nil
 }
 
 // setDefaults puts the rates of limit_default into the limits of their windows.
@@ -591,9 +634,15 @@ func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) (err error) {
 		if err := z.costTerm(&z.Cost[i], "each costs 1 at least; take the cost from what is asked for, as `map {path} {units}` does", found); err != nil {
 			return wrong("cost", err)
 		}
+		if units := z.Cost[i].Units; units != nil && units.From != "" {
+			slips, _ := reqkey.CheckNumber(units.From) // costTerm has returned the error
+			*found = append(*found, slips...)
+		}
 	}
 	constant := s.Cost.IsConstant()
 	switch {
+	case constant && z.fraction(s) != nil:
+		return z.fraction(s)
 	case constant && z.CostDefault != nil:
 		return wrongf("cost_default", "the cost is the same for all requests; remove it, or write a cost that comes with the request, like `cost {units}`")
 	case !constant && z.CostDefault == nil:
@@ -610,6 +659,30 @@ func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) (err error) {
 		return wrongf("cost", "0 reserves nothing, so that response_cost could correct nothing; write an estimate near the mean, like `cost 500`")
 	}
 	return cmp.Or(err, fitsLog(s, "cost"))
+}
+
+// fraction reports a cost that is a number with a fraction. Requests would take another one.
+func (z *Zone) fraction(s *config.Settings) error {
+	sum, times, whole := s.Cost.Fraction()
+	if sum == 0 {
+		return nil
+	}
+	what, limits, like := fmt.Sprintf("%.10g is not a whole number, and a request would take %d", sum, s.Cost.Constant()), "limits", ""
+	if whole == 0 || len(z.ResponseCost) > 0 {
+		return wrongf("cost", "%s; write `cost %d`, or another whole number", what, s.Cost.Constant())
+	}
+	if s.Burst > 0 {
+		limits += " and burst"
+	}
+	if s.Queue > 0 {
+		limits += " and queue"
+	}
+	if len(s.Limits) > 0 && s.Limits[0].From == "" && s.Limits[0].Limit < 1<<50 {
+		r := s.Limits[0]
+		r.Limit *= times
+		like = ", like " + r.String()
+	}
+	return wrongf("cost", "%s; write `cost %d`, with %s %d times as high%s", what, whole, limits, times, like)
 }
 
 // fitsLog reports limits of a strict log that are too large for costs.

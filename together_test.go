@@ -338,10 +338,10 @@ func TestBansPlacesAndReservationsTogether(t *testing.T) {
 		seeds = 500
 	}
 	for seed := range seeds {
-		for _, algorithm := range []string{"fixed_window", "fixed_window\nmax_keys 2"} {
+		for _, algorithm := range []string{"fixed_window", "fixed_window\nmax_keys 2", "sliding_window", "sliding_window\nbuckets 3", "sliding_log"} {
 			synctest.Test(t, func(t *testing.T) {
 				m := newTogether(t, seed, &App{Namespace: fmt.Sprint("together", seed, len(algorithm))}, "algorithm "+algorithm, seen)
-				m.exact = !strings.Contains(algorithm, "max_keys")
+				m.exact = algorithm == "fixed_window"
 				for range 300 {
 					m.step([]time.Duration{time.Millisecond, time.Minute, 7 * time.Minute, 17 * time.Minute})
 				}
@@ -364,9 +364,9 @@ func TestBansPlacesAndReservationsTogether(t *testing.T) {
 func TestBansPlacesAndReservationsInRedis(t *testing.T) {
 	r, seen := redistest.Start(t), make(map[string]int)
 	for _, options := range []string{"sync_rate 50ms", "sync_rate 50ms\nmax_keys 2", "sync_rate strict", "sync_rate strict\nmax_keys 2"} {
-		for i, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket"} {
+		for i, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket", "gcra\nburst 4", "sliding_window\nbuckets 3"} {
 			app := appWith(r)
-			app.Namespace = fmt.Sprint("together", len(options), algorithm)
+			app.Namespace = fmt.Sprint("together", len(options), "-", i)
 			m := newTogether(t, uint64(i), app, options+"\nalgorithm "+algorithm, seen)
 			for range 300 {
 				m.step([]time.Duration{time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond})

@@ -44,15 +44,16 @@ func nameUnnamed(
 // identity returns what tells limits with the same rates apart: which requests they count and by
 // what. Named routes are adapted apart from sites, without knowing what names are taken there, so
 // they are part of it for the case that the site is unknown.
-func (z Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error) {
-	z.SyncRate, z.MaxKeys, z.OnRedisLoss, z.EarlySync, z.Regions, z.Enforce = nil, nil, "", nil, nil, nil
-	z.Limits, z.Concurrent, z.Burst, z.Queue, z.Source, z.Headers, z.Reserve, z.Ban = nil, nil, nil, nil, "", nil, nil, nil
-	z.Cost, z.CostDefault, z.ResponseCost, z.ResponseCostDefault = nil, nil, nil, nil
+func (z *Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error) {
 	text, err := json.Marshal(struct {
 		Matcher    caddy.ModuleMap
 		Zone       Zone
 		NamedRoute bool
-	}{matcher, z, namedRoute})
+	}{matcher, Zone{
+		MatcherSetsRaw: z.MatcherSetsRaw, ExceptRaw: z.ExceptRaw, Key: z.Key, EmptyKey: z.EmptyKey, IPv4Prefix: z.IPv4Prefix, IPv6Prefix: z.IPv6Prefix,
+		Window: z.Window, MaxEvents: z.MaxEvents, Algorithm: z.Algorithm, Buckets: z.Buckets, Bandwidth: z.Bandwidth,
+		CountDenied: z.CountDenied, CountResponses: z.CountResponses,
+	}, namedRoute})
 	if err != nil {
 		return nil, fmt.Errorf("naming the limit: %w", err)
 	}

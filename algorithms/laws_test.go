@@ -259,6 +259,9 @@ func TestALateRequestSpendsInThePresent(t *testing.T) {
 		if got := s.ledger().Cur.Own; got != 4 {
 			t.Errorf("%s: own total after late takes: got %d, want 4", k.name, got)
 		}
+		if d := s.take(boundary+1, 1, 0); d.Allowed {
+			t.Errorf("%s: after late takes: got a fifth of 4", k.name)
+		}
 	}
 }
 
@@ -443,6 +446,38 @@ func TestAPenaltyIsBounded(t *testing.T) {
 	})
 }
 
+// What is charged counts in full, however much it is, and makes nobody wait for longer than
+// Machine.Charge says.
+func TestAChargeIsBounded(t *testing.T) {
+	each(t, func(t *rapid.T, k kind) {
+		s := k.draw(t)
+		w := newWalk(t, s)
+		limit, window := s.rule()
+		n := rapid.OneOf(rapid.Int64Range(1, 30), rapid.Just[int64](math.MaxInt64))
+		for range rapid.IntRange(1, 20).Draw(t, "charges") {
+			s.take(w.step(t), rapid.Int64Range(0, 5).Draw(t, "taken"), 0)
+			left, own, n := s.take(w.now, 0, 0).Remaining, s.ledger().Cur.Own, n.Draw(t, "n")
+			s.charge(w.now, n)
+			if after := s.take(w.now, 0, 0).Remaining; after != max(0, left-min(n, left)) {
+				t.Fatalf("%d are left of %d after a charge of %d", after, left, n)
+			}
+			if added := s.ledger().Cur.Own - own; k.Traits().Windowed && added != min(n, maxCharged-own) {
+				t.Fatalf("a charge of %d counts %d", n, added)
+			}
+		}
+		longest := int64(window)
+		switch {
+		case k == slidingWindow:
+			longest *= 2
+		case k.Traits().Draining:
+			longest += (size(s) + 1) * int64(window) / limit
+		}
+		if d := s.take(w.now, 1, 0); int64(d.Retry) > longest {
+			t.Fatalf("after charges: RetryAfter %v, want at most %v", d.Retry, time.Duration(longest))
+		}
+	})
+}
+
 func TestAPenaltyKeepsTheNewestOfALog(t *testing.T) {
 	s := slidingLog.make(3, time.Second, 0)
 	s.take(epoch, 3, 0)
@@ -543,7 +578,7 @@ func TestExtremesDoNotPanic(t *testing.T) {
 		for range rapid.IntRange(1, 25).Draw(t, "events") {
 			now := rapid.OneOf(rapid.Int64(), rapid.Int64Range(epoch, epoch+4*max(1, min(int64(window), 1<<55)))).Draw(t, "now")
 			n := amounts.Draw(t, "n")
-			switch rapid.IntRange(0, 9).Draw(t, "event") {
+			switch rapid.IntRange(0, 10).Draw(t, "event") {
 			default:
 				d := s.take(now, n, amounts.Draw(t, "pending"))
 				if d.Remaining < 0 || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Delay < 0 || d.Allowed && d.Estimated {
@@ -563,6 +598,8 @@ func TestExtremesDoNotPanic(t *testing.T) {
 				s.shift(now, time.Duration(rapid.Int64().Draw(t, "by")))
 			case 9:
 				s = s.with(amounts.Draw(t, "changed limit"))
+			case 10:
+				s.charge(now, n)
 			}
 			if s.ledger().Cur.Own < 0 || s.span() <= 0 {
 				t.Fatalf("own %d, span %d", s.ledger().Cur.Own, s.span())

@@ -284,6 +284,17 @@ func (l *Ledger) IsEmpty() bool {
 	return !own && !remote
 }
 
+// Corrects reports whether the store has too much of the current epoch or of so many earlier ones,
+// may have, or lacks that something is settled.
+func (l *Ledger) Corrects(history int) bool {
+	for age := range int64(history + 1) {
+		if c, ok := l.At(l.Epoch - age); ok && c.Own < c.Acked {
+			return true
+		}
+	}
+	return l.Resend&(Returned|Settled) != 0
+}
+
 // Refund lowers what was spent in an epoch. Where that is less than n, the rest was charged to
 // the epoch after it, by a request that was late. An epoch after the current one was moved by a
 // step of the clock, and is the current one.

@@ -240,7 +240,7 @@ func stir(t *rapid.T, s subject, w *walk) {
 	for range rapid.IntRange(0, 25).Draw(t, "events") {
 		now := w.step(t)
 		n := rapid.Int64Range(0, 5).Draw(t, "n")
-		switch rapid.IntRange(0, 9).Draw(t, "event") {
+		switch rapid.IntRange(0, 10).Draw(t, "event") {
 		default:
 			s.take(now, n, 0)
 		case 6:
@@ -256,6 +256,8 @@ func stir(t *rapid.T, s subject, w *walk) {
 			s.advance(now)
 			l := s.ledger()
 			l.Ack(l.Epoch, l.Cur.Acked, l.Cur.Own, l.Cur.Own+l.Cur.Remote, false, false)
+		case 10:
+			s.charge(now, n)
 		}
 	}
 }

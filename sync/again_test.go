@@ -51,7 +51,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 			return sum.Own + sum.Remote
 		}
 		total := int64(0)
-		for range 100 {
+		for range fewer(100) {
 			first, last := 0, 1
 			if random.IntN(2) == 0 {
 				first, last = last, first

@@ -159,9 +159,9 @@ func TestParseBan(t *testing.T) {
 func TestACallForBansThatHasToConnectFarAway(t *testing.T) {
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
-	proxy.SetDelay(350 * time.Millisecond)
+	proxy.SetDelay(1050 * time.Millisecond)
 	n := banNodeWith(t, redis.NewClient(&redis.Options{Addr: proxy.Addr}))
-	if err := n.Read(t.Context(), time.Second, []table.Message{{Key: keys.Key{B: 1}, ID: oneKey}}); err != nil {
+	if err := n.Read(t.Context(), 3*time.Second, []table.Message{{Key: keys.Key{B: 1}, ID: oneKey}}); err != nil {
 		t.Error(err)
 	}
 }

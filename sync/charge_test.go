@@ -93,7 +93,7 @@ func TestARequestWaitsForTheCallThatItFound(t *testing.T) {
 		if calls := c.calls.Load(); calls != 3 {
 			t.Errorf("%d calls, want 3: two that were given up, and that of the request", calls)
 		}
-		if _, unsent := tab.Unsent(wallClock()); unsent != 0 {
+		if _, unsent, _ := tab.Unsent(wallClock()); unsent != 0 {
 			t.Errorf("%d requests are not charged", unsent)
 		}
 		source.Detach()

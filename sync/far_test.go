@@ -88,7 +88,7 @@ func TestKeysArriveAtARedisFurtherAwayThanTheInterval(t *testing.T) {
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
 	proxy.SetDelay(150 * time.Millisecond)
-	a := startNode(t, clientOf(t, "redis://"+proxy.Addr), anEpoch, 100*time.Millisecond, wallClock)
+	a := startNodeWithin(t, clientOf(t, "redis://"+proxy.Addr+"?timeout=10s"), 10*time.Second, anEpoch, 100*time.Millisecond, wallClock)
 	for round := range int64(3) {
 		for i := range keys {
 			a.take(fmt.Sprint("k", i), 1)
@@ -106,8 +106,8 @@ func TestKeysArriveAtARedisFurtherAwayThanTheInterval(t *testing.T) {
 func TestACallThatHasToConnectFarAway(t *testing.T) {
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
-	proxy.SetDelay(350 * time.Millisecond) // of a timeout of a second
-	a := startNode(t, clientOf(t, "redis://"+proxy.Addr), anEpoch, 100*time.Millisecond, wallClock)
+	proxy.SetDelay(1050 * time.Millisecond) // of a timeout of three seconds
+	a := startNodeWithin(t, clientOf(t, "redis://"+proxy.Addr+"?timeout=3s"), 3*time.Second, anEpoch, 100*time.Millisecond, wallClock)
 	a.take("k", 1)
 	redistest.Eventually(t, "the key arrives", func() bool { return sum(t, r) == 1 })
 	redistest.Eventually(t, "it is answered", func() bool { return a.table.Totals(a.now()).Unsent == 0 })

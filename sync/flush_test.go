@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -71,7 +73,7 @@ func (m *tables) take(i int) {
 
 func (m *tables) unsent() (sum int64) {
 	for _, tb := range m.tables {
-		_, n := tb.Unsent(wallClock())
+		_, n, _ := tb.Unsent(wallClock())
 		sum += n
 	}
 	return sum
@@ -132,6 +134,136 @@ func TestCountsAfterAFlushAreSent(t *testing.T) {
 	})
 }
 
+// What is refunded, and that a unit is settled, is sent when its table leaves, also where that is
+// all that there is to send.
+func TestRefundsBeforeTheEndAreSent(t *testing.T) {
+	for name, settled := range map[string]bool{"refunded": false, "settled": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { refundBeforeTheEnd(t, settled) })
+		})
+	}
+}
+
+func refundBeforeTheEnd(t *testing.T, settled bool) {
+	m := manyTables(t, 1)
+	defer m.store.state.Close()
+	tab, source, p := m.tables[0], m.sources[0], anHour
+	p.Reserves = true
+	tab.Configure(table.SyncConfig{Params: p, Rate: time.Hour, Waker: source.Waker}, 1000)
+	limit, key := p.Compile(), keys.KeyOf([]byte("k"))
+	held := tab.Hold(limit, key, tab.Take(limit, key, []byte("k"), wallClock(), 1, table.Reserve|algorithms.WantReset))
+	m.rep.Attach(source, time.Hour) // which syncs at once
+	time.Sleep(time.Second)
+	name := NewKeyspace("test").Table(source.spec).appendEpoch(nil, keys.IDOf([]byte("k")), wallClock()/int64(time.Hour))
+	stored := func() string {
+		m.store.mu.Lock()
+		defer m.store.mu.Unlock()
+		return m.store.hashes[string(name)]["sum"]
+	}
+	if got := stored(); got != "1 1 0" {
+		t.Fatalf("redis has %q of a reserved unit", got)
+	}
+	want, spent := "0 0 0", int64(0)
+	if settled {
+		want, spent = "1 1 1", 1
+	}
+	tab.Settle(key, held, wallClock(), spent)
+	source.Detach()
+	m.rep.Close()
+	if got := stored(); got != want {
+		t.Errorf("after the end redis has %q, want %q", got, want)
+	}
+}
+
+// A node that comes when another has ended counts what that has spent, in each algorithm, whatever
+// of it was refunded last.
+func TestANodeThatComesKnowsTheLastRefunds(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		t.Run(kind.String(), knowsTheLastRefunds[algorithms.WindowState](kind))
+	}
+	t.Run(algorithms.SlidingLog.String(), knowsTheLastRefunds[algorithms.LogState](algorithms.SlidingLog))
+	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
+		t.Run(kind.String(), knowsTheLastRefunds[algorithms.BucketState](kind))
+	}
+}
+
+func knowsTheLastRefunds[S any](kind algorithms.Kind) func(t *testing.T) {
+	p := algorithms.Params{Kind: kind, Limit: 10, Window: 1000 * time.Hour, Burst: 10, Queue: 9, Reserves: true}
+	limit, key := p.Compile(), keys.KeyOf([]byte("k"))
+	reserve := func(tb *table.Table[S], n int64) (table.Reserved, bool) {
+		d := tb.Take(limit, key, []byte("k"), wallClock(), n, table.Reserve|algorithms.WantReset)
+		return tb.Hold(limit, key, d), d.Allowed
+	}
+	return func(t *testing.T) {
+		r := redistest.Start(t)
+		nodes := make([]*table.Table[S], 3)
+		sources, reps := make([]*Source, 3), make([]*Replicator, 3)
+		start := func(i int) {
+			nodes[i] = tableOf[S](p, 1)
+			sources[i] = NewSource(nodes[i], SpecOf("z", p))
+			reps[i] = NewReplicator(clientOf(t, r.URL), "test", time.Second, wallClock, zap.NewNop())
+			nodes[i].Configure(table.SyncConfig{Params: p, Rate: time.Hour, Waker: sources[i].Waker}, 1)
+			reps[i].Attach(sources[i], time.Hour) // which syncs at once
+			redistest.Eventually(t, "a node is synced", func() bool { return sources[i].Status().Cycles > 0 })
+		}
+		start(0)
+		start(1)
+		kept, _ := reserve(nodes[0], 6)
+		back, _ := reserve(nodes[0], 4)
+		if _, ok := reserve(nodes[0], 1); ok {
+			t.Fatal("eleven of ten are admitted")
+		}
+		reps[0].Attach(sources[0], time.Hour)
+		redistest.Eventually(t, "all is sent", func() bool { return nodes[0].Totals(wallClock()).Unsent == 0 })
+		nodes[0].Settle(key, kept, wallClock(), 6)
+		nodes[0].Settle(key, back, wallClock(), 0)
+		sources[0].Detach()
+		reps[0].Close()
+		start(2)
+		for _, i := range []int{2, 1} {
+			reps[i].Attach(sources[i], time.Hour)
+			if _, ok := reserve(nodes[i], 0); !ok {
+				t.Fatal("a request that costs nothing is denied")
+			}
+			cycles := sources[i].Status().Cycles
+			reps[i].Attach(sources[i], time.Hour)
+			redistest.Eventually(t, "the node has heard", func() bool { return sources[i].Status().Cycles > cycles })
+		}
+		_, more := reserve(nodes[2], 5)
+		if _, ok := reserve(nodes[2], 4); !ok || more {
+			t.Errorf("4 of 10 were refunded before the end: 4 are admitted %t, 5 %t", ok, more)
+		}
+		for _, i := range []int{1, 2} {
+			sources[i].Detach()
+			reps[i].Close()
+		}
+	}
+}
+
+// Refunds that can't be sent at the end are logged, also where they are all that is left.
+func TestRefundsThatCouldNotBeSentAreTold(t *testing.T) {
+	for more, want := range []string{"go on counting these requests", "never see these requests"} {
+		r := redistest.Start(t)
+		a := startNode(t, clientOf(t, r.URL), ten, 20*time.Millisecond, wallClock)
+		key := keys.KeyOf([]byte("k"))
+		taken := a.table.Take(a.alg.Compile(), key, []byte("k"), a.now(), 3, 0)
+		a.knows("k", 3, 0)
+		redistest.Eventually(t, "nothing is left to send", func() bool { return a.table.Totals(a.now()).Unsent == 0 })
+		r.Kill()
+		a.table.Refund(a.alg.Compile(), key, taken, 3)
+		a.take("another", more)
+		a.source.Detach()
+		lines := a.notSent()
+		if len(lines) != 1 {
+			t.Fatalf("logged %v, want one line", lines)
+		}
+		got := lines[0].ContextMap()
+		if got["keys"] != int64(more) || got["requests"] != int64(more) || got["refunded_keys"] != int64(1) || !strings.Contains(lines[0].Message, want) {
+			t.Errorf("logged %q %v, want %d requests and the refunds of one key", lines[0].Message, got, more)
+		}
+	}
+}
+
 // A table without anything unsent leaves without a call.
 func TestATableWithNothingUnsentLeavesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -185,7 +317,7 @@ func TestAFlushAfterAFailedOne(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		m.sources[1].Detach()
 		m.rep.Close()
-		if _, n := m.tables[1].Unsent(wallClock()); n != 0 {
+		if _, n, _ := m.tables[1].Unsent(wallClock()); n != 0 {
 			t.Errorf("%d requests of the second table are unsent", n)
 		}
 	})

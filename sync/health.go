@@ -46,6 +46,7 @@ const (
 	messageFlaps   = "sync with redis has failed and works again"
 	messageForeign = "redis rejects some counts of a zone, probably because another program uses their keys; other counts are not affected"
 	messageNotSent = "the last counts of a zone could not be sent to redis; the other nodes never see these requests, and may admit as many more"
+	messageTooMany = "the last refunds of a zone could not be sent to redis; the other nodes go on counting these requests, and may deny as many more"
 	messageForgot  = "redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again"
 )
 
@@ -193,14 +194,21 @@ func (h *Health) ForeignKey(zone, why string, now time.Time) *LogEntry {
 	return warnEntry(warning.ForeignKey, messageForeign, zap.String("zone", zone), zap.String("reason", why))
 }
 
-// NotSent returns a line about last counts that could not be sent. Of the tables of one zone, which
+// NotSent returns a line about last counts that could not be sent: so many requests of so many
+// keys, or where there are none, the refunds of so many keys. Of the tables of one zone, which
 // count the same requests, the first one has it.
-func (h *Health) NotSent(zone string, keys int, requests int64, why string, now time.Time) *LogEntry {
+func (h *Health) NotSent(zone string, keys int, requests int64, refunded int, why string, now time.Time) *LogEntry {
 	if !h.mayLog("unsent "+zone, now) {
 		return nil
 	}
-	return warnEntry(warning.NotSent, messageNotSent,
-		zap.String("zone", zone), zap.Int("keys", keys), zap.Int64("requests", requests), zap.String("reason", why))
+	message, fields := messageNotSent, []zap.Field{zap.String("zone", zone), zap.Int("keys", keys), zap.Int64("requests", requests)}
+	if requests == 0 {
+		message = messageTooMany
+	}
+	if refunded > 0 {
+		fields = append(fields, zap.Int("refunded_keys", refunded))
+	}
+	return warnEntry(warning.NotSent, message, append(fields, zap.String("reason", why))...)
 }
 
 // mayLog reports whether nothing was logged about this in the last minute, and notes that it is

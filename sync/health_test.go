@@ -79,7 +79,7 @@ var (
 		return func(h *Health, now time.Time) *LogEntry { return h.ForeignKey(zone, "WRONGTYPE: …", now) }
 	}
 	notSent = func(zone string) func(*Health, time.Time) *LogEntry {
-		return func(h *Health, now time.Time) *LogEntry { return h.NotSent(zone, 2, 3, "OOM: …", now) }
+		return func(h *Health, now time.Time) *LogEntry { return h.NotSent(zone, 2, 3, 0, "OOM: …", now) }
 	}
 	forget = func(name string) func(*Health, time.Time) *LogEntry {
 		return func(h *Health, _ time.Time) *LogEntry { h.Forget(name); return nil }

@@ -65,7 +65,7 @@ func (x *logs) close() {
 // it comes: nine in two seconds, and again when they have left the window, which takes a sync and a
 // sixteenth of it longer.
 func TestALogThatHearsLateDeniesNobodyBelowItsLimit(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(fewer(20)) {
 		synctest.Test(t, func(t *testing.T) {
 			x := newLogs(t, seed)
 			random := rand.New(rand.NewPCG(seed, 1))
@@ -87,7 +87,7 @@ func TestALogThatHearsLateDeniesNobodyBelowItsLimit(t *testing.T) {
 // Nodes that have heard of all that was spent before admit no more than the limit in any window,
 // however late they hear of it.
 func TestALogThatHearsLateAdmitsNoMoreThanItsLimit(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(fewer(20)) {
 		synctest.Test(t, func(t *testing.T) {
 			x := newLogs(t, seed)
 			random := rand.New(rand.NewPCG(seed, 2))

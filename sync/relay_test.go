@@ -20,7 +20,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-var regionSchedules = flag.Int("region-schedules", 2, "random schedules of regions for each algorithm")
+var regionSchedules = flag.Int("region-schedules", fewer(2), "random schedules of regions for each algorithm")
 
 // Whatever happens to readings, messages, relays and stores, and however clocks are set: once all
 // is well again, the store of each region has what the nodes of all regions have admitted, to the

@@ -27,6 +27,9 @@ func toldOf[S any](here, there *testRegion[S], least int64) (n int) {
 func TestTheFullestComeFirst(t *testing.T) {
 	const many, full = 5 * linkSecond / 2, 60 // the last ones are fewer than a second can tell
 	for name, breaks := range map[string]bool{"calm": false, "the link breaks": true} {
+		if raced && !breaks {
+			continue // see fewer
+		}
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
@@ -118,6 +121,9 @@ func TestWhatIsUrgentIsBounded(t *testing.T) {
 func TestASilentLinkTellsWhatHasChanged(t *testing.T) {
 	const many, changed = 300, 10
 	for regions, silent := range map[int]time.Duration{2: time.Minute, 3: 30 * time.Second} {
+		if raced && regions > 2 {
+			continue // see fewer
+		}
 		t.Run(fmt.Sprint(regions, " regions"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, regions)

@@ -4,6 +4,9 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -111,6 +114,27 @@ type Status struct {
 	Last time.Time `json:"last"`
 	// Offset is how far the server's clock is ahead of this node's, as a duration like 1.5ms.
 	Offset string `json:"clock_offset"`
+}
+
+// Lately says what failed, a line for each reason, where Redis answers all the same: what is
+// reported as failing is so for up to reportTTL after it works again. It returns nil where Redis
+// doesn't answer, and where nothing failed.
+func (s *Status) Lately() (lines []string) {
+	if s.Failing[HeartbeatName] != "" || s.Failing[ShardsName] != "" {
+		return nil
+	}
+	of := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(s.Failing)) {
+		of[s.Failing[name]] = append(of[s.Failing[name]], name)
+	}
+	for _, why := range slices.Sorted(maps.Keys(of)) {
+		what := of[why][0]
+		if more := len(of[why]) - 1; more > 0 {
+			what += fmt.Sprintf(" and %d more", more)
+		}
+		lines = append(lines, fmt.Sprintf("Redis answered the last heartbeat, and failed a moment ago for %s: %s.", what, strings.TrimSuffix(why, ".")))
+	}
+	return lines
 }
 
 // NewReplicator doesn't touch the network. now is the node's clock, in nanoseconds since the epoch;

@@ -55,6 +55,9 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 	}
 	for name, run := range runs {
 		for i, rate := range []time.Duration{200 * time.Millisecond, time.Second, time.Minute} {
+			if raced && rate == time.Minute {
+				continue // see fewer
+			}
 			for what, scenario := range resetScenarios {
 				// A minute takes far more cycles to get through than the shorter ones do.
 				if (what+int(params[name].Kind)+i)%[]int{16, 4, 22}[i] != 0 && !*allResets {

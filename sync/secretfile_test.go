@@ -28,7 +28,7 @@ func TestAFileThatCanNotBeReadIsTheReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close() })
-	n := startNode(t, client, anHour, time.Second/2, wallClock)
+	n := startNode(t, client, ten, time.Second/2, wallClock)
 	n.take("k", 3)
 	redistest.Eventually(t, "the trouble is logged", func() bool { return n.logged(fails) > 0 })
 	want := fmt.Sprintf("can't open %s: no such file or directory; let Caddy's user read the file, or correct its path", file)

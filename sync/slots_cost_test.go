@@ -16,7 +16,7 @@ import (
 
 var (
 	busyKeys = flag.Int("busy", 200, "keys of the cost of gauges")
-	busyTime = flag.Duration("busy-for", gauge.Refresh, "for how long that is measured")
+	busyTime = flag.Duration("busy-for", 2*(gauge.Refresh+time.Second), "for how long that is measured: keys that only run are told each Refresh, in the next cycle")
 )
 
 // slotNodeAt is a node at a server.

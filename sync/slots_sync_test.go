@@ -1,12 +1,14 @@
 package ratesync
 
 import (
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // withSlotNodes runs a test with nodes that sync each second.
@@ -245,6 +247,24 @@ func TestASlotThatIsFreeWhileARequestAsks(t *testing.T) {
 				b.free("k")
 			}
 			time.Sleep(time.Second)
+		}
+	})
+}
+
+// Explain asks about places as a request does: while the shard of a key is lost, nobody, though the
+// server may answer what is only asked, as one without memory does.
+func TestALookAtPlacesOfALostShard(t *testing.T) {
+	withSlotNodes(t, 1, true, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
+		n := nodes[0]
+		for _, lost := range []bool{false, true} {
+			if lost {
+				n.src.at.Load().lost.Store(math.MaxUint64)
+			}
+			slot, _, why := n.sync.Take(t.Context(), n.src, askOf("k"))
+			slot.Free()
+			if _, err := n.sync.Look(n.src, keys.IDOf([]byte("k"))); (err != nil) != lost || (why != nil) != lost {
+				t.Errorf("lost %t: a look %v, a request %v", lost, err, why)
+			}
 		}
 	})
 }

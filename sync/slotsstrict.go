@@ -70,9 +70,10 @@ func (s *Slots) decide(src *SlotSource, m gauge.Message) (a gauge.Answer, err er
 			break
 		}
 	}
-	shards := shardsWith(s.r.cluster, m.ID)
-	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) && at.lost.Or(shards)&shards != shards {
-		s.trips.Add(1)
+	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) {
+		if shards := shardsWith(s.r.cluster, m.ID); at.lost.Or(shards)&shards != shards {
+			s.trips.Add(1)
+		}
 	}
 	return a, err
 }
@@ -98,8 +99,12 @@ func (s *Slots) callInTime(src *SlotSource, m gauge.Message) ([]slotAnswer, erro
 	return s.call(ctx, src, []gauge.Message{m})
 }
 
-// Look asks what the other nodes have of a key, and changes nothing.
+// Look asks what the other nodes have of a key, and changes nothing. Where a request would not ask,
+// it does not either.
 func (s *Slots) Look(src *SlotSource, id keys.ID) (others int64, err error) {
+	if LostFor(src.Lost(), id) {
+		return 0, redisconn.ErrDown
+	}
 	all, err := s.callInTime(src, gauge.Message{ID: id, Ask: true})
 	if err != nil {
 		return 0, err

@@ -22,7 +22,8 @@ type Table interface {
 	// Fail makes the keys of messages without an answer dirty again.
 	Fail(messages []table.Message)
 	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
-	Unsent(now int64) (keys int, requests int64)
+	// corrections is of how many other keys it has something else than it should.
+	Unsent(now int64) (keys int, requests int64, corrections int)
 
 	// SetLost sets the shards of which the store can't be reached, a bit each.
 	SetLost(shards uint64)
@@ -135,10 +136,11 @@ func (s *Source) note(at *attachment, early bool, err error) {
 func (s *Source) urgent() bool          { return s.table.Urgent() }
 func (s *Source) setLost(shards uint64) { s.table.SetLost(shards) }
 
-func (s *Source) unsent(now int64) (requests int64, some bool) {
-	_, requests = s.table.Unsent(now)
+func (s *Source) unsent(now int64) (n int64, some bool) {
+	_, n, corrections := s.table.Unsent(now)
+	n += int64(corrections)
 	bans := s.bans.Load()
-	return requests, requests > 0 || bans != nil && bans.HasUnsent()
+	return n, n > 0 || bans != nil && bans.HasUnsent()
 }
 
 func (s *Source) moved(now int64) {
@@ -150,9 +152,9 @@ func (s *Source) moved(now int64) {
 }
 
 func (s *Source) left(from *Replicator, reason string) {
-	if keys, requests := s.table.Unsent(from.now()); reason != "" && requests > 0 {
+	if keys, requests, refunded := s.table.Unsent(from.now()); reason != "" && (requests > 0 || refunded > 0) {
 		from.log(func(h *Health, now time.Time) *LogEntry {
-			return h.NotSent(s.spec.Zone, keys, requests, reason, now)
+			return h.NotSent(s.spec.Zone, keys, requests, refunded, reason, now)
 		})
 	}
 	s.dropCharges(from.now())

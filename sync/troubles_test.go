@@ -23,7 +23,7 @@ func TestTroublesAreToldOnceAndPass(t *testing.T) {
 			t.Parallel()
 			r, url := c.Server(t)
 			// So long a call may take, also on a busy machine.
-			n := startNode(t, clientOf(t, url), anHour, time.Second/2, wallClock)
+			n := startNode(t, clientOf(t, url), ten, time.Second/2, wallClock)
 			n.take("k", 3)
 			n.knows("k", 3, 0)
 			redistest.Eventually(t, "the node is up", func() bool { return n.rep.Status().Nodes == 1 })

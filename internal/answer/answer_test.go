@@ -22,6 +22,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/standard"
 
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 func init() {
@@ -361,6 +362,22 @@ func TestEvent(t *testing.T) {
 	for name, want := range map[string]any{"zone": "login", "key_id": keys.IDOf([]byte("k")).Short(), "key": "", "wait": 12 * time.Second, "remote_ip": "2001:db8::1", "client_ip": "192.0.2.1"} {
 		if got := l.heard[0].Data[name]; got != want {
 			t.Errorf("event data %s = %v, want %v", name, got, want)
+		}
+	}
+}
+
+// A request in early data that fails as Redis is lost emits no event: it would name the owner of an
+// address that somebody else may have written there.
+func TestNoEventNamesTheOwnerOfAnAddressThatIsNotProven(t *testing.T) {
+	e, l := listen(t, exceededEvent)
+	o := NewResponder(Options{Status: 429, Events: e})
+	for i, key := range [][]byte{reqkey.AsUnproven([]byte("k"), 0), []byte("k")} {
+		w := httptest.NewRecorder()
+		if err := o.Deny(w, prepared(request("/")), &Denial{Reason: Unavailable, Who: Who{Key: key}}); err != nil || w.Code != http.StatusServiceUnavailable {
+			t.Fatalf("%d, %v", w.Code, err)
+		}
+		if len(l.heard) != i {
+			t.Errorf("%q: %d events, want %d", key, len(l.heard), i)
 		}
 	}
 }

@@ -37,9 +37,9 @@ func NewEvents(ctx caddy.Context) (*Events, error) {
 }
 
 // emit emits an event of one request if anyone listens. Handlers of events run within the request.
-// It may be called on nil.
+// A key that early data brings has none: its owner may be another one. It may be called on nil.
 func (e *Events) emit(event string, r *http.Request, zone string, key *Who, seconds int64) {
-	if e == nil || !e.app.ShouldEmit(event) {
+	if e == nil || reqkey.IsUnproven(key.Key) || !e.app.ShouldEmit(event) {
 		return
 	}
 	id, text := key.names()

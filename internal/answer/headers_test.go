@@ -2,7 +2,9 @@ package answer
 
 import (
 	"bytes"
+	"maps"
 	"math"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -270,6 +272,26 @@ func TestValuesOfOneRequestDoNotTouch(t *testing.T) {
 	for name, values := range two {
 		if len(values) != 1 || values[0] == "replaced" {
 			t.Errorf("%s of another request: %q", name, values)
+		}
+	}
+}
+
+// Fields that were used before write what new ones do, whichever zones a set of headers tells of.
+func TestUsedFieldsWriteWhatNewOnesDo(t *testing.T) {
+	random, used := rand.New(rand.NewPCG(1, 1)), new(Fields)
+	for range 500 {
+		var all []Result
+		for i := range 1 + random.IntN(4) {
+			r := result(string(rune('a'+i)), "", 1+random.Int64N(9), time.Minute, admits(random.Int64N(9), time.Second))
+			policy := *r.Policy
+			policy.sets, r.Policy, r.Shadow = HeaderSets(random.IntN(int(allSets)+1)), &policy, random.IntN(4) == 0
+			all = append(all, r)
+		}
+		got, want, sets := http.Header{}, http.Header{}, HeaderSets(random.IntN(int(allSets)+1))
+		used.writeHeaders(got, sets, all, 0)
+		new(Fields).writeHeaders(want, sets, all, 0)
+		if !maps.EqualFunc(got, want, slices.Equal[[]string]) {
+			t.Fatalf("used fields write %q, new ones %q", got, want)
 		}
 	}
 }

@@ -55,6 +55,16 @@ func compileMessage(text string) *message {
 	return m
 }
 
+// PlaceholdersIn returns the names of a message's placeholders, in order.
+func PlaceholdersIn(text string) (names []string) {
+	for _, p := range compileMessage(text).parts {
+		if p.name != "" {
+			names = append(names, p.name)
+		}
+	}
+	return names
+}
+
 // placeholderAt returns the name of a placeholder with which the text begins.
 func placeholderAt(text string) (name string, ok bool) {
 	if text[0] != '{' {

@@ -2,9 +2,13 @@ package answer
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
 const (
@@ -60,6 +64,30 @@ func (v *values) left() int64 { return leftOf(v.remaining, v.cost) }
 
 // used is how much of a limit is spent.
 func (r *Result) used() int64 { return max(0, r.Size-r.Remaining) }
+
+// own are the placeholders that stand for a whole request, fields those of each zone.
+var (
+	own    = []string{exceededName, exceededWait, wouldDenyName, wouldDenyWait}
+	fields = []string{"limit", "remaining", "reset", "used", "cost"}
+)
+
+// CheckPlaceholder reports a name in {http.rate_limit.*} that no zone has a value for, whatever its
+// name is.
+func CheckPlaceholder(name string) error {
+	rest, ok := strings.CutPrefix(name, placeholderPrefix)
+	dot := strings.LastIndexByte(rest, '.')
+	if !ok || dot < 0 || slices.Contains(own, rest) || slices.Contains(fields, rest[dot+1:]) {
+		return nil
+	}
+	near := spelling.Nearest(rest, own)
+	if field := spelling.Nearest(rest[dot+1:], fields); near == "" && field != "" {
+		near = rest[:dot+1] + field
+	}
+	if near != "" {
+		return fmt.Errorf("there is no placeholder {%s}; did you mean {%s%s}?", spelling.Clip(name), placeholderPrefix, near)
+	}
+	return fmt.Errorf("there is no placeholder {%s}; write one of a denial, like {%s%s}", spelling.Clip(name), placeholderPrefix, exceededWait)
+}
 
 // lookUp returns the value of a placeholder.
 func lookUp(name, exceeded string, wait int64, all []values) (any, bool) {

@@ -172,19 +172,6 @@ func tightest(results []Result) *Result {
 	return best
 }
 
-// IsNear reports whether a fifth or less is left of a limit; with less 1, less than a fifth.
-func IsNear(remaining, size, less int64) bool { return remaining <= (size-less)/5 }
-
-// Longest returns the denial that makes the client wait longest, nil for none.
-func Longest(results []Result) (longest *Result) {
-	for i := range results {
-		if d := &results[i]; !d.Allowed && (longest == nil || d.RetryAfter >= longest.RetryAfter) {
-			longest = d
-		}
-	}
-	return longest
-}
-
 // ceilSeconds returns d in whole seconds, rounded up; 0 for what is past.
 func ceilSeconds(d time.Duration) int64 {
 	if d <= 0 {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/cluster"
 )
 
 // A keeper sends a scenario's nodes requests to zones that keep more of a key than counts: takes
@@ -134,7 +136,13 @@ type said struct {
 // ask sends a request to a zone of a node, for a key.
 func (k *keeper) ask(node int, zone, key, query string) (a said, err error) {
 	a.sent = time.Now()
-	res, err := k.http.Get(fmt.Sprintf("http://%s/%s?k=%s&%s", k.Nodes[node].Addr, zone, url.QueryEscape(key), query))
+	var res *http.Response
+	for range 4 { // see cluster.Client
+		res, err = k.http.Get(fmt.Sprintf("http://%s/%s?k=%s&%s", k.Nodes[node].Addr, zone, url.QueryEscape(key), query))
+		if !cluster.IsClosed(err) {
+			break
+		}
+	}
 	if err != nil {
 		return a, err
 	}

@@ -2,16 +2,22 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
 // A Client sends requests to nodes. It is safe for concurrent use.
 type Client struct {
+	// Again has a request sent again, three times at most, whose connection is closed without an
+	// answer. A server that ends in a reload does that to what it has not begun to serve.
+	Again bool
+
 	http  *http.Client
 	slots chan struct{}
 }
@@ -104,6 +110,18 @@ func (c *Client) Get(ctx context.Context, addr, path string, change func(*http.R
 }
 
 func (c *Client) get(ctx context.Context, addr, path string, change func(*http.Request)) (status int, err error) {
+	for range 4 {
+		if status, err = c.once(ctx, addr, path, change); !c.Again || !IsClosed(err) {
+			break
+		}
+	}
+	return status, err
+}
+
+// IsClosed reports whether a connection was closed without an answer.
+func IsClosed(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) }
+
+func (c *Client) once(ctx context.Context, addr, path string, change func(*http.Request)) (status int, err error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
 	if err != nil {
 		return 0, err

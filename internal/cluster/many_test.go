@@ -13,7 +13,7 @@ import (
 const (
 	manyZones  = 30
 	manyTables = 2 * manyZones
-	roundTrip  = 200 * time.Millisecond
+	roundTrip  = 100 * time.Millisecond
 )
 
 // manyUnsent starts a node with thirty zones of two limits each, whose counts are not sent, and

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"text/template"
 	"time"
 )
@@ -126,24 +125,30 @@ func (n *Node) close() {
 	}
 }
 
-// Reload gives the process another Caddyfile, by a template. The error is Caddy's own where it
-// rejects it.
+// Reload gives the process another Caddyfile, by a template, and waits until only the servers of
+// that one listen. The error is Caddy's own where it rejects it.
 func (n *Node) Reload(ctx context.Context, caddyfile string) error {
 	config, err := n.render(caddyfile)
 	if err != nil {
 		return err
 	}
+	before, err := n.listening(ctx)
+	if err != nil {
+		return err
+	}
 	header := http.Header{"Content-Type": {"text/caddyfile"}, "Cache-Control": {"must-revalidate"}}
-	_, err = n.adminAgain(ctx, http.MethodPost, "/load", header, config)
-	return err
+	if _, err = n.adminAgain(ctx, http.MethodPost, "/load", header, config); err != nil {
+		return err
+	}
+	return n.endListening(ctx, before)
 }
 
 // adminAgain is admin for what may be asked twice. Caddy replaces the endpoint with each reload,
-// and a connection that has reached the old one by then is reset: that is asked again.
+// and a connection that has reached the old one by then is reset or closed: that is asked again.
 func (n *Node) adminAgain(ctx context.Context, method, path string, header http.Header, body []byte) (answer []byte, err error) {
 	for range 4 {
 		answer, err = n.admin(ctx, method, path, header, body)
-		if !errors.Is(err, syscall.ECONNRESET) {
+		if !IsClosed(err) {
 			break
 		}
 	}

@@ -116,13 +116,13 @@ func TestOperate(t *testing.T) {
 		}
 	}
 	expect(http.StatusTooManyRequests)
-	done(t, c.Nodes[1], "none: not enforced on 3 of 3 nodes, ends in 1h", "enforce none off")
+	doneAtLast(t, c.Nodes[1], "none: not enforced on 3 of 3 nodes, ends in 1h", "enforce none off")
 	expect(http.StatusOK)
 	done(t, c.Nodes[2], "none: enforced as configured on 3 of 3 nodes", "enforce none --remove")
 	expect(http.StatusTooManyRequests)
 	for i := range 3 {
 		r.Do("FLUSHALL")
-		done(t, c.Nodes[i], "all zones: not enforced on 3 of 3 nodes", "enforce --all off --for 10m --note incident")
+		doneAtLast(t, c.Nodes[i], "all zones: not enforced on 3 of 3 nodes", "enforce --all off --for 10m --note incident")
 		eventually(t, "all nodes apply it", func() error {
 			for _, n := range c.Nodes {
 				if got := get(t, n, "/none"); got != http.StatusOK {

@@ -37,7 +37,7 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 		if i%3 == 2 {
 			line, key = "reset "+name+" --all", "all keys"
 		}
-		done(t, c.Nodes[(i+1)%3], fmt.Sprintf("%s: reset %s on 3 of 3 nodes, ", name, key), line)
+		doneAtLast(t, c.Nodes[(i+1)%3], fmt.Sprintf("%s: reset %s on 3 of 3 nodes, ", name, key), line)
 		if got := admitted(t, c.Nodes[(i+2)%3], name, 31); got != 30 {
 			t.Errorf("%s: %d of 31 requests are admitted after the reset, want 30", name, got)
 		}

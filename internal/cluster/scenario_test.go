@@ -159,6 +159,7 @@ func (s *scenario) open(redis string, stores func() []*redistest.Server) *scenar
 	s.control = control.of(s.t, s.caddyfile)
 	s.Cluster = start(s.t, nodeCount, s.config)
 	s.client = client(s.t, 64)
+	s.client.Again = true
 	return s
 }
 

@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -162,6 +163,7 @@ func TestTerminatedNodeLogsWhatItCouldNotSend(t *testing.T) {
 	n, requests := c.Nodes[0], client(t, 4)
 	for _, z := range []string{"strictbucket", "strictlog", "strictsynced"} {
 		admit(t, requests, c.Nodes, z, 20)
+		awaitSent(t, c.Nodes, z)
 	}
 	for _, z := range []string{"fixed", "bucket", "synced"} {
 		admit(t, requests, c.Nodes, z, 20)
@@ -214,6 +216,12 @@ func TestRedisComesLate(t *testing.T) {
 	awaitTotal(t, r, "narrow", 5)
 	for _, n := range c.Nodes {
 		awaitUp(t, n)
+		eventually(t, "the node tells it", func() error {
+			if len(n.Log.With("sync with redis works again")) == 0 {
+				return errors.New("no line says that it works again")
+			}
+			return nil
+		})
 		down, up := n.Log.With("sync with redis fails"), n.Log.With("sync with redis works again")
 		if len(down) != 1 || len(up) != 1 {
 			t.Errorf("node %d wrote %d lines on the way down and %d on the way up, want one each", n.Number, len(down), len(up))

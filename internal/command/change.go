@@ -135,12 +135,15 @@ never denied. A larger share keeps the keys that were in.
 func (p printer) change(client client, path string, c change) error {
 	method := http.MethodPost
 	if c.By = operator(); c.remove {
-		method, c.By = http.MethodDelete, ""
+		method = http.MethodDelete
 	}
 	return changed(p, client, method, path, c, func(done operate.Changed) (control.Outcome, bool, []string) {
 		lines := []string{fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done))}
 		if c.Key != nil && looksLikeID(c.name) && !c.remove {
 			lines = append(lines, fmt.Sprintf("%s was taken for the key itself; if it is the id of one, repeat this with --id, and remove this override", c.name))
+		}
+		if done.StandIn != "" {
+			lines = append(lines, fmt.Sprintf("%s was taken for the key that requests bring; those of that address that bring none have the key %s: if they are meant, repeat this with it", c.name, done.StandIn))
 		}
 		if c.Note == "" && done.Note != "" {
 			lines = append(lines, fmt.Sprintf("the note of the override before stays: %s", done.Note))

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -109,7 +110,8 @@ func nodes() *cobra.Command {
 		Short: "Lists the nodes that share their counts",
 		Long: `
 Lists the nodes that share their counts with the one that is asked: their versions,
-when each was last heard, and whether it has applied what was changed at run time.`,
+when each was last heard, and whether it has applied what was changed at run time:
+unknown where it was last heard more than ten seconds ago, as while Redis is away.`,
 		Example:     "  caddy rate-limit nodes",
 		Annotations: guide("operate.md#see-who-spends-the-most-and-which-nodes-there-are"),
 		Args:        noArguments,
@@ -121,18 +123,28 @@ when each was last heard, and whether it has applied what was changed at run tim
 
 func (p printer) listNodes(all []control.Node) error {
 	var b page
-	b.list(p.nodes(all), "No other node is known: without Redis each counts for itself.")
+	b.list(p.nodes(all), "No other node is known: without Redis each counts for itself. Where one is configured, 'caddy rate-limit status' says why it fails.")
 	return p.print(&b)
 }
+
+// sinceHeard is longer than two heartbeats are apart: of a node that was heard before, what it has
+// applied since is not known.
+const sinceHeard = 10 * time.Second
 
 func (p printer) nodes(all []control.Node) [][]string {
 	rows := [][]string{{"NODE", "VERSION", "HEARD", "APPLIED", ""}}
 	for _, n := range all {
-		self := ""
+		applied, self := "yes", ""
+		switch {
+		case !n.Applied && p.now().Sub(n.Heard) > sinceHeard:
+			applied = "unknown"
+		case !n.Applied:
+			applied = "no"
+		}
 		if n.Self {
 			self = "this node"
 		}
-		rows = append(rows, []string{n.Name, n.Version, p.ago(n.Heard), map[bool]string{true: "yes", false: "no"}[n.Applied], self})
+		rows = append(rows, []string{n.Name, n.Version, p.ago(n.Heard), applied, self})
 	}
 	return rows
 }

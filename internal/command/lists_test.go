@@ -28,7 +28,7 @@ func TestListsArePrinted(t *testing.T) {
 		"bans_none":      {"bans", `{"bans":[]}`},
 		"overrides":      {"overrides api", `[{"zone":"api",` + who + `,"key":"203.0.113.9","limit":"6000/1m","by":"root@web1","note":"ticket 4711"}]`},
 		"overrides_none": {"overrides", `[]`},
-		"nodes":          {"nodes", `[{"name":"web1/412","version":"v1.2.0","heard":"2026-05-04T11:59:59Z","applied":true,"self":true},{"name":"web2/7","version":"v1.2.0","heard":"2026-05-04T11:59:50Z","applied":false}]`},
+		"nodes":          {"nodes", `[{"name":"web1/412","version":"v1.2.0","heard":"2026-05-04T11:59:59Z","applied":true,"self":true},{"name":"web2/7","version":"v1.2.0","heard":"2026-05-04T11:59:50Z","applied":false},{"name":"web3/9","version":"v1.2.0","heard":"2026-05-04T11:59:40Z","applied":false}]`},
 		"nodes_none":     {"nodes", `[]`},
 	} {
 		c, asked := endpoint(t, http.StatusOK, test.answer)
@@ -147,7 +147,7 @@ func TestOverridesOfAFileAreRemoved(t *testing.T) {
 func TestOperatorIsNamed(t *testing.T) {
 	defer func(was func() string) { operator = was }(operator)
 	operator = func() string { return "root@web1" }
-	for _, line := range []string{"override api k 5", "enforce api off", "reset api k"} {
+	for _, line := range []string{"override api k 5", "enforce api off", "reset api k", "override api k --remove", "enforce api --remove"} {
 		c, asked := endpoint(t, http.StatusOK, `{"nodes":1,"applied":1}`)
 		if _, err := execute(t, c, strings.Fields(line)...); err != nil || !strings.Contains(*asked, `"by":"root@web1"`) {
 			t.Errorf("%s asks %s, %v", line, *asked, err)

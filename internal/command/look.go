@@ -226,6 +226,9 @@ func notesOf(z operate.ExplainedZone) string {
 	if z.LimitDefault {
 		notes = append(notes, "limit_default, as limits come with requests; explain a URL")
 	}
+	for _, name := range z.Missing {
+		notes = append(notes, name+" brings no number, so its default holds")
+	}
 	if z.Override != "" {
 		notes = append(notes, "override "+z.Override)
 	}
@@ -262,7 +265,7 @@ func length(seconds float64) string {
 	if seconds < 60 {
 		return strconv.FormatFloat(seconds, 'f', -1, 64) + "s"
 	}
-	return config.WindowText(rounded(time.Duration(seconds * float64(time.Second))))
+	return config.LengthText(time.Duration(seconds * float64(time.Second)))
 }
 
 func topCommand() *cobra.Command {
@@ -277,8 +280,9 @@ Shows the keys of a zone, or of all, that have spent the most lately, as far as 
 node that is asked knows. Keys are shown by their ids; with log_key, the key itself
 is shown once another request has come with it.
 
-Asked and denied are known in zones that sync at an interval: in others a node does
-not count by key what it denies.`,
+Used is what was spent in this window and in the one before; explain says what counts
+now. Asked and denied are known in zones that sync at an interval: in others a node
+does not count by key what it denies.`,
 		Example: `  caddy rate-limit top api --by denied
   caddy rate-limit top login --banned
   caddy rate-limit top --watch`,
@@ -335,7 +339,7 @@ func (p printer) keys(all []operate.Top) error {
 		}
 	}
 	var b page
-	b.list(rows, "No key has spent anything lately.")
+	b.list(rows, "No key has done that lately, as far as this node knows.")
 	if len(bans) > 1 {
 		b.line("")
 		b.table(bans)

@@ -40,7 +40,7 @@ func takesColors(out io.Writer) bool {
 }
 
 // decided are the cells of tables, and the ends of sentences, that have a color.
-var decided = regexp.MustCompile(`(?m)(^|  |is )(admitted|denied|banned|barred|too_large|unavailable|would_deny|shadow)(  |\.| by |,|$)`)
+var decided = regexp.MustCompile(`(?m)(^|  |is )(admitted|denied|reserved|banned|barred|too_large|unavailable|would_deny|shadow)(  |\.| by |,|$)`)
 
 // colored gives decisions a color: green, red, and yellow for what denies nobody.
 func colored(text string) string {
@@ -161,21 +161,9 @@ func (b *page) list(rows [][]string, none string) {
 // in says how far a time is ahead, rounded up: what has just been set for 5m ends in 5m. ago says
 // how long it is past.
 func (p printer) in(t time.Time) string {
-	return "in " + config.WindowText(rounded(t.Sub(p.now())+time.Second/2-1))
+	return "in " + config.LengthText(t.Sub(p.now())+time.Second/2-1)
 }
-func (p printer) ago(t time.Time) string { return config.WindowText(rounded(p.now().Sub(t))) + " ago" }
-
-// rounded leaves out what nobody reads of a time.
-func rounded(d time.Duration) time.Duration {
-	d = max(d, 0)
-	switch {
-	case d >= 48*time.Hour:
-		return d.Round(time.Hour)
-	case d >= 10*time.Minute:
-		return d.Round(time.Minute)
-	}
-	return d.Round(time.Second)
-}
+func (p printer) ago(t time.Time) string { return config.LengthText(p.now().Sub(t)) + " ago" }
 
 // since says how long a time is past, "" for none.
 func (p printer) since(t time.Time) string {

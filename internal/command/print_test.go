@@ -269,12 +269,27 @@ func TestTimesAhead(t *testing.T) {
 	for ahead, want := range map[time.Duration]string{
 		300*time.Second - 600*time.Millisecond: "in 5m",
 		300 * time.Second:                      "in 5m",
-		299 * time.Second:                      "in 299s",
+		299 * time.Second:                      "in 4m59s",
+		595 * time.Second:                      "in 9m55s",
+		125 * time.Minute:                      "in 2h5m",
+		49*time.Hour + 3*time.Second:           "in 2d1h",
 		time.Hour - 300*time.Millisecond:       "in 1h",
 		-time.Second:                           "in 0s",
 	} {
 		if got := p.in(now.Add(ahead)); got != want {
 			t.Errorf("%s ahead is %q, want %q", ahead, got, want)
+		}
+	}
+}
+
+// Slow rates have a decimal, or two denials in three seconds would be none or one a second.
+func TestRates(t *testing.T) {
+	now := time.Unix(1_800_000_000, 0)
+	p := printer{now: func() time.Time { return now }}
+	for denied, want := range map[float64]string{0: "0", 1: "0.4", 5: "2.0", 24: "9.6", 24.95: "10", 100: "40"} {
+		got := p.decided(map[string]operate.Decided{"a": {Denied: denied}}, "a", &decisions{nil, now.Add(-2500 * time.Millisecond)})
+		if got[1] != want {
+			t.Errorf("%g denied in 2.5 s are %q a second, want %q", denied, got[1], want)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 func (p printer) report(r *simulate.Report) error {
 	var b page
 	const layout = "2006-01-02 15:04:05"
-	b.line("%d requests of %s clients, from %s to %s UTC (%s).", r.Requests, clientsText(r.Clients), r.From.Format(layout), r.To.Format(layout), config.WindowText(rounded(r.To.Sub(r.From))))
+	b.line("%d requests of %s clients, from %s to %s UTC (%s).", r.Requests, clientsText(r.Clients), r.From.Format(layout), r.To.Format(layout), config.LengthText(r.To.Sub(r.From)))
 	if r.Nodes > 1 {
 		b.line("%d nodes share them; the tables of limits are of all nodes together.", r.Nodes)
 	}

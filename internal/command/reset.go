@@ -27,15 +27,20 @@ The exit code is 1 if no node counts the key, which may be mistyped.`,
 		Example: `  caddy rate-limit reset login 203.0.113.9
   caddy rate-limit reset login 2ca8bc42 --id
   caddy rate-limit reset login --all`,
-		Annotations:       guide("operate.md#forgive-what-a-key-has-spent"),
-		Args:              cobra.RangeArgs(1, 2),
+		Annotations: guide("operate.md#forgive-what-a-key-has-spent"),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || len(args) > 2 {
+				return errGiveZone
+			}
+			return nil
+		},
 		ValidArgsFunction: completeZone,
 	}
 	cmd.Flags().BoolVar(&c.All, "all", false, "All keys of the zone")
 	cmd.Flags().BoolVar(&c.byID, "id", false, "The key is given by its id, or the first digits of it")
 	cmd.RunE = run(func(client client, p printer, args []string) error {
 		if c.All != (len(args) == 1) {
-			return errors.New("give a zone and a key, or a zone and --all")
+			return errGiveZone
 		}
 		if c.Zone, c.name = args[0], "all keys"; !c.All {
 			c.setKey(args[1])
@@ -46,7 +51,14 @@ The exit code is 1 if no node counts the key, which may be mistyped.`,
 			if unknown = done.Unknown; unknown {
 				return done.Outcome, done.Pending, nil
 			}
-			lines := []string{fmt.Sprintf("%s: reset %s %s, %s forgiven", done.Zone, c.name, on(done.Outcome), requests(done.Forgiven))}
+			what := requests(done.Forgiven)
+			if done.Units {
+				what = fmt.Sprintf("%d units", done.Forgiven)
+			}
+			if done.Nodes > 1 {
+				what += " of this node" // what others forgive they don't tell
+			}
+			lines := []string{fmt.Sprintf("%s: reset %s %s, %s forgiven", done.Zone, c.name, on(done.Outcome), what)}
 			for _, text := range done.Stays {
 				lines = append(lines, done.Zone+": "+text)
 			}
@@ -59,6 +71,8 @@ The exit code is 1 if no node counts the key, which may be mistyped.`,
 	})
 	return cmd
 }
+
+var errGiveZone = errors.New("give a zone and a key, or a zone and --all")
 
 func requests(n int64) string {
 	if n == 1 {

@@ -8,9 +8,10 @@ import (
 
 func TestAResetIsPrinted(t *testing.T) {
 	for answer, want := range map[string]string{
-		`{"zone":"login","forgiven":8,"nodes":3,"applied":3,"shared":true}`: "login: reset 203.0.113.9 on 3 of 3 nodes, 8 requests forgiven\n",
-		`{"zone":"login","forgiven":1,"nodes":1,"applied":1}`:               "login: reset 203.0.113.9 on this node, which counts for itself, 1 request forgiven\n",
-		`{"zone":"login","nodes":1,"applied":1,"stays":["see \u001b[1m"]}`:  "login: reset 203.0.113.9 on this node, which counts for itself, 0 requests forgiven\nlogin: see \\x1b[1m\n",
+		`{"zone":"login","forgiven":8,"nodes":3,"applied":3,"shared":true}`:               "login: reset 203.0.113.9 on 3 of 3 nodes, 8 requests of this node forgiven\n",
+		`{"zone":"login","forgiven":80,"units":true,"nodes":3,"applied":3,"shared":true}`: "login: reset 203.0.113.9 on 3 of 3 nodes, 80 units of this node forgiven\n",
+		`{"zone":"login","forgiven":1,"nodes":1,"applied":1}`:                             "login: reset 203.0.113.9 on this node, which counts for itself, 1 request forgiven\n",
+		`{"zone":"login","nodes":1,"applied":1,"stays":["see \u001b[1m"]}`:                "login: reset 203.0.113.9 on this node, which counts for itself, 0 requests forgiven\nlogin: see \\x1b[1m\n",
 	} {
 		c, _ := endpoint(t, http.StatusOK, answer)
 		if out, err := execute(t, c, "reset", "login", "203.0.113.9"); err != nil || out != want {

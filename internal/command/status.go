@@ -3,10 +3,12 @@ package command
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -136,7 +138,11 @@ func (p printer) decided(all map[string]operate.Decided, zone string, before *de
 			return ""
 		}
 		since := max(p.now().Sub(before.at).Seconds(), 0.001)
-		return strconv.FormatFloat(math.Round(max(0, of(d)-of(before.all[zone]))/since), 'f', 0, 64)
+		r, decimals := max(0, of(d)-of(before.all[zone]))/since, 0
+		if r > 0 && r < 9.95 {
+			decimals = 1
+		}
+		return strconv.FormatFloat(r, 'f', decimals, 64)
 	}
 	unavailable := "" // nobody looks for what there is none of
 	if d.Unavailable > 0 {
@@ -210,17 +216,21 @@ func summary(s operate.State) string {
 		return "No configuration with rate_limit is running."
 	case s.Control.Failing != "":
 		return fmt.Sprintf("Redis has no control record: %s. What is changed holds on this node only.", s.Control.Failing)
-	case s.Redis != nil && !s.Redis.Up:
+	case s.Redis != nil && !s.Redis.Up && s.Redis.Lately() == nil:
 		return fmt.Sprintf("Redis fails: %s. What is changed holds on this node, and on the others when Redis is back.", why(s.Redis.Failing))
 	case !s.Control.Shared:
 		return "Without Redis: this node counts for itself, and what is changed holds here only."
 	}
-	return fmt.Sprintf("Shared through Redis. Digest of what was changed: %s.", s.Control.Digest)
+	lines := []string{fmt.Sprintf("Shared through Redis. Digest of what was changed: %s.", s.Control.Digest)}
+	if s.Redis != nil {
+		lines = append(lines, s.Redis.Lately()...)
+	}
+	return strings.Join(lines, " ")
 }
 
 func why(failing map[string]string) string {
-	for _, reason := range failing {
-		return reason
+	for _, name := range slices.Sorted(maps.Keys(failing)) {
+		return failing[name]
 	}
 	return "no reason is known"
 }

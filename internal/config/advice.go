@@ -26,7 +26,7 @@ type Limiter interface {
 // Advised is what advice knows of a Limiter.
 type Advised struct {
 	Zones []AdvisedZone
-	// Unset are warnings that hold unless a map sets their placeholder.
+	// Unset are warnings that hold unless a map sets their placeholder, or a response before.
 	Unset []warning.Warning
 	// Warn logs a warning.
 	Warn func(code, text string)
@@ -54,7 +54,7 @@ func Advise(app *caddyhttp.App, handlers []*Advised) {
 	for _, a := range handlers {
 		if !known[a] {
 			chain{{limits: a}}.adviseKeys()
-			a.warnUnset(nil)
+			a.warnUnset(nil, true)
 		}
 	}
 }
@@ -69,12 +69,12 @@ func adviseServer(server *caddyhttp.Server, known map[*Advised]bool) {
 	for _, route := range server.NamedRoutes {
 		all = append(all, chainsOf(caddyhttp.RouteList{*route})...)
 	}
-	for _, c := range all {
+	for i, c := range all {
 		c.adviseKeys()
-		for _, l := range c {
+		for j, l := range c {
 			if l.limits != nil {
 				known[l.limits] = true
-				l.limits.warnUnset(all)
+				l.limits.warnUnset(all, i >= len(sites) || slices.ContainsFunc(c[:j], link.mayRespond))
 			}
 		}
 	}
@@ -132,9 +132,12 @@ func (l link) name() string {
 	return ""
 }
 
-// warnUnset warns of placeholders that no map of a server sets.
-func (a *Advised) warnUnset(server []chain) {
+// warnUnset warns of placeholders that no map of a server sets, nor a response that there may be.
+func (a *Advised) warnUnset(server []chain, mayRespond bool) {
 	for _, w := range a.Unset {
+		if mayRespond && reqkey.IsOfResponse(w.Unset) {
+			continue
+		}
 		sets := func(l link) bool {
 			m, ok := l.handler.(*maphandler.Handler)
 			return ok && slices.ContainsFunc(m.Destinations, func(d string) bool { return strings.Trim(d, "{}") == w.Unset })
@@ -144,6 +147,9 @@ func (a *Advised) warnUnset(server []chain) {
 		}
 	}
 }
+
+// mayRespond reports whether the handlers after this one may see a response, as after forward_auth.
+func (l link) mayRespond() bool { return l.name() == "reverse_proxy" }
 
 // zones calls visit for each zone, with the number of its handler in the chain.
 func (c chain) zones(visit func(i int, z AdvisedZone, warn func(code, text string))) {

@@ -22,10 +22,19 @@ type Ban struct {
 
 // ParseBan reads the values of the option: 15m, or 15m after 3/10m.
 func ParseBan(values []string) (b Ban, err error) {
+	if len(values) == 3 && values[1] != "after" && spelling.Nearest(values[1], []string{"after"}) != "" {
+		return b, fmt.Errorf("there is no %q; did you mean after?", spelling.Clip(values[1]))
+	}
 	if len(values) != 1 && (len(values) != 3 || values[1] != "after") {
 		return b, errors.New("write how long, like `ban 15m`, or how long and after how many denied requests, like `ban 15m after 3/10m`")
 	}
-	if b.For, err = ParseWindow(values[0]); err != nil {
+	switch b.For, err = ParseWindow(values[0]); {
+	case err == nil:
+	case nearWindow(values[0]) != "":
+		return b, fmt.Errorf("%q is not how long a ban can last; did you mean %s?", spelling.Clip(values[0]), nearWindow(values[0]))
+	case strings.Trim(values[0], "0123456789") == "":
+		return b, fmt.Errorf("%q has no unit; write %[1]sm for minutes, or use s, h or d", spelling.Clip(values[0]))
+	default:
 		return b, fmt.Errorf("%q is not how long a ban can last; write 1ms to ten years, like `ban 15m`", spelling.Clip(values[0]))
 	}
 	if len(values) == 1 {

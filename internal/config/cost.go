@@ -86,11 +86,30 @@ func (c *Cost) Constant() int64 {
 	if len(c.Terms) == 0 {
 		return 1
 	}
-	sum := 0.0
+	return WholeUnits(c.sum())
+}
+
+// sum returns the sum of terms that are numbers.
+func (c *Cost) sum() (sum float64) {
 	for i := range c.Terms {
 		sum += c.Terms[i].Units.Number * c.Terms[i].Times()
 	}
-	return WholeUnits(sum)
+	return sum
+}
+
+// Fraction returns the sum of terms that are numbers where it is rounded up to another one, else 0.
+// whole is that sum taken as often as it needs to be whole, a thousand times at most, else 0.
+func (c *Cost) Fraction() (sum float64, times, whole int64) {
+	if sum = c.sum(); float64(WholeUnits(sum)) <= sum {
+		return 0, 0, 0
+	}
+	for times = 2; times <= 1000; times++ {
+		n := sum * float64(times)
+		if whole = int64(math.Round(n)); math.Abs(n-float64(whole)) < 1e-9*n {
+			return sum, times, whole
+		}
+	}
+	return sum, 0, 0
 }
 
 // IsBytes reports whether what is counted is bytes.
@@ -179,6 +198,9 @@ func ParseCostTerm(values []string) (t CostTerm, sized bool, err error) {
 	}
 	n, ok := ParseUnits(text)
 	if !ok {
+		if plainWord.MatchString(text) && spelling.Nearest(text, []string{"bytes"}) != "" {
+			return t, false, fmt.Errorf("there is no %q; did you mean bytes?", spelling.Clip(text))
+		}
 		var size int64
 		if size, sized = ParseSize(text); !sized {
 			return t, false, fmt.Errorf("%q is not a number of units; %s", spelling.Clip(text), example)

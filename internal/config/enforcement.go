@@ -3,8 +3,11 @@ package config
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"strconv"
+
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
 // enforcementSteps is how finely an Enforcement divides the keys.
@@ -31,6 +34,13 @@ func Enforce(share float64) Enforcement {
 func ParseEnforcement(s string) (share float64, err error) {
 	if s == "off" {
 		return 0, nil
+	}
+	near := spelling.Nearest(s, []string{"off"})
+	if s == "on" {
+		near = "100%"
+	}
+	if near != "" {
+		return 0, fmt.Errorf("%q is not a share; did you mean %s?", spelling.Clip(s), near)
 	}
 	return ParseShare(s)
 }

@@ -55,10 +55,11 @@ var otherFields = map[string]string{
 	"ring_buffer":   `write "algorithm": "sliding_log"`,
 }
 
-// otherNames are names of algorithms in other products.
+// otherNames are names of algorithms in other products, and words for on and off.
 var otherNames = map[string]string{
 	"ring_buffer": "sliding_log", "sliding_window_log": "sliding_log", "sliding_window_counter": "sliding_window", "sliding": "sliding_window",
 	"fixed": "fixed_window", "token": "token_bucket", "leaky": "leaky_bucket",
+	"true": "on", "yes": "on", "false": "off", "no": "off",
 }
 
 // ChooseName returns the index of value in names, 0 if there is no value. Its error says which name

@@ -67,6 +67,13 @@ func parseRate(s string) (Rate, error) {
 	return Rate{Limit: n, Window: window}, nil
 }
 
+// MeantRate returns the rate that an error of ParseRate proposes for a text, if it does.
+func MeantRate(s string) (r Rate, ok bool) {
+	count, window, _ := strings.Cut(s, "/")
+	r, err := parseRate(cmp.Or(nearRate(s), wholeRate(count, window)))
+	return r, err == nil
+}
+
 // wholeRate writes a number with a fraction as a whole one in a longer window, 0.5/s as 1/2s; "" if
 // there is none in a thousand windows.
 func wholeRate(number, window string) string {

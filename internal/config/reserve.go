@@ -41,6 +41,18 @@ func Reserves(shares []float64) (all []Reserve, err error) {
 // Of returns how much of n is reserved, rounded up.
 func (r Reserve) Of(n int64) int64 { return saturate.MulDivUp(n, int64(r), 0, enforcementSteps) }
 
+// Without returns what is left of n without the reserves that are for others, a bit each: never
+// nothing.
+func (z *Settings) Without(others uint32, n int64) int64 {
+	left := n
+	for i, r := range z.Reserve {
+		if others>>i&1 != 0 {
+			left -= r.Of(n)
+		}
+	}
+	return max(min(n, 1), left)
+}
+
 // Share returns the reserve as a share, above 0 and up to 0.9.
 func (r Reserve) Share() float64 { return float64(r) / enforcementSteps }
 

@@ -96,7 +96,11 @@ func ParseResponseTerm(values []string) (t ResponseTerm, err error) {
 		}
 		t.Factor, values = &factor, values[:n-2]
 	}
+	words := []string{"header", "json", "bytes"}
+	near := spelling.Nearest(values[0], words)
 	switch {
+	case near != "" && !slices.Contains(words, values[0]):
+		return t, fmt.Errorf("there is no %q; did you mean %s?", spelling.Clip(values[0]), near)
 	case len(values) == 2 && values[0] == "header":
 		t.Header = values[1]
 	case len(values) > 1 && values[0] == "json":

@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // EmptyKey is what happens to a request whose key comes out empty.
@@ -107,6 +108,34 @@ func (z *Settings) CountsBytes() bool {
 
 // Settles reports whether responses decide what requests cost.
 func (z *Settings) Settles() bool { return z.CountResponses != nil || len(z.ResponseCost.Terms) > 0 }
+
+// ParamsInPlace describes a limit to its algorithm as a request sees it: in the place of the
+// configured number, 0 for none, and without the reserves that are for others, a bit each. Burst
+// and queue keep their ratio to the number. What is reserved can't be taken; a bucket drains as
+// fast as without.
+func (z *Settings) ParamsInPlace(r Rate, configured int64, others uint32) algorithms.Params {
+	p := z.Params(r)
+	if configured > 0 {
+		p.Burst, p.Queue = scaled(p.Burst, r.Limit, configured), scaled(p.Queue, r.Limit, configured)
+	}
+	switch {
+	case others == 0:
+	case p.Kind.Traits().Draining:
+		p.Burst = z.Without(others, p.Compile().Size)
+	default:
+		p.Limit = z.Without(others, p.Limit)
+	}
+	return p
+}
+
+// scaled brings a number for the configured limit to the one in its place. What is there does not
+// vanish.
+func scaled(n, limit, configured int64) int64 {
+	return max(min(n, 1), min(saturate.MulDiv(n, limit, configured), maxScaled))
+}
+
+// maxScaled is more than any burst or queue of a configuration that drains in time.
+const maxScaled = 1 << 53
 
 // Params describes one of the limits to its algorithm.
 func (z *Settings) Params(r Rate) algorithms.Params {

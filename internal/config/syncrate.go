@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,6 +38,9 @@ func ParseSyncRate(s string) (SyncRate, error) {
 		return syncRateOfSeconds(seconds)
 	}
 	interval, err := caddy.ParseDuration(s)
+	if near := cmp.Or(spelling.Nearest(s, []string{"local", "strict"}), nearWindow(s)); err != nil && near != "" {
+		return 0, fmt.Errorf("%q is not a duration; did you mean %s?", spelling.Clip(s), near)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a duration; write one like 500ms or 1s, or strict (0), or local (-1)", spelling.Clip(s))
 	}

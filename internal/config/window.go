@@ -74,18 +74,43 @@ func checkWindow(window time.Duration) error {
 	return nil
 }
 
+// LengthText returns how long something takes as people read it: 9m55s, 2h5m, 2d1h. It leaves out
+// seconds from ten minutes on, and minutes from two days on.
+func LengthText(d time.Duration) string {
+	d = max(d, 0)
+	switch {
+	case d >= 48*time.Hour:
+		d = d.Round(time.Hour)
+	case d >= 10*time.Minute:
+		d = d.Round(time.Minute)
+	default:
+		d = d.Round(time.Second)
+	}
+	var text string
+	for _, u := range units[:4] {
+		if n := d / u.unit; n > 0 {
+			text += strconv.FormatInt(int64(n), 10) + u.name
+			d %= u.unit
+		}
+	}
+	return cmp.Or(text, "0s")
+}
+
+// units are those of durations, the largest first.
+var units = []struct {
+	name string
+	unit time.Duration
+}{
+	{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}, {"ms", time.Millisecond}, {"us", time.Microsecond},
+}
+
 // WindowText returns a duration with the largest unit that needs no fraction: 1m, 90s, 1d, 1500ms.
 // Different durations have different texts, so it can be part of a name.
 func WindowText(d time.Duration) string {
 	if d == 0 {
 		return "0s"
 	}
-	for _, u := range []struct {
-		name string
-		unit time.Duration
-	}{
-		{"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}, {"ms", time.Millisecond}, {"us", time.Microsecond},
-	} {
+	for _, u := range units {
 		if d%u.unit == 0 {
 			return strconv.FormatInt(int64(d/u.unit), 10) + u.name
 		}

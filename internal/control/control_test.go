@@ -179,6 +179,12 @@ func TestAChangeWithoutRedis(t *testing.T) {
 	}
 	if s := nodes[0].State(context.Background()); s.Pending != 1 || !s.Enforcement[0].Pending {
 		t.Errorf("State = %+v, want one that is pending", s)
+	} else {
+		for _, n := range s.Nodes {
+			if n.Applied != n.Self {
+				t.Errorf("%+v, want what is pending applied by the node that has it alone", n)
+			}
+		}
 	}
 	r.Restart()
 	redistest.Eventually(t, "the other node has it", func() bool { return nodes[1].sees("login", 0) })

@@ -156,9 +156,10 @@ func (c *Control) until(e Entry) time.Time {
 
 // nodes are the nodes as they were listed last. The lock is held.
 func (c *Control) nodes() []Node {
-	all := []Node{}
+	all, unsent := []Node{}, len(c.record.Unsent(1)) > 0
 	for _, l := range c.leases {
-		n := Node{Heard: l.Heard, Self: l.Node == c.node, Applied: l.Applied >= c.record.merged.Clock}
+		n := Node{Heard: l.Heard, Self: l.Node == c.node}
+		n.Applied = l.Applied >= c.record.merged.Clock && (n.Self || !unsent)
 		n.Version, n.Name, _ = strings.Cut(l.Name, " ")
 		if n.Name == "" {
 			n.Version, n.Name = "", l.Name

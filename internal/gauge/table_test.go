@@ -1,8 +1,10 @@
 package gauge
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,7 +28,7 @@ func shared(t *Table) *Table {
 	return t
 }
 
-// A model is a table and the slots that it has given out.
+// A model is a table and the slots that it has given out, and what Redis has of it.
 type model struct {
 	*rapid.T
 	table    *Table
@@ -34,7 +36,20 @@ type model struct {
 	slots    map[string][]Slot
 	total    int64
 	underWay []Message
+	waiting  map[*Waiter]string
+	redis    map[keys.ID]int64
 }
+
+// modelKeys are some of one stripe, and some of others.
+var modelKeys = func() []string {
+	all := []string{"a", "b", "c"}
+	for i := 0; len(all) < 6; i++ {
+		if k := fmt.Sprint("a", i); keys.KeyOf([]byte(k)).A>>58 == keys.KeyOf([]byte("a")).A>>58 {
+			all = append(all, k)
+		}
+	}
+	return all
+}()
 
 // take takes a slot, and checks that the table gives one where it must and none where it must not.
 func (m *model) take(key string, limit int64) {
@@ -63,30 +78,99 @@ func (m *model) free(key string) {
 	}
 }
 
-// land ends the messages that are on their way, with an answer or without one.
-func (m *model) land() {
-	for i := range m.underWay {
-		if rapid.Bool().Draw(m.T, "lost") {
-			m.table.Fail(&m.underWay[i], nil)
-		} else {
-			m.table.Ack(&m.underWay[i], Answer{})
+// wait has a request wait for Redis to decide.
+func (m *model) wait(key string, limit int64) {
+	w, next, slot, s := m.table.Join(askAt(key, m.now, limit, limit))
+	switch {
+	case w != nil:
+		m.waiting[w] = key
+	case s.Allowed:
+		m.slots[key] = append(m.slots[key], slot)
+		m.total++
+	}
+	if next.entry != nil {
+		m.underWay = append(m.underWay, next)
+	}
+}
+
+// land ends the messages that are on their way, with an answer or without one, which may have
+// arrived all the same.
+func (m *model) land(wellOnly bool) {
+	for len(m.underWay) > 0 {
+		i := rapid.IntRange(0, len(m.underWay)-1).Draw(m.T, "message")
+		sent := m.underWay[i]
+		m.underWay = slices.Delete(m.underWay, i, i+1)
+		fate := 2
+		if !wellOnly {
+			fate = rapid.IntRange(0, 3).Draw(m.T, "fate")
+		}
+		var answer Answer
+		if fate > 0 && !sent.Ask {
+			answer.Granted = min(sent.Wanted, max(0, sent.Limit-sent.Own))
+			m.redis[sent.ID] = sent.Own + answer.Granted
+		}
+		if fate < 2 {
+			m.table.Fail(&sent, errLost)
+		} else if next, more := m.table.Ack(&sent, answer); more {
+			m.underWay = append(m.underWay, next)
+		}
+		for w, key := range m.waiting {
+			select {
+			case <-w.Done:
+				if w.Err == nil && w.State.Allowed {
+					m.slots[key] = append(m.slots[key], w.Slot)
+					m.total++
+				}
+				delete(m.waiting, w)
+			default:
+			}
 		}
 	}
-	m.underWay = nil
+}
+
+var errLost = errors.New("the message is lost")
+
+// synced syncs until there is nothing to send, and checks that Redis has what this node has given
+// out, and that what is above 0 is repeated in time.
+func (m *model) synced() {
+	m.land(true)
+	m.now += int64(Refresh)
+	repeated := make(map[keys.ID]bool)
+	for m.table.Tick(m.now) {
+		m.underWay = m.table.Drain(m.now, true, 100, nil)
+		for i := range m.underWay {
+			repeated[m.underWay[i].ID] = true
+		}
+		m.land(true)
+	}
+	if len(m.waiting) > 0 || m.table.Unsent() != 0 {
+		m.Fatalf("%d requests wait, and %d keys are unsent", len(m.waiting), m.table.Unsent())
+	}
+	m.table.Each(m.now, func(g Gauge) {
+		if m.redis[g.ID] != g.Own || g.Own > 0 && !repeated[g.ID] {
+			m.Fatalf("redis has %d of %d slots, and was told just now: %v", m.redis[g.ID], g.Own, repeated[g.ID])
+		}
+		delete(m.redis, g.ID)
+	})
+	for id, n := range m.redis {
+		if n > 0 {
+			m.Fatalf("redis has %d slots of %x, of which the node has none", n, id)
+		}
+	}
 }
 
 // empty gives all back, and checks that nothing is left.
 func (m *model) empty(syncs bool) {
-	m.land()
+	if syncs {
+		m.synced()
+	}
 	for key := range m.slots {
 		for len(m.slots[key]) > 0 {
 			m.free(key)
 		}
 	}
-	for syncs && m.table.Tick(m.now) {
-		for _, sent := range m.table.Drain(m.now, true, 100, nil) {
-			m.table.Ack(&sent, Answer{})
-		}
+	if syncs {
+		m.synced()
 	}
 	m.table.Sweep(m.now + int64(Lease))
 	if n, keys := m.table.InUse(), m.table.keys.Load(); n != 0 || keys != 0 || m.table.Unsent() != 0 {
@@ -109,18 +193,20 @@ func TestGaugesCountWhatIsTaken(t *testing.T) {
 		if syncs {
 			shared(tab)
 		}
-		m := &model{T: rt, table: tab, now: at, slots: map[string][]Slot{}}
+		m := &model{T: rt, table: tab, now: at, slots: map[string][]Slot{}, waiting: map[*Waiter]string{}, redis: map[keys.ID]int64{}}
 		for range rapid.IntRange(1, 120).Draw(rt, "steps") {
-			key := rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f"}).Draw(rt, "key")
-			switch what := rapid.IntRange(0, 9).Draw(rt, "what"); {
+			key := rapid.SampledFrom(modelKeys).Draw(rt, "key")
+			switch what := rapid.IntRange(0, 11).Draw(rt, "what"); {
 			case what < 5:
 				m.take(key, rapid.Int64Range(1, 3).Draw(rt, "limit"))
 			case what < 8:
 				m.free(key)
 			case what < 9 && syncs:
-				m.land()
+				m.land(false)
 				tab.Tick(m.now)
 				m.underWay = tab.Drain(m.now, true, rapid.IntRange(1, 10).Draw(rt, "most"), nil)
+			case what < 11 && syncs:
+				m.wait(key, rapid.Int64Range(1, 3).Draw(rt, "limit"))
 			default:
 				tab.Sweep(m.now)
 				m.now += int64(rapid.SampledFrom([]time.Duration{0, time.Second, 11 * time.Second}).Draw(rt, "pause"))

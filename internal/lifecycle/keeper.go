@@ -14,6 +14,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/certmagic"
+
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
 // InStorage is the value of persist for Caddy's storage.
@@ -47,6 +49,17 @@ type place interface {
 	Clean(longest time.Duration)
 }
 
+// CheckPersist reports a word that was meant for something else than a file of that name.
+func CheckPersist(persist string) error {
+	switch near := spelling.Nearest(persist, []string{InStorage}); {
+	case persist == "off":
+		return errors.New("there is no off; remove persist")
+	case persist == "on", near != "" && persist != near && !strings.ContainsAny(persist, "./"):
+		return fmt.Errorf("there is no %q; did you mean %s? A file of that name is ./%s", persist, InStorage, persist)
+	}
+	return nil
+}
+
 // OpenKeeper returns the keeper for the option persist: a path, or InStorage for Caddy's storage.
 // It returns nil where nothing is to be kept, and does no I/O.
 func OpenKeeper(persist string, storage certmagic.Storage) (*Keeper, error) {
@@ -56,6 +69,8 @@ func OpenKeeper(persist string, storage certmagic.Storage) (*Keeper, error) {
 		return nil, fmt.Errorf("persist: %w", err)
 	case where == "":
 		return nil, nil
+	case CheckPersist(where) != nil:
+		return nil, fmt.Errorf("persist: %w", CheckPersist(where))
 	case where == InStorage:
 		name := fmt.Sprintf("%T", storage)
 		if s, ok := storage.(fmt.Stringer); ok {

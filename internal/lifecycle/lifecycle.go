@@ -169,6 +169,7 @@ func (c *Config) apply() {
 			z.Slots.Configure(z.Sweep, c.Redis)
 		}
 		z.ConfigureBans(c.Redis)
+		z.ConfigureMemory()
 		if z.Throttle != nil {
 			z.Throttle.Configure(bandwidth.Rate(z.Bandwidth), z.MaxKeys)
 		}

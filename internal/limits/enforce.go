@@ -82,7 +82,7 @@ func (z *Zone) FromAuthentication() string {
 func (z *Zone) DefaultOf(l *Limit, text string) int64 {
 	z.Decisions.CountEvent(metrics.LimitDefault)
 	if text != "" && !l.Warned.Load() && !l.Warned.Swap(true) {
-		noticeValue(z.Name, l.Rate.String(), l.Rate.From, l.Rate.Limit, text, z.LogKeys, z.Once, z.Logger)
+		noticeValue(&z.Settings, l.Rate, text, z.LogKeys, z.Once, z.Logger)
 	}
 	return l.Rate.Limit
 }

@@ -506,20 +506,24 @@ func TestEarlyDataThatNoMatcherPlaces(t *testing.T) {
 		err     string // of a key that is out; one that is in has always one
 	}{
 		"off": {0, caddyhttp.MatcherSets{tooEarly}, false, ""}, "off, and all": {0, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
-		"off, and failed": {0, caddyhttp.MatcherSets{tooEarly, failed}, false, "failed"},
-		"a half":          {0.5, caddyhttp.MatcherSets{tooEarly}, false, ""}, "all": {1, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
+		"off, and failed":      {0, caddyhttp.MatcherSets{tooEarly, failed}, false, "failed"},
+		"a half, and all":      {0.5, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
+		"a half, and a method": {0.5, caddyhttp.MatcherSets{tooEarly, {&caddyhttp.MatchMethod{"POST"}}}, true, ""},
+		"a half, by a method":  {0.5, caddyhttp.MatcherSets{append(caddyhttp.MatcherSet{&caddyhttp.MatchMethod{"POST"}}, tooEarly...)}, false, ""},
+		"a half":               {0.5, caddyhttp.MatcherSets{tooEarly}, false, ""}, "all": {1, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
 	} {
 		z := arranged(t, config.Settings{Name: "early-match", Key: reqkey.Default, Enforce: config.Enforce(c.share), Limits: []config.Rate{{Limit: 1, Window: time.Hour}}})[0]
 		z.Matchers = c.sets
 		for i := range 20 {
-			proven := prepared(fmt.Sprintf("198.51.100.%d", i), false)
+			proven, early := prepared(fmt.Sprintf("198.51.100.%d", i), false), prepared(fmt.Sprintf("198.51.100.%d", i), true)
+			proven.Method, early.Method = "post", "post" // which matches as POST does
 			raw, _, _ := z.AppendKey(nil, proven, reqkey.Vars(proven))
 			in := z.EnforcesRaw(raw)
 			answered[in]++
 			if ok, err := z.Applies(proven, nil); !ok || err != nil {
 				t.Fatalf("%s: after the handshake %t, %v, want a match", name, ok, err)
 			}
-			ok, err := z.Applies(prepared(fmt.Sprintf("198.51.100.%d", i), true), nil)
+			ok, err := z.Applies(early, nil)
 			switch {
 			case in:
 				if !config.IsTooEarly(err) {

@@ -133,7 +133,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 	proxy.Set(faultproxy.Blackhole)
 	const limit, window = 10, 1000 * time.Second
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
-		redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: 500 * time.Millisecond, Logger: zap.NewNop()})
+		redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: 2 * time.Second, Logger: zap.NewNop()})
 		z, err := NewZone(ZoneOptions{
 			Settings: config.Settings{
 				Name: kind.String(), Key: "all", Kind: kind, Limits: []config.Rate{{Limit: limit, Window: window}}, Buckets: 1,

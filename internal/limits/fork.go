@@ -54,13 +54,6 @@ func (l *Limit) learn(ctx context.Context, same *Limit, raw []byte) error {
 	return nil
 }
 
-// HasDebt reports whether something was decided for a key of a fork that Redis does not know of
-// yet.
-func (c *Counters) HasDebt(key keys.Key) bool {
-	_, has := c.Table.HasDebt(key)
-	return has
-}
-
 // Standing is how a limit stands for the key of a fork, before the next request.
 type Standing struct {
 	// Used of Size is spent, as this node knows: what can still be taken is what is left of that.

@@ -9,7 +9,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/internal/saturate"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -58,37 +57,13 @@ func (l *Limit) Decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
 	}
 }
 
-// Params describes the limit to its algorithm. In the place of an overridden one, burst and queue
-// keep their ratio to the number. What is reserved for others can't be taken; a bucket drains as
-// fast as without.
+// Params describes the limit to its algorithm, as requests see it and this node takes a part of it.
 func (l *Limit) Params() algorithms.Params {
-	p := l.Settings.Params(l.Rate)
-	if l.replaced > 0 {
-		p.Burst = scaled(p.Burst, l)
-		p.Queue = scaled(p.Queue, l)
-	}
-	switch {
-	case l.others == 0:
-	case p.Kind.Traits().Draining:
-		p.Burst = l.withoutReserves(p.Compile().Size)
-	default:
-		p.Limit = l.withoutReserves(p.Limit)
-	}
+	p := l.Settings.ParamsInPlace(l.Rate, l.replaced, l.others)
 	if l.share.nodes != 0 {
 		p.Limit, p.Burst = l.share.part(p.Limit), l.share.part(p.Burst)
 	}
 	return p
-}
-
-// withoutReserves returns what is left of n without what is reserved for others: never nothing.
-func (l *Limit) withoutReserves(n int64) int64 {
-	left := n
-	for i, r := range l.Settings.Reserve {
-		if l.others>>i&1 != 0 {
-			left -= r.Of(n)
-		}
-	}
-	return max(min(n, 1), left)
 }
 
 // Without returns the limit as requests see it that these reserves are not for, one bit each.
@@ -98,15 +73,6 @@ func (l *Limit) Without(others uint32) Limit {
 	c.Enforced = c.Params().Compile()
 	return c
 }
-
-// scaled brings a number for the configured limit to the one in its place. What is there does not
-// vanish.
-func scaled(n int64, l *Limit) int64 {
-	return max(min(n, 1), min(saturate.MulDiv(n, l.Rate.Limit, l.replaced), maxScaled))
-}
-
-// maxScaled is more than any burst or queue of a configuration that drains in time.
-const maxScaled = 1 << 53
 
 // IsSynced reports whether the limit's counts are in that Redis as well.
 func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 && redis != nil }
@@ -161,7 +127,7 @@ func (l *Limit) Tell(d *algorithms.Decision, r *answer.Result) {
 // shrink tells of the limit without what is reserved for others.
 func (l *Limit) shrink(r *answer.Result) {
 	r.Overridden = true
-	r.Quota = l.withoutReserves(r.Quota)
+	r.Quota = l.Settings.Without(l.others, r.Quota)
 	r.Limit = min(r.Limit, r.Quota) // of a bucket, which drains as a whole
 }
 

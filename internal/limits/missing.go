@@ -32,15 +32,14 @@ func (s *settlement) noteMissing(inOrder bool) {
 		return
 	}
 	why, z := s.whyMissing(inOrder), s.zone
-	if z.Decisions.CountEvent(why); s.begun.Errored {
-		return // who answers the error knows of no cost
-	}
 	switch t := &z.responseCost.Terms[0]; {
+	case s.begun.Errored: // who answers the error knows of no cost
 	case why == metrics.CostEncoded:
 		z.Notices.Encoded(&z.Settings, z.Once, z.Logger)
 	case why != metrics.CostGone && !t.Bytes:
 		z.Notices.NoFigure(&z.Settings, sourceOf(t), z.Once, z.Logger)
 	}
+	z.Decisions.CountEvent(why)
 }
 
 // whyMissing returns why the first line has no figure, or the body is not to be believed.

@@ -81,10 +81,10 @@ func (n *Notices) NoFigure(z *config.Settings, where string, once *warning.Once,
 
 // noticeValue warns that a request brought something as its limit that is no number. It is shown
 // where keys are.
-func noticeValue(zone, limit, from string, byDefault int64, text string, shown bool, once *warning.Once, log *zap.Logger) {
-	fields := []zap.Field{zap.String("zone", zone), zap.String("limit", limit), zap.Int64("default", byDefault)}
+func noticeValue(z *config.Settings, r config.Rate, text string, shown bool, once *warning.Once, log *zap.Logger) {
+	fields := []zap.Field{zap.String("zone", z.Name), zap.String("limit", r.String()), zap.Int64("default", r.Limit)}
 	if shown {
 		fields = append(fields, zap.String("value", spelling.Clip(text)))
 	}
-	once.Warn(log, warning.LimitValue, fmt.Sprintf("zone %q: %s came with something that is neither a whole number up to 2^53 nor unlimited; the default holds for such requests; more of this zone are not reported until the next reload", zone, from), fields...)
+	once.Warn(log, warning.LimitValue, fmt.Sprintf("zone %q: %s came with something that is neither a whole number up to 2^53 nor unlimited; the default holds for such requests; more of this zone are not reported until the next reload", z.Name, r.From), fields...)
 }

@@ -3,6 +3,7 @@ package limits
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -15,12 +16,13 @@ import (
 func TestSaidOnceForEachConfiguration(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	z := &config.Settings{Name: "api", Key: "{x}"}
+	rate := config.Rate{Limit: 60, Window: time.Minute, From: "{plan}"}
 	for range 2 {
 		var n Notices
 		var once warning.Once
 		for range 3 {
 			n.Empty(z, nil, zap.New(core))
-			noticeValue("api", "100/1m", "{plan}", 60, "x", false, &once, zap.New(core))
+			noticeValue(z, rate, "x", false, &once, zap.New(core))
 		}
 	}
 	if n := logs.Len(); n != 4 {
@@ -29,7 +31,7 @@ func TestSaidOnceForEachConfiguration(t *testing.T) {
 	quiet := &warning.Once{Quiet: []string{warning.EmptyKey, warning.AmbiguousKey, warning.LimitValue}}
 	new(Notices).Empty(z, quiet, zap.New(core))
 	new(Notices).Ambiguous(z, quiet, zap.New(core))
-	noticeValue("api", "100/1m", "{plan}", 60, "x", false, quiet, zap.New(core))
+	noticeValue(z, rate, "x", false, quiet, zap.New(core))
 	if n := logs.Len(); n != 4 {
 		t.Errorf("%d lines of a configuration that is quiet, want none", n-4)
 	}

@@ -155,7 +155,10 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 		d.Wait = max(d.Wait, began.Banning.Length)
 		return
 	case never != nil:
-		d.Reason, d.Zone, d.Who, d.Wait, d.Cost, d.Most = answer.TooLarge, never.Name, never.who(never.ask.Raw), 0, never.ask.N, never.cost.mostOf(never.limits)
+		if d.Reason != answer.TooEarly { // else the limit may be higher after the handshake
+			d.Reason = answer.TooLarge
+		}
+		d.Zone, d.Who, d.Wait, d.Cost, d.Most = never.Name, never.who(never.ask.Raw), 0, never.ask.N, never.cost.mostOf(never.limits)
 		return
 	case longest != nil:
 		if d.Zone, d.Who = longest.Name, longest.who(longest.ask.Raw); longest.cost != nil {

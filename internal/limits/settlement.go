@@ -146,15 +146,17 @@ func (s *settlement) finish(written int64, inOrder bool) {
 	c := s.zone.responseCost
 	least := max(s.n, s.leastCost())
 	sum, ok := s.figure(written)
-	m := min(config.WholeUnits(sum), config.MaxCost)
 	inOrder = inOrder || s.size == written || s.body != nil && s.body.Done
 	if !ok {
-		if s.noteMissing(inOrder); s.leastCost() > 0 {
-			m = max(m, least)
-		} else {
-			m = s.n
-		}
-	} else if !inOrder && c.guess && m < least {
+		s.noteMissing(inOrder)
+	}
+	m := min(config.WholeUnits(sum), config.MaxCost)
+	switch {
+	case !ok && s.leastCost() > 0:
+		m = max(m, least)
+	case !ok:
+		m = s.n
+	case !inOrder && c.guess && m < least:
 		s.zone.Decisions.CountEvent(metrics.CostGone)
 		m = least
 	}

@@ -12,12 +12,12 @@ import (
 // takeSlot asks for a slot in the zone of the last part. It is the last thing that is free again:
 // when the handler has returned.
 func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Request) verdict {
+	asks, lost := p.IsStrict(), p.IsUnavailable(p.ask.Raw)
 	a := gauge.Ask{Key: p.ask.Key, Raw: p.ask.Raw, Now: e.Now, Limit: slots.Max, Alone: slots.Max}
 	if p.Forked != nil && p.Forked.ByID {
-		a.Key, _ = slots.Find(p.Forked.ID)
+		a.Key, _ = slots.Table.Find(p.Forked.ID)
 	}
 	var taken TakenSlot
-	asks, lost := p.IsStrict(), p.IsUnavailable(p.ask.Raw)
 	if asks {
 		var err error
 		taken, err = slots.DecideBy(p.Redis, &a, p.Forked, r)

@@ -94,13 +94,13 @@ func (e *Evaluation) recall(p *part) (says verdict, ok bool) {
 	if !ok {
 		return admits, false
 	}
-	for i := range p.limits {
-		if p.limits[i].HasDebt(p.ask.Key) {
-			return admits, false
-		}
-	}
 	if _, ok = Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); !ok {
 		return admits, false
+	}
+	for i := range p.limits {
+		if _, owes := p.limits[i].Table.HasDebt(p.ask.Key); owes {
+			return admits, false
+		}
 	}
 	return e.decided(p, all, strict.Grant{By: p.Redis.Strict, Asked: e.Now}), true
 }
@@ -195,7 +195,7 @@ func (z *Zone) lookInRedis(ctx context.Context, limits []Limit, a *table.Ask) (a
 	for i := range all {
 		v, l := &all[i], &limits[i]
 		l.Table.Import(l.Enforced, a.Key, a.Raw, clock.Now(), v.Reports)
-		if l.HasDebt(a.Key) {
+		if _, owes := l.Table.HasDebt(a.Key); owes {
 			one, t := *a, table.Taken{}
 			one.Now = clock.Now()
 			l.Decide(&one, z.Kind.Traits().Told, &t)

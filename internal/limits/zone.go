@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -189,6 +190,13 @@ func (z *Zone) Release() {
 	}
 }
 
+// ConfigureMemory applies a configuration that has become the current one.
+func (z *Zone) ConfigureMemory() {
+	if z.memory != nil {
+		z.memory.Configure(z.MaxKeys)
+	}
+}
+
 // Tick writes the summaries of the zone's log that are due.
 func (z *Zone) Tick(now int64) { z.Denials.Tick(now) }
 
@@ -295,10 +303,13 @@ func (z *Zone) IsUnavailable(raw []byte) bool {
 	if z.Redis == nil || z.SyncRate <= 0 {
 		return false
 	}
+	var lost uint64
 	if len(z.AllLimits) == 0 {
-		return z.Slots.Source.HasLost(raw)
+		lost = z.Slots.Source.Lost()
+	} else {
+		lost = z.AllLimits[0].Source.Lost()
 	}
-	return z.AllLimits[0].Source.HasLost(raw)
+	return lost != 0 && ratesync.LostFor(lost, z.IDOf(raw))
 }
 
 // OnlyThrottles reports whether the zone has bandwidth and nothing that could deny a request.

@@ -3,6 +3,7 @@ package limits
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -77,14 +78,30 @@ func (z *Zone) Learn(same *Zone) (asked bool, age time.Duration, err error) {
 }
 
 // ReadNumbers has a fork decide by the numbers that a request brings now: the matchers of the next
-// zone may replace what they are read from.
-func (z *Zone) ReadNumbers(r *http.Request) {
-	z.cost = z.cost.at(r)
-	for l := range z.Each {
-		if l.Number != nil {
-			l.Number = l.Number.Of(r, reqkey.Vars(r))
+// zone may replace what they are read from. missing are the placeholders that bring none.
+func (z *Zone) ReadNumbers(r *http.Request) (missing []string) {
+	vars := reqkey.Vars(r)
+	if z.cost != nil {
+		for _, n := range z.cost.numbers {
+			if n == nil {
+				continue
+			}
+			if _, ok := config.ParseUnits(n.Text(r, vars)); !ok {
+				missing = append(missing, "{"+n.Name()+"}")
+			}
 		}
 	}
+	z.cost = z.cost.at(r)
+	for l := range z.Each {
+		if l.Number == nil {
+			continue
+		}
+		if _, _, ok := l.Number.Read(r, vars); !ok && !slices.Contains(missing, l.Rate.From) {
+			missing = append(missing, l.Rate.From)
+		}
+		l.Number = l.Number.Of(r, vars)
+	}
+	return missing
 }
 
 // SetCost has a fork decide for a request that takes n units.

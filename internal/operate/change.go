@@ -4,6 +4,7 @@ package operate
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/hostport"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -128,6 +130,9 @@ type Changed struct {
 	Removed bool `json:"removed,omitempty"`
 	// BannedUntil is when a ban of the key ends that precedes the override, nil for none.
 	BannedUntil *time.Time `json:"banned_until,omitempty"`
+	// StandIn is the key of requests of an address that bring none, where an address was given as a
+	// key that requests bring, "" for none.
+	StandIn string `json:"stand_in,omitempty"`
 	// AllZones is what is said of all zones, which precedes what is said of one, nil for nothing.
 	AllZones *control.EntryState `json:"all_zones,omitempty"`
 	control.Outcome
@@ -175,7 +180,7 @@ func changes(
 		if entry.Pending = outcome.Unsent; !remove {
 			entry.Until = config.Control().Until(change.Target)
 		}
-		return Changed{entry, remove, bannedUntil(config, change), allZones(config, change), outcome}, nil
+		return Changed{entry, remove, bannedUntil(config, change), standIn(config, body), allZones(config, change), outcome}, nil
 	}
 }
 
@@ -185,6 +190,19 @@ func bannedUntil(config *lifecycle.Config, c control.Change) *time.Time {
 		return nil
 	}
 	return config.BansOf(c.Target.Zone).UntilOf(*c.Target.Key)
+}
+
+// standIn is the key that a change of an address' key may have meant.
+func standIn(config *lifecycle.Config, req ChangeRequest) string {
+	zone, err := findZone(config, req.Zone)
+	if err != nil || req.Key == nil || !standsIn(zone) {
+		return ""
+	}
+	text := reqkey.StandIn(*req.Key)
+	if _, err := zone.Template.Parse(text); err != nil {
+		return ""
+	}
+	return text
 }
 
 // allZones is what is said of all zones, where a change says for which keys one is enforced.
@@ -271,7 +289,7 @@ func enforcementOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c 
 		return c, errors.New(`give "share", from 0 to 1: 0.25 enforces the zone for a quarter of the keys, 0 is shadow mode`)
 	}
 	if req.Zone != "" {
-		if _, err := findZone(config, req.Zone); err != nil {
+		if _, err := findZone(config, req.Zone); err != nil && !(remove && len(leftOf(config, req)) == 1) {
 			return c, err
 		}
 	}
@@ -280,6 +298,28 @@ func enforcementOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c 
 		holds = control.Forever
 	}
 	return finish(req, remove, control.Target{Zone: req.Zone}, control.Body{Share: req.Share, Note: req.Note}, holds)
+}
+
+// leftOf returns what the record has of what a request names, though its zone may be gone: its
+// enforcement, or overrides by the first digits of their ids, or their keys where these are known.
+func leftOf(config *lifecycle.Config, req ChangeRequest) (all []control.Target) {
+	s := config.Control().State(context.Background())
+	if req.Key == nil && req.ID == "" {
+		for _, e := range s.Enforcement {
+			if e.Zone == req.Zone && !e.All {
+				all = append(all, control.Target{Zone: e.Zone})
+			}
+		}
+		return all
+	}
+	for _, e := range s.Overrides {
+		p, _ := keys.ParsePrefix(e.ID)
+		id, ok := p.Whole()
+		if ok && e.Zone == req.Zone && (req.ID != "" && strings.HasPrefix(e.ID, strings.ToLower(req.ID)) || req.Key != nil && *req.Key != "" && e.Key == *req.Key) {
+			all = append(all, control.Target{Zone: e.Zone, Key: &id})
+		}
+	}
+	return all
 }
 
 // overrideOf reads a change of the limits of one key.
@@ -296,6 +336,9 @@ func overrideOf(running *lifecycle.Config, req ChangeRequest, remove bool) (c co
 	}
 	zone, err := findZone(running, req.Zone)
 	if err != nil {
+		if left := leftOf(running, req); remove && len(left) == 1 {
+			return control.Change{Target: left[0]}, nil
+		}
 		return c, err
 	}
 	k, err := keyOf(zone, req.Key, req.ID)
@@ -384,11 +427,11 @@ func keyOf(zone *limits.Zone, text *string, id string) (limits.Key, error) {
 		id, err := idOf(zone, id)
 		return limits.KeyOfID(id), err
 	}
-	if *text == "" && zone.EmptyKey != config.EmptyShare {
-		return limits.Key{}, errors.New("key: it is empty, and no request is counted by an empty key; write one as `caddy rate-limit explain` shows it")
-	}
 	raw, err := zone.Template.Parse(*text)
-	if err != nil {
+	switch isEmpty := *text == "" || err == nil && zone.Template.IsEmpty(raw); {
+	case isEmpty && zone.EmptyKey != config.EmptyShare:
+		return limits.Key{}, errors.New("key: it is empty, and no request is counted by an empty key; write one as `caddy rate-limit explain` shows it")
+	case err != nil:
 		return limits.Key{}, fmt.Errorf("key: %w", err)
 	}
 	return limits.KeyOf(raw), nil
@@ -397,16 +440,16 @@ func keyOf(zone *limits.Zone, text *string, id string) (limits.Key, error) {
 // checkLimit reports what is wrong with the limit of an override in a zone.
 func checkLimit(zone *limits.Zone, text string) error {
 	o, err := control.ParseLimit(text)
-	if err != nil || o.Unlimited || o.Deny {
-		return err
+	if err != nil {
+		return cmp.Or(meantLimit(zone, text), err)
+	}
+	if o.Unlimited || o.Deny {
+		return nil
 	}
 	if zone.OnlyThrottles() {
 		return fmt.Errorf("limit: the zone has bandwidth only, and no limit that a number could replace; write %s to lift it for the key, or %s", control.Unlimited, control.Deny)
 	}
-	var windows []string
-	for l := range zone.Each {
-		windows = append(windows, config.WindowText(l.Rate.Window))
-	}
+	windows := windowsOf(zone)
 	switch {
 	case o.Rate.Limit > maxLimit:
 		return fmt.Errorf("limit: %d is too large; write %s", o.Rate.Limit, control.Unlimited)
@@ -422,17 +465,44 @@ func checkLimit(zone *limits.Zone, text string) error {
 	return nil
 }
 
-// inWindows says which limits of a zone's windows have a rate, "" for none.
-func inWindows(zone *limits.Zone, r config.Rate) string {
-	var same []string
+func windowsOf(zone *limits.Zone) (windows []string) {
 	for l := range zone.Each {
+		windows = append(windows, config.WindowText(l.Rate.Window))
+	}
+	return windows
+}
+
+// meantLimit returns the error for a text that was probably meant as a rate, nil for any other.
+func meantLimit(zone *limits.Zone, text string) error {
+	meant, ok := config.MeantRate(text)
+	windows := windowsOf(zone)
+	switch {
+	case !ok || len(windows) == 0:
+		return nil
+	case slices.Contains(windows, config.WindowText(meant.Window)):
+		return fmt.Errorf("limit: %q is not a rate; did you mean %s?", spelling.Clip(text), meant)
+	}
+	return fmt.Errorf("limit: %q is not a rate of the zone; its windows are %s%s", spelling.Clip(text), strings.Join(windows, ", "), inWindows(zone, meant))
+}
+
+// inWindows says which limits of a zone's windows have a rate, or else which are the least. It
+// returns "" where the rate is too high.
+func inWindows(zone *limits.Zone, r config.Rate) string {
+	var same, least []string
+	isTooHigh := false
+	for l := range zone.Each {
+		least = append(least, "1/"+config.WindowText(l.Rate.Window))
 		own := config.Rate{Limit: saturate.MulDiv(r.Limit, int64(l.Rate.Window), int64(r.Window)), Window: l.Rate.Window}
-		if own.Limit > 0 && own.Limit <= maxLimit {
+		if own.Limit > 0 && own.Limit <= min(maxLimit, zone.MostUnits()) {
 			same = append(same, own.String())
 		}
+		isTooHigh = isTooHigh || own.Limit > 0
 	}
-	if same == nil {
+	switch {
+	case same != nil:
+		return "; for about the same rate write " + strings.Join(same, " or ")
+	case isTooHigh || r.Limit == 0:
 		return ""
 	}
-	return "; for about the same rate write " + strings.Join(same, " or ")
+	return fmt.Sprintf("; write at least %s, or %s", strings.Join(least, " or "), control.Deny)
 }

@@ -4,6 +4,8 @@
 package operate
 
 import (
+	"errors"
+	"maps"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -68,8 +70,10 @@ type ExplainedZone struct {
 	// OnRedisLoss is what decides in Redis' place, where it had to decide and did not answer.
 	OnRedisLoss string `json:"on_redis_loss,omitempty"`
 	// LimitDefault is set where a limit comes with requests, and so is limit_default for a key.
-	LimitDefault bool             `json:"limit_default,omitempty"`
-	Limits       []ExplainedLimit `json:"limits,omitempty"`
+	LimitDefault bool `json:"limit_default,omitempty"`
+	// Missing are the placeholders of limits and costs that bring no number, so that defaults hold.
+	Missing []string         `json:"missing,omitempty"`
+	Limits  []ExplainedLimit `json:"limits,omitempty"`
 }
 
 // An ExplainedLimit is how one limit stands, and what it says.
@@ -167,7 +171,7 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 	switch {
 	case !none:
 		if x.fork(z, k) {
-			x.asked[len(x.asked)-1].ReadNumbers(r)
+			x.all[len(x.all)-1].Missing = x.asked[len(x.asked)-1].ReadNumbers(r)
 		}
 	case z.DeniesEmpty():
 		x.fork(z, limits.KeyOf(nil))
@@ -256,6 +260,9 @@ func (x *explanation) learn() {
 			asked, age, err := f.Learn(x.copies[i].stands)
 			if z.FromRedis = asked; err != nil {
 				z.Unknown = redisconn.Classify(err)
+				if why := slices.Sorted(maps.Values(f.Redis.Replicator.Status().Failing)); errors.Is(err, redisconn.ErrDown) && len(why) > 0 {
+					z.Unknown = why[0]
+				}
 			}
 			if age > 0 {
 				z.SyncedAgo = new(seconds(age))
@@ -275,6 +282,7 @@ func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, d 
 		z.Decision, z.Mismatch = d, text
 		return nil
 	}
+	isLost := func() bool { return f.Lost != nil || f.IsUnavailable(c.key.Raw) }
 	lost := func(d answer.Reason) error {
 		z.OnRedisLoss = f.OnRedisLoss.String()
 		return why(d)
@@ -296,9 +304,9 @@ func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, d 
 		return why(answer.Admitted)
 	case z.Override == control.Unlimited:
 		return why(answer.Skipped)
-	case d == nil && f.OnRedisLoss == config.LossDeny && z.Shadow:
+	case d == nil && f.OnRedisLoss == config.LossDeny && z.Shadow && isLost():
 		return lost(answer.WouldDeny)
-	case d == nil && f.OnRedisLoss == config.LossAllow:
+	case d == nil && f.OnRedisLoss == config.LossAllow && isLost():
 		return lost(answer.Skipped)
 	case d == nil:
 		return why(answer.Skipped, "every limit is unlimited for the request")
@@ -381,8 +389,10 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 				l.Remaining += o.N // it is spent where all limits admit
 			}
 			l.Used = max(0, s.Size-l.Remaining)
-			if own := &o.Limits[i]; l.Remaining == 0 && len(own.Settings.ResponseCost.Terms) > 0 && !own.HasDebt(o.Hash) {
-				l.Used = max(l.Used, own.Stand(own.Enforced, o.Key, clock.Now()).Used)
+			if own := &o.Limits[i]; l.Remaining == 0 && len(own.Settings.ResponseCost.Terms) > 0 {
+				if _, owes := own.Table.HasDebt(o.Hash); !owes {
+					l.Used = max(l.Used, own.Stand(own.Enforced, o.Key, clock.Now()).Used)
+				}
 			}
 		}
 		if !d.Allowed {

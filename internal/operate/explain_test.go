@@ -481,6 +481,28 @@ func TestExplainAnEmptyKey(t *testing.T) {
 	}
 }
 
+// A zone that skips a request as its limit is unlimited says that, and not what it would do without
+// Redis: Redis is there.
+func TestExplainAnUnlimitedRequestWithRedis(t *testing.T) {
+	for _, loss := range []config.OnRedisLoss{config.LossLocal, config.LossDivide, config.LossAllow, config.LossDeny} {
+		for _, rate := range []config.SyncRate{config.Strict, rarely} {
+			for _, share := range []float64{0, 1} {
+				s := strictZone("unlimited", algorithms.FixedWindow, 3, time.Hour)
+				s.Limits[0].From, s.SyncRate, s.OnRedisLoss, s.Enforce = "{http.request.header.L}", rate, loss, config.Enforce(share)
+				recallers(t, 1, plain, []config.Settings{s}, func(t *testing.T, nodes []*recaller) {
+					said, err := ExplainZones(nodes[0].zones, withLimit("unlimited"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if z := said.Zones[0]; z.Decision != answer.Skipped || z.OnRedisLoss != "" || len(z.Mismatch) != 1 {
+						t.Errorf("%s, sync_rate %s, enforced for %v: %+v; want skipped, as every limit is unlimited", loss, rate, share, z)
+					}
+				})
+			}
+		}
+	}
+}
+
 // A zone that doesn't limit a request says which matcher did not match.
 func TestWhichMatcherDidNotMatch(t *testing.T) {
 	zones := handler(t, nil, config.Settings{Name: "matched", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: time.Hour}}})

@@ -61,13 +61,23 @@ func explainAddress(config *lifecycle.Config, ip string) (any, error) {
 		return nil, fmt.Errorf("ip: %q is no address; write one like 203.0.113.9", spelling.Clip(ip))
 	}
 	for z := range config.Zones {
-		if z.Key != reqkey.Default || seen[z.Name] {
+		key := ip
+		switch {
+		case seen[z.Name]:
+			continue
+		case z.Key == reqkey.Default:
+		case standsIn(z):
+			key = reqkey.StandIn(ip)
+		default:
 			continue
 		}
 		seen[z.Name] = true
-		k, err := keyOf(z, &ip, "")
+		k, err := keyOf(z, &key, "")
 		if err != nil {
 			return nil, err
+		}
+		if key != ip && isUncounted(z, k) {
+			continue // its requests bring keys
 		}
 		h, _, err := ExplainKey(z, k, nil)
 		if err != nil {
@@ -76,6 +86,11 @@ func explainAddress(config *lifecycle.Config, ip string) (any, error) {
 		site.Handlers = append(site.Handlers, Reached{Explained: h})
 	}
 	return site, nil
+}
+
+// standsIn reports whether a zone counts by the address where a request brings no key.
+func standsIn(z *limits.Zone) bool {
+	return z.EmptyKey == config.EmptyClientIP && !reqkey.HasAddress(z.Key) && !reqkey.IsConstant(z.Key)
 }
 
 // explainKey answers what would become of the next request of a key.

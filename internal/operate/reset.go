@@ -31,8 +31,10 @@ type ResetDone struct {
 	Zone string `json:"zone"`
 	All  bool   `json:"all,omitempty"`
 	ID   string `json:"id,omitempty"`
-	// Forgiven is how many requests are forgiven, as far as the node that answers knows.
+	// Forgiven is how many requests, or units where Units is set, are forgiven that the node that
+	// answers has counted.
 	Forgiven int64 `json:"forgiven"`
+	Units    bool  `json:"units,omitempty"`
 	// Unknown is set where neither this node nor Redis has counted anything for the key.
 	Unknown bool `json:"unknown,omitempty"`
 	// Pending is set where Redis has yet to be told.
@@ -74,7 +76,7 @@ func serveReset(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config
 		return nil, fail(http.StatusInternalServerError, err)
 	}
 	return ResetDone{
-		Zone: change.Zone, All: req.All, ID: change.IDText(), Forgiven: forgiven, Unknown: unknown && forgiven == 0, Pending: o.Unsent, Stays: stays(zone, req.All), Outcome: o,
+		Zone: change.Zone, All: req.All, ID: change.IDText(), Forgiven: forgiven, Units: zone.CountsUnits(), Unknown: unknown && forgiven == 0, Pending: o.Unsent, Stays: stays(zone, req.All), Outcome: o,
 	}, nil
 }
 

@@ -200,7 +200,7 @@ func classifyNetwork(err error) string {
 	case IsQueued(err):
 		return "all connections to redis are busy; raise pool_size, or find what slows redis down"
 	case isTimeout(err):
-		return "timeout: redis did not answer in time; check its load, the network, and whether it speaks TLS on this port, or raise timeout"
+		return "timeout: redis did not answer in time; check its load, the network, and whether it speaks TLS on this port, or raise timeout, of strict zones strict_timeout"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
 		return ReasonClosed
 	}

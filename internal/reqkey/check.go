@@ -42,6 +42,37 @@ func Check(template string) (found []warning.Warning, err error) {
 	return found, nil
 }
 
+// CheckNumber is Check of a placeholder that requests bring a number by. Of its warnings one holds:
+// that it has no value.
+func CheckNumber(placeholder string) (found []warning.Warning, err error) {
+	all, err := Check(placeholder)
+	for _, w := range all {
+		if what, use, _ := strings.Cut(w.Text, "; "); w.Code == warning.UnknownKey {
+			if !strings.HasPrefix(use, "did you mean") {
+				w.Text = what + "; write what brings a number, like a variable that map sets"
+			}
+			found = append(found, w)
+		}
+	}
+	return found, err
+}
+
+// CheckText reports a placeholder in a text for clients whose name nobody sets: one in Caddy's own
+// http.request. that does not exist, or one that is not far from there and of no module's. Text may
+// well have braces in it, so of all other names nothing is said.
+func CheckText(name string) error {
+	meant := suggestion(name)
+	switch isNear := strings.HasPrefix(meant, requestPrefix); {
+	case strings.HasPrefix(name, requestPrefix) && knownToCaddy(name):
+		return nil
+	case strings.HasPrefix(name, requestPrefix) && meant == "":
+		return fmt.Errorf("there is no placeholder {%s}; write what a request has, like {http.request.host}", name)
+	case strings.HasPrefix(name, requestPrefix), strings.HasPrefix(name, "http.") && isNear && !isOfModule(name):
+		return fmt.Errorf("there is no placeholder {%s}; did you mean {%s}?", name, meant)
+	}
+	return nil
+}
+
 // IsConstant reports whether a template has no placeholder, so that all requests have one key.
 func IsConstant(template string) bool {
 	parts, err := parse(template)
@@ -159,8 +190,9 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 			return w, fmt.Errorf("there is no placeholder {%s}, did you mean {%s}?", name, s)
 		}
 		return w, fmt.Errorf("there is no placeholder {%s}; write what a request has, like {http.request.header.X-Api-Key}", name)
-	case strings.HasPrefix(name, "http.reverse_proxy."), strings.HasPrefix(name, "http.response."), strings.HasPrefix(name, "http.intercept."):
-		return warning.New(warning.UnknownKey, "{%s} has no value yet when requests are limited; use something of the request, like {client_ip}", name), nil
+	case IsOfResponse(name):
+		return warning.Warning{Code: warning.UnknownKey, Unset: name,
+			Text: fmt.Sprintf("{%s} has no value yet when requests are limited; use something of the request, like {client_ip}", name)}, nil
 	case strings.HasPrefix(name, "time.now"):
 		return warning.New(warning.PoorKey, "{%s} changes all the time, so every request would have its own count; did you mean {client_ip}?", name), nil
 	case strings.HasPrefix(name, "env."), strings.HasPrefix(name, "file."), strings.HasPrefix(name, "system."), name == clientIPName:
@@ -175,6 +207,13 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 			Text: fmt.Sprintf("{%s} is not a placeholder of Caddy's own, nor of a module that is there, and empty unless map sets it; write something of the request, like {client_ip} or {http.request.header.X-Api-Key}", name)}, nil
 	}
 	return w, nil
+}
+
+// IsOfResponse reports whether a name has a value only after a response, like that of forward_auth.
+func IsOfResponse(name string) bool {
+	return slices.ContainsFunc([]string{"http.reverse_proxy.", "http.response.", "http.intercept."}, func(prefix string) bool {
+		return strings.HasPrefix(name, prefix)
+	})
 }
 
 // isOfModule reports whether a name is of a family that Caddy or one of its modules sets, as far as

@@ -111,12 +111,12 @@ func (w *ProxyWatch) look(once *warning.Once, logger *zap.Logger, r *http.Reques
 		return
 	}
 	switch {
+	case isTrusted(r) && server.TrustedProxiesStrict == 0:
+		warnNotStrict(once, logger, server)
 	case !isTrusted(r):
 		once.Warn(logger, warning.UntrustedProxy, "requests come with a header of proxies from an address that is not in trusted_proxies; "+
 			"if a proxy of yours stands there, all its clients have one address, and share one count and its exceptions: set trusted_proxies and trusted_proxies_strict",
 			zap.String("header", field), zap.String("remote_ip", RemoteHost(r)))
-	case server.TrustedProxiesStrict == 0:
-		warnNotStrict(once, logger, server)
 	}
 }
 

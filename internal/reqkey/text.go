@@ -19,6 +19,9 @@ const MaxText = 128
 // standInText precedes the text of a client IP in place of an empty key.
 const standInText = "client_ip:"
 
+// StandIn is the text of the key of an address that stands in for an empty key.
+func StandIn(address string) string { return standInText + address }
+
 // Text shows a key that this template made, for a log: as the template reads with its values filled
 // in, as Printable.
 func (t *Template) Text(key []byte) string {
@@ -92,6 +95,22 @@ func (t *Template) Parse(text string) ([]byte, error) {
 		return []byte{tagShared}, nil
 	}
 	return key, nil
+}
+
+// IsEmpty reports whether nothing in a key that Parse made tells clients apart.
+func (t *Template) IsEmpty(key []byte) bool {
+	if t.shared || IsAmbiguous(key) || len(key) > 0 && key[0] == tagClientIP {
+		return false
+	}
+	var value []byte
+	for i := range t.parts {
+		if p := &t.parts[i]; !p.literal {
+			if value, key = t.appendValueText(value[:0], key); p.tells && len(value) > 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // CheckAddress reports a text of a key that no client has, where keys are addresses and no more:

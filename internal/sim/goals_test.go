@@ -6,6 +6,9 @@ import "testing"
 func TestGoalsAreReachedAndNotByKongsModel(t *testing.T) {
 	const overloads = 6 // the first ones, which are about admitting too much
 	for i, g := range Goals() {
+		if raced && i%3 != 0 {
+			continue // see everyClasses
+		}
 		switch {
 		case i < overloads:
 			if got := g.Measure(Kong, 1); got.Met {

@@ -2,6 +2,8 @@
 // one was probably meant to be, and keeps what an error quotes short.
 package spelling
 
+import "strings"
+
 // Clip returns s, or its beginning, so that an error stays short whatever was written.
 func Clip(s string) string {
 	const most = 64
@@ -12,11 +14,12 @@ func Clip(s string) string {
 }
 
 // Nearest returns the one of known that a word is most likely a slip of: within two slips, and more
-// right than wrong. It returns "" if there is none.
+// right than wrong, whatever the case. It returns "" if there is none.
 func Nearest(word string, known []string) string {
 	nearest, least := "", 3
+	word = strings.ToLower(word)
 	for _, k := range known {
-		if n := Distance(word, k, least); n < least && 2*n < len(k) {
+		if n := Distance(word, strings.ToLower(k), least); n < least && 2*n < len(k) {
 			nearest, least = k, n
 		}
 	}

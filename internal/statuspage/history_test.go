@@ -1,12 +1,15 @@
 package statuspage
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/operate"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // Rates are what was counted between two samples, the current one over the last three steps.
@@ -70,4 +73,29 @@ func TestCloseWaitsForTheLastSample(t *testing.T) {
 			t.Error("a sample is still taken after close")
 		}
 	})
+}
+
+// How long ago something was reads as in the commands.
+func TestAgo(t *testing.T) {
+	for seconds, want := range map[float64]string{-1: "0s ago", 1.4: "1s ago", 595: "9m55s ago", 7500: "2h5m ago"} {
+		if got := agoText(seconds); got != want {
+			t.Errorf("%g seconds are %q, want %q", seconds, got, want)
+		}
+	}
+}
+
+// For some seconds after Redis is back a strict zone is reported as failing, while nodes share
+// their counts again.
+func TestThePageWhenRedisIsBack(t *testing.T) {
+	for failing, lost := range map[string]bool{"login sync_rate strict": false, "heartbeat": true, "shards": true} {
+		var v View
+		v.findProblems(operate.State{Redis: &ratesync.Status{Failing: map[string]string{failing: "connection refused", "login sync_rate strict": "connection refused"}}})
+		want := "Redis answered the last heartbeat, and failed a moment ago for login sync_rate strict: connection refused."
+		if lost {
+			want = "Redis fails: connection refused. Until it answers, each zone goes by its on_redis_loss."
+		}
+		if v.Lost != lost || !slices.Equal(v.Problems, []string{want}) {
+			t.Errorf("%s fails: lost %t, %q, want %t, %s", failing, v.Lost, v.Problems, lost, want)
+		}
+	}
 }

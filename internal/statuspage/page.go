@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -61,7 +62,7 @@ var html = template.Must(template.New("page").Funcs(template.FuncMap{
 }).Parse(pageText))
 
 func agoText(seconds float64) string {
-	return time.Duration(max(0, seconds)*float64(time.Second)).Round(time.Second).String() + " ago"
+	return config.LengthText(time.Duration(seconds*float64(time.Second))) + " ago"
 }
 
 // aheadText writes how far a clock is ahead, in seconds.

@@ -154,7 +154,9 @@ const late = 30.0
 // findProblems writes what is wrong.
 func (v *View) findProblems(s operate.State) {
 	problem := func(format string, args ...any) { v.Problems = append(v.Problems, fmt.Sprintf(format, args...)) }
-	if s.Redis != nil && !s.Redis.Up {
+	if s.Redis != nil && len(s.Redis.Lately()) > 0 {
+		v.Problems = append(v.Problems, s.Redis.Lately()...)
+	} else if s.Redis != nil && !s.Redis.Up {
 		v.Lost = true
 		reasons := slices.Sorted(maps.Values(s.Redis.Failing))
 		for _, reason := range slices.Compact(reasons) {
@@ -171,7 +173,7 @@ func (v *View) findProblems(s operate.State) {
 		if !r.Up {
 			problem("Region %s is lost: its last counts stay.", r.Region)
 		} else if r.Lag > late {
-			problem("Region %s was last told all %.0f seconds ago, and %d counts wait.", r.Region, r.Lag, r.Backlog)
+			problem("Region %s was last told all %s, and %d counts wait.", r.Region, agoText(r.Lag), r.Backlog)
 		}
 	}
 	for _, e := range s.Enforcement {
@@ -189,7 +191,7 @@ func (v *View) findProblems(s operate.State) {
 			problem("Zone %q has as many keys as max_keys allows (%d): new keys share a sketch.", z.Name, z.MaxKeys)
 		}
 		if z.SyncedAgo != nil && *z.SyncedAgo > late && s.Redis != nil && s.Redis.Up {
-			problem("Zone %q was last synced whole %.0f seconds ago.", z.Name, *z.SyncedAgo)
+			problem("Zone %q was last synced whole %s.", z.Name, agoText(*z.SyncedAgo))
 		}
 	}
 }

@@ -39,7 +39,7 @@ func TestAChargeIsPaidAfterAStepOfTheClock(t *testing.T) {
 		if want := []algorithms.Hit{{At: refunded.At + int64(step), N: -1}}; !pending || !slices.Equal(back.Hits, want) {
 			t.Errorf("a step of %v: the refund is %+v, want %+v", step, back.Hits, want)
 		}
-		if keys, requests := tab.Unsent(t0 + 3); keys != 0 || requests != 0 {
+		if keys, requests, _ := tab.Unsent(t0 + 3); keys != 0 || requests != 0 {
 			t.Errorf("a step of %v: %d requests of %d keys are still to be charged, want none", step, requests, keys)
 		}
 	}

@@ -407,9 +407,9 @@ type Totals struct {
 	Own, Remote, Unsent int64
 
 	// pendingKeys is how many keys have counts that the store lacks or has lost, and pending what
-	// they are.
-	pendingKeys int
-	pending     int64
+	// they are. Of corrections other keys the store has too much, or lacks that they are settled.
+	pendingKeys, corrections int
+	pending                  int64
 }
 
 // Totals walks over all keys.
@@ -440,16 +440,19 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 		if pending > 0 {
 			sum.pendingKeys++
 			sum.pending += pending
+		} else if charged == nil && l.Corrects(b.Limit.History) {
+			sum.corrections++
 		}
 	})
 	return sum
 }
 
 // Unsent is what the store doesn't have yet, or no longer, of what a decision can still use:
-// requests admitted here, and of how many keys.
-func (t *Table[S]) Unsent(now int64) (keys int, requests int64) {
+// requests admitted here, and of how many keys. corrections is of how many other keys it has too
+// much, or lacks that they are settled.
+func (t *Table[S]) Unsent(now int64) (keys int, requests int64, corrections int) {
 	sum := t.Totals(now)
-	return sum.pendingKeys, sum.pending
+	return sum.pendingKeys, sum.pending, sum.corrections
 }
 
 // withSyncState returns a slot as at does, with a sync state where it has none yet.

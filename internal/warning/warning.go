@@ -6,6 +6,7 @@ package warning
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"go.uber.org/zap"
@@ -27,13 +28,13 @@ const (
 	// X-Forwarded-For or X-Real-IP. Write {client_ip}, which reads it from trusted proxies only.
 	ForgeableKey = "TIDE003"
 	// PoorKey is a key that clients can change at will. With an id, a time or a port in it, each
-	// request has its own count and nothing is limited. The message names what was probably meant.
+	// request has its own count and nothing is limited. The line says what was meant.
 	PoorKey = "TIDE004"
 	// BodyKey is a key that reads the body. All of it goes into memory, even if denied. Use a
 	// header, a path or a query parameter.
 	BodyKey = "TIDE005"
-	// UnknownKey is a key without a value. Nothing sets the placeholder, or not yet. The message
-	// names what was probably meant. See docs/keys.md#empty-keys.
+	// UnknownKey is a placeholder without a value. Nothing sets it, or not yet: `message` sends its
+	// name. The line says what was meant. See docs/keys.md#empty-keys.
 	UnknownKey = "TIDE006"
 	// OneKey is one count for all requests. A zone with window and events has no key. Write `key
 	// all` if that is meant, else `key {client_ip}`.
@@ -60,8 +61,9 @@ const (
 	// replica that lagged, or evicts keys. Nodes send theirs again. See
 	// docs/redis.md#memory-and-eviction.
 	CountsLost = "TIDE014"
-	// NotSent is last counts that could not be sent. The process ended, or a zone was removed,
-	// while Redis did not answer. Other nodes may admit `requests` more until the windows end.
+	// NotSent is last counts that could not be sent. The process or a zone ended while Redis did
+	// not answer. Until the windows end others may admit `requests` more, and count what
+	// `refunded_keys` got back.
 	NotSent = "TIDE015"
 	// NotSaved is counters or changes that were not saved. What persist names can't be written, or
 	// has not answered for 6 seconds; `error` says why. The next process may start with empty
@@ -71,8 +73,8 @@ const (
 	// or from the future: counting starts at zero. If the file holds something else, persist is
 	// off: name another one.
 	NotRestored = "TIDE017"
-	// SameLimit is the same unnamed limit twice in a site. They count apart, by their order. Give
-	// each a zone with a name.
+	// SameLimit is the same limit twice. Unnamed in a site, they count apart, by their order: write
+	// two zones. With one window in a zone, only the lower holds.
 	SameLimit = "TIDE018"
 	// NoBraces is a key without its braces. All requests share one count. Write `key {client_ip}`,
 	// or `key all`.
@@ -99,14 +101,14 @@ const (
 	// BanOfOthers is a ban that a client can bring upon others. Whoever sends another client's key
 	// has it banned. Ban by {client_ip}, or by what authentication has proven. See docs/ban.md.
 	BanOfOthers = "TIDE025"
-	// LongBan is a long ban of an address. Many may share it, or somebody else may have it later.
-	// See docs/ban.md#a-shared-address.
+	// LongBan is a long ban of an address. Many may share it, others have it later. See
+	// docs/ban.md#a-shared-address.
 	LongBan = "TIDE026"
 	// BanOfAll is a ban of everybody. All requests have one key. Write `key {client_ip}`, or remove
 	// ban.
 	BanOfAll = "TIDE027"
-	// LimitOnErrors is a limit in an error route. Guesses go on, as it sees only requests that have
-	// failed. Put the zone before the handler, with `count_responses 401 403`. See docs/login.md.
+	// LimitOnErrors is a limit in an error route. Guesses go on, as it sees failed requests only.
+	// Put the zone before the handler, with `count_responses 401 403`. See docs/login.md.
 	LimitOnErrors = "TIDE028"
 	// AllReserve is count_responses without a matcher. Each request of a page holds a unit until
 	// its response begins, so pictures may be denied. Write `match path /login*`. See
@@ -141,10 +143,9 @@ const (
 	// ClientsCost is a cost that clients choose. It comes from a header, a cookie, the URL or the
 	// body; such a request costs at least 1. Derive it from what is asked for. See docs/cost.md.
 	ClientsCost = "TIDE037"
-	// WrongRegion is a Redis of another region than `here`. Other regions are told nothing.
-	// Correct here, or the URL; if a node with a wrong `here` started first, delete the key that
-	// the line names. Or two Redis have one name: their counts take each other's place. See
-	// docs/regions.md.
+	// WrongRegion is a Redis of another region than `here`. Other regions are told nothing. Correct
+	// here, or the URL; if a node with a wrong `here` started first, delete the key that the line
+	// names. Or two Redis have one name: their counts replace each other. See docs/regions.md.
 	WrongRegion = "TIDE038"
 	// RegionLost is another region that was not heard from for ten seconds, or whose Redis is that
 	// of a third. Its last counts stay, and on_loss holds. A second line tells that it is back. Or
@@ -175,6 +176,9 @@ var trouble = []string{SyncFails, ForeignKey, CountsLost, NotSent, NotSaved, Not
 
 // CanBeQuiet reports whether a configuration may leave a warning out. The error says why not.
 func CanBeQuiet(code string) error {
+	if upper := strings.ToUpper(code); upper != code && CanBeQuiet(upper) == nil {
+		return fmt.Errorf("there is no warning %q; did you mean %s?", code, upper)
+	}
 	if len(code) != len(newest) || code < UntrustedProxy || code > newest {
 		return fmt.Errorf("there is no warning %q; write its code as the log has it, like %s", code, ClientsLimit)
 	}

@@ -101,7 +101,7 @@ func (s *Limiter) join(rs *ruleset, id [16]byte, w *waiter) bool {
 // stillHolds denies a request by the last answer, if nobody who waits as long as that says would be
 // admitted yet.
 func (d *denial) stillHolds(w *waiter) bool {
-	if d == nil || !slices.Equal(d.rules, w.rules) || !d.covers(w.cost) {
+	if d == nil || !slices.Equal(d.rules, w.rules) || w.cost < d.cost {
 		return false
 	}
 	passed := time.Duration(clock.Now() - d.came)
@@ -129,7 +129,7 @@ func (s *Limiter) change(g Grant, add func(*queue)) {
 		if g.reset.Stamp == q.reset.Stamp { // else Redis knew of a reset first
 			add(q)
 		}
-		s.forget(g.ruleset.zone, g.id)
+		s.forget(g.ruleset, g.id)
 	})
 }
 
@@ -496,43 +496,59 @@ func (q *queue) fail(err error) {
 	q.waiters = nil
 }
 
-// finish hands out what came of a call, and remembers what it denied.
+// finish hands out what came of a call, and remembers what it denied, unless less is left since.
+// What it makes untrue is forgotten first: who is admitted may ask again at once.
 func (s *Limiter) finish(rs *ruleset, id [16]byte, q *queue, c call, all []*outcome, err error, result result) {
 	if result != answered {
+		s.forget(rs, id)
 		q.finishUnanswered(c, err, result)
-		s.forget(rs.zone, id)
 		return
 	}
-	current := c.reset.Stamp == q.reset.Stamp // else it is forgiven what the call got
+	current := c.reset.Stamp == q.reset.Stamp  // else it is forgiven what the call got
+	untrue := q.rollBack != 0 || q.sent != nil // the call has given something back
 	if current {
 		q.rollBack, q.sent, q.denied = 0, nil, nil
 	}
 	q.now = all[0].at
 	var denied []*denial
 	for i, b := range c.batches {
-		o := all[i]
-		if current && len(o.denied) > 0 {
-			denied = append(denied, s.denialOf(b.rules, o, c.reset.Stamp))
+		if all[i].granted > 0 { // less is left than was told
+			untrue, denied = true, nil
 		}
-		asked, unused := b.tell(o, c.reset)
-		if !current {
-			continue
+		if current && len(all[i].denied) > 0 {
+			denied = append(denied, s.denialOf(b.rules, all[i], c.reset.Stamp))
 		}
-		for _, one := range unused {
-			q.correct(correction{op: refund, n: one.cost, at: o.at, seq: c.seq, unit: o.before + one.before + 1}, inAll)
-		}
-		q.penalize(c.rules, o, asked-o.granted)
 	}
 	if len(denied) > 0 {
 		q.denied = denied[len(denied)-1]
 	}
-	switch {
-	case q.unfinished(): // what it refunds may admit the next request
-		s.forget(rs.zone, id)
-	case len(denied) > 0 && mayRemember(c.rules):
-		s.remember(rs.zone, id, denied)
+	if q.unfinished() || !mayRemember(c.rules) {
+		denied = nil
+	}
+	denied = s.remember(rs, id, untrue || q.unfinished(), denied)
+	for i, b := range c.batches {
+		q.tell(b, all[i], c, current)
+	}
+	if q.unfinished() { // a refund may admit the next one
+		s.forget(rs, id)
+		return
+	}
+	if len(denied) > 0 {
 		q.denyMore(denied, c.reset)
 	}
+}
+
+// tell hands out what came of a batch. What it got and nobody uses is refunded, and denied requests
+// are charged where they count.
+func (q *queue) tell(b batch, o *outcome, c call, current bool) {
+	asked, unused := b.tell(o, c.reset)
+	if !current {
+		return
+	}
+	for _, one := range unused {
+		q.correct(correction{op: refund, n: one.cost, at: o.at, seq: c.seq, unit: o.before + one.before + 1}, inAll)
+	}
+	q.penalize(c.rules, o, asked-o.granted)
 }
 
 // denyMore denies those who wait for the next call and would be denied by the memory.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,6 +60,43 @@ func TestAFullCallDeniesByTheLastDenial(t *testing.T) {
 		if last.granted != 3 || last.at != replied {
 			t.Errorf("the denial itself was changed: %+v", *last)
 		}
+	})
+}
+
+// Who comes while more wait than one call of a log takes is denied by the last answer, unless that
+// call has admitted others behind it.
+func TestAFullLogTellsNothingOlderThanAnAdmission(t *testing.T) {
+	remember(t, func(t *testing.T, n *remembering) {
+		low, high, none := perWindow(algorithms.SlidingLog, 3, time.Hour), perWindow(algorithms.SlidingLog, 4, time.Hour), perWindow(algorithms.SlidingLog, 0, time.Hour)
+		var all sync.WaitGroup
+		take := func(rule Rule, cost int64, then func(algorithms.Decision)) {
+			all.Go(func() {
+				said, _, err := n.Take(t.Context(), memorized, []Rule{rule}, id(1), cost, nil)
+				if err != nil {
+					t.Error(err)
+				} else if then != nil {
+					then(said[0].Decision)
+				}
+			})
+			synctest.Wait()
+		}
+		ignore := func(algorithms.Decision) {}
+		take(high, 1, ignore)
+		n.delay.Store(int64(50 * time.Millisecond))
+		take(high, 1, ignore)             // a call that the next requests wait for
+		take(low, 2, ignore)              // denied with one left
+		take(high, 1, ignore)             // admitted: nothing is left then
+		time.Sleep(75 * time.Millisecond) // the call of both is under way
+		for range 2*maxWanted + 1 {
+			take(none, 1, ignore)
+		}
+		time.Sleep(50 * time.Millisecond) // it is answered, and the next one under way
+		take(low, 2, func(d algorithms.Decision) {
+			if d.Allowed || d.Remaining != 0 {
+				t.Errorf("told %+v, want that nothing is left", d)
+			}
+		})
+		all.Wait()
 	})
 }
 

@@ -200,7 +200,7 @@ func (x *isolatedOf[S]) cycle() error {
 }
 
 func (x *isolatedOf[S]) unsent() int64 {
-	_, requests := x.table.Unsent(x.now())
+	_, requests, _ := x.table.Unsent(x.now())
 	return requests
 }
 

@@ -29,6 +29,7 @@ type peer interface {
 	// lost reports that Redis is known not to answer.
 	lost() bool
 	unsent() int64
+	settled() bool
 	// reset applies resets of its zone.
 	reset(set *reset.Set)
 	end()
@@ -101,8 +102,13 @@ func (m *peerOf[S]) lost() bool {
 }
 
 func (m *peerOf[S]) unsent() int64 {
-	_, requests := m.table.Unsent(wallClock())
+	_, requests, _ := m.table.Unsent(wallClock())
 	return requests
+}
+
+// settled reports whether Redis has all that was decided, and has taken back what nobody got.
+func (m *peerOf[S]) settled() bool {
+	return !m.lost() && m.unsent() == 0 && (m.strict == nil || m.strict.isIdle() && m.strict.suspended.Load() == 0)
 }
 
 func (m *peerOf[S]) reset(set *reset.Set) {
@@ -154,7 +160,7 @@ func TestDecisionsMadeAloneAreChargedLater(t *testing.T) {
 					p.Set(faultproxy.None)
 				}
 				for i, n := range nodes {
-					redistest.Eventually(t, fmt.Sprintf("node %d has sent all", i), func() bool { return !n.lost() && n.unsent() == 0 })
+					redistest.Eventually(t, fmt.Sprintf("node %d has sent all", i), n.settled)
 				}
 				if admitted != 30 {
 					t.Fatalf("%d of 30 admitted far below the limit", admitted)
@@ -216,7 +222,7 @@ func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 				if tries == 20 {
 					t.Fatal("no charge arrives whose reply is lost")
 				}
-				redistest.Eventually(t, "all is charged", func() bool { return !n.lost() && n.unsent() == 0 })
+				redistest.Eventually(t, "all is charged", n.settled)
 				if n.decides("k") {
 					admitted++
 				}
@@ -227,7 +233,7 @@ func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 				alone(1)
 				proxy.Set(faultproxy.None)
 			}
-			redistest.Eventually(t, "all is charged", func() bool { return !n.lost() && n.unsent() == 0 })
+			redistest.Eventually(t, "all is charged", n.settled)
 			if left := drain(t, limiter(t, server.URL), name, keys.IDOf([]byte("k")), rule); left != 100-admitted {
 				t.Errorf("after %d admitted redis admits %d more, want %d", admitted, left, 100-admitted)
 			}

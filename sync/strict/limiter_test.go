@@ -317,8 +317,7 @@ func TestRollsBackWhatNobodyHeardOf(t *testing.T) {
 				t.Fatal("Take() = nil without a reply, want an error")
 			}
 			proxy.Set(faultproxy.None)
-			redistest.Eventually(t, "the circuit closes", func() bool { return !s.Down() })
-			redistest.Eventually(t, "nothing is pending", func() bool { return s.suspended.Load() == 0 })
+			settles(t, s)
 			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 99 {
 				t.Errorf("%d admitted after one whose reply came and one whose reply was lost, want 99", got)
 			}
@@ -339,7 +338,7 @@ func TestLateCallIsIgnored(t *testing.T) {
 				t.Fatal("Take() = nil without a reply, want an error")
 			}
 			proxy.Set(faultproxy.None)
-			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.suspended.Load() == 0 })
+			settles(t, s)
 			soon(t, s, name, id(1), rule)
 			if _, err := proxy.Deliver(); err != nil {
 				t.Fatal(err)
@@ -366,7 +365,7 @@ func TestARefundIsDoneOnce(t *testing.T) {
 			s.Refund(last)
 			redistest.Eventually(t, "the circuit opens", s.Down)
 			proxy.Set(faultproxy.None)
-			redistest.Eventually(t, "nothing is pending", func() bool { return !s.Down() && s.suspended.Load() == 0 })
+			settles(t, s)
 			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 91 {
 				t.Errorf("%d admitted after 10 of which one was refunded, want 91", got)
 			}
@@ -381,7 +380,7 @@ func TestWaiterLeaves(t *testing.T) {
 			proxy := faultproxy.Start(t, server.Addr)
 			s := limiter(t, "redis://"+proxy.Addr)
 			take(t, s, name, id(1), rule)
-			proxy.SetDelay(300 * time.Millisecond)
+			proxy.SetDelay(time.Second)
 			sent := proxy.Requests()
 			ctx, cancel := context.WithCancel(context.Background())
 			var wg sync.WaitGroup

@@ -47,8 +47,21 @@ func (s *Limiter) denialOf(rules []Rule, o *outcome, reset int64) *denial {
 }
 
 // covers reports whether a denial holds for a request of such a cost as well: less may be left than
-// another cost.
-func (d *denial) covers(cost int64) bool { return cost >= d.cost }
+// another cost. A log told of each cost by itself when there is room for it.
+func (d *denial) covers(cost int64) bool {
+	if familyOf(d.rules[0].Kind) == logs {
+		return slices.Contains(d.outcome.denied, cost)
+	}
+	return cost >= d.cost
+}
+
+// isSlowedBy reports whether buckets drain slower since than a denial has told: at the limit of the
+// request that was decided last.
+func (d *denial) isSlowedBy(rules []Rule) bool {
+	return familyOf(d.rules[0].Kind) == buckets && slices.ContainsFunc(d.rules, func(r Rule) bool {
+		return slices.ContainsFunc(rules, func(last Rule) bool { return last.Window == r.Window && last.Limit < r.Limit })
+	})
+}
 
 // isOver reports whether a denial is no longer remembered at now.
 func (d *denial) isOver(now int64) bool {
@@ -56,8 +69,8 @@ func (d *denial) isOver(now int64) bool {
 }
 
 // tell appends what the rules say to a request of a cost at now: what they said, with what is left
-// of their waits. A rule whose wait is over would admit it, and then nobody else. One that admits
-// nobody at all has no wait that passes.
+// of their waits. A rule whose wait is over would admit it, and then nobody else. One into which
+// the cost never fits has no wait that passes.
 func (d *denial) tell(now, cost int64, dst []Verdict) []Verdict {
 	said := d.verdicts
 	if cost != d.cost {
@@ -67,7 +80,7 @@ func (d *denial) tell(now, cost int64, dst []Verdict) []Verdict {
 	for i, v := range said {
 		v.Reports = nil
 		w := &v.Decision
-		if !w.Allowed && min(d.rules[i].Limit, d.rules[i].size()) > 0 {
+		if r := d.rules[i]; !w.Allowed && r.Limit > 0 && r.size() >= cost {
 			if w.Retry -= passed; w.Retry <= 0 {
 				w.Allowed, w.Remaining, w.Retry = true, 0, 0
 			}
@@ -85,8 +98,13 @@ func (d *denial) tell(now, cost int64, dst []Verdict) []Verdict {
 // A Memory is what Redis has last denied in a zone. A request whose rules are those of a denial of
 // its key is denied without a call, while that holds: until a second after the call was made, or
 // until the wait that it told is over. So a client that goes on asking costs Redis a call a second.
-// Whatever this node itself refunds ends it; what other nodes refund is seen a second late. What is
-// admitted, only Redis says.
+// Whatever this node itself refunds ends it. So does what Redis admits here to another request of
+// the key, as less is left then. What other nodes do is seen a second late. What is admitted, only
+// Redis says.
+//
+// Calls by other windows than those of a zone, as an override has them, go beside each other. What
+// one denied is not remembered where another has ended since it was made: it may be older than what
+// that was granted or refunded.
 //
 // Rules that count denied requests, and those whose units responses may refund, are always asked
 // for. It is safe for concurrent use.
@@ -103,22 +121,38 @@ type Memory struct {
 
 type memoryStripe struct {
 	mu   sync.Mutex
-	keys map[[16]byte][]*denial
+	keys map[[16]byte]remembered
+	// left is the latest ended of a key for which there was no room.
+	left int64
 }
 
-// Memory returns the memory of a zone, with so many keys at most, until Release.
+// remembered is what a key was denied, and when its last call has ended, where others may be under
+// way beside it.
+type remembered struct {
+	denials []*denial
+	ended   int64
+}
+
+func (r remembered) isOver(now int64) bool {
+	return now-r.ended >= int64(memoryTime) && !slices.ContainsFunc(r.denials, func(d *denial) bool { return !d.isOver(now) })
+}
+
+// Memory returns the memory of a zone, until Release. Where it is new, it has so many keys at most.
 func (s *Limiter) Memory(zone string, keys int) *Memory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.memories[zone]
 	if m == nil {
 		m = &Memory{of: s, zone: zone}
+		m.Configure(keys)
 		s.memories[zone] = m
 	}
 	m.users++
-	m.most.Store(int64(keys))
 	return m
 }
+
+// Configure sets how many keys are remembered at most.
+func (m *Memory) Configure(keys int) { m.most.Store(int64(keys)) }
 
 // Release gives up a Memory.
 func (m *Memory) Release() {
@@ -134,19 +168,20 @@ func (m *Memory) IsEmpty() bool { return m == nil || m.keys.Load() == 0 }
 
 // Recall appends what the rules of a key say to a request of n units at now, by the process' clock,
 // if it is denied without a call.
-func (m *Memory) Recall(rules []Rule, id [16]byte, n, now int64, dst []Verdict) (all []Verdict, ok bool) {
-	s := m.of
-	if c, _ := s.circuitOf(id); s.work.HasEnded() || c.down.Load() {
-		return dst, false
-	}
+func (m *Memory) Recall(rules []Rule, id [16]byte, n, now int64, dst []Verdict) (said []Verdict, ok bool) {
 	var d *denial
 	st := m.stripe(id)
 	st.mu.Lock()
-	if i := indexOf(st.keys[id], rules); i >= 0 {
-		d = st.keys[id][i]
+	all := st.keys[id].denials
+	if i := indexOf(all, rules); i >= 0 {
+		d = all[i]
 	}
 	st.mu.Unlock()
-	if d == nil || !d.covers(n) || d.isOver(now) || d.trips != s.trips.Load() || d.reset != s.resetOf(m.zone, id).Stamp {
+	if d == nil || !d.covers(n) || d.isOver(now) {
+		return dst, false
+	}
+	s := m.of
+	if c, _ := s.circuitOf(id); s.work.HasEnded() || c.down.Load() || d.trips != s.trips.Load() || d.reset != s.resetOf(m.zone, id).Stamp {
 		return dst, false
 	}
 	return d.tell(now, n, dst), true
@@ -158,44 +193,58 @@ func indexOf(all []*denial, rules []Rule) int {
 	return slices.IndexFunc(all, func(d *denial) bool { return slices.Equal(d.rules, rules) })
 }
 
-// add remembers denials of a key. Each goes before what was remembered of its rules.
-func (m *Memory) add(id [16]byte, denials []*denial) {
+// note remembers what a call was denied, and forgets before what it made untrue. beside is set
+// where another call of the key may be under way. It returns the denials that are true.
+func (m *Memory) note(id [16]byte, untrue, beside bool, denials []*denial) []*denial {
 	now := clock.Now()
 	st := m.stripe(id)
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	all, had := st.keys[id]
-	if !had && m.keys.Load() >= m.most.Load() {
-		return
+	r, had := st.keys[id]
+	ended := max(r.ended, st.left)
+	if beside {
+		r.ended = now
 	}
-	all = slices.DeleteFunc(all, func(d *denial) bool { return d.isOver(now) || indexOf(denials, d.rules) >= 0 })
-	for _, d := range denials {
+	r.denials = slices.DeleteFunc(r.denials, func(old *denial) bool {
+		return untrue || old.isOver(now) || slices.ContainsFunc(denials, func(d *denial) bool { return old.isSlowedBy(d.rules) })
+	})
+	denials = slices.DeleteFunc(denials, func(d *denial) bool { return d.asked <= ended })
+	r.denials = latest(r.denials, denials)
+	switch {
+	case r.isOver(now):
+		if had {
+			delete(st.keys, id)
+			m.keys.Add(-1)
+		}
+		return denials
+	case !had && m.keys.Load() >= m.most.Load():
+		st.left = max(st.left, r.ended)
+		return denials
+	case !had:
+		m.keys.Add(1)
+	}
+	if st.keys == nil {
+		st.keys = make(map[[16]byte]remembered)
+	}
+	if st.keys[id] = r; m.sweeping.CompareAndSwap(false, true) {
+		m.of.work.Go(m.sweepAll)
+	}
+	return denials
+}
+
+// latest returns denials with others that have come since, each in place of what was remembered of
+// its rules.
+func latest(all, since []*denial) []*denial {
+	all = slices.DeleteFunc(all, func(d *denial) bool { return indexOf(since, d.rules) >= 0 })
+	for _, d := range since {
+		all = slices.DeleteFunc(all, func(old *denial) bool { return old.isSlowedBy(d.rules) })
 		if i := indexOf(all, d.rules); i >= 0 {
 			all[i] = d
 		} else if len(all) < maxRemembered {
 			all = append(all, d)
 		}
 	}
-	if st.keys == nil {
-		st.keys = make(map[[16]byte][]*denial)
-	}
-	if st.keys[id] = all; !had {
-		m.keys.Add(1)
-	}
-	if m.sweeping.CompareAndSwap(false, true) {
-		m.of.work.Go(m.sweepAll)
-	}
-}
-
-// forget ends what is remembered of a key.
-func (m *Memory) forget(id [16]byte) {
-	st := m.stripe(id)
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if _, ok := st.keys[id]; ok {
-		delete(st.keys, id)
-		m.keys.Add(-1)
-	}
+	return all
 }
 
 // sweepAll drops, once a second, what is no longer remembered, until nothing is left.
@@ -221,8 +270,8 @@ func (m *Memory) sweep(now int64) {
 	for i := range m.stripes {
 		st := &m.stripes[i]
 		st.mu.Lock()
-		for id, all := range st.keys {
-			if !slices.ContainsFunc(all, func(d *denial) bool { return !d.isOver(now) }) {
+		for id, r := range st.keys {
+			if r.isOver(now) {
 				delete(st.keys, id)
 				m.keys.Add(-1)
 			}
@@ -231,26 +280,21 @@ func (m *Memory) sweep(now int64) {
 	}
 }
 
-// remember notes in the memory of a zone what a key was denied. Its ruleset's mutex is held, so
-// that what is refunded at the same time ends it.
-func (s *Limiter) remember(zone string, id [16]byte, denials []*denial) {
-	if m := s.memoryOf(zone); m != nil {
-		m.add(id, denials)
+// remember notes in the memory of a zone what a call of a key was denied, and forgets before what
+// it made untrue. Its ruleset's mutex is held, so that what is refunded at the same time ends it.
+func (s *Limiter) remember(rs *ruleset, id [16]byte, untrue bool, denials []*denial) []*denial {
+	s.mu.Lock()
+	m := s.memories[rs.zone]
+	beside := slices.ContainsFunc(s.zones[rs.zone], func(other *ruleset) bool { return other != rs && other.mayCall(id) })
+	s.mu.Unlock()
+	if m == nil || !beside && len(denials) == 0 && (!untrue || m.IsEmpty()) {
+		return denials
 	}
+	return m.note(id, untrue, beside, denials)
 }
 
 // forget ends what is remembered of a key. Its ruleset's mutex is held.
-func (s *Limiter) forget(zone string, id [16]byte) {
-	if m := s.memoryOf(zone); !m.IsEmpty() {
-		m.forget(id)
-	}
-}
-
-func (s *Limiter) memoryOf(zone string) *Memory {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.memories[zone]
-}
+func (s *Limiter) forget(rs *ruleset, id [16]byte) { s.remember(rs, id, true, nil) }
 
 // mayRemember reports whether a denial holds for other requests of the rules: not where each of
 // them counts, nor where responses may refund units at any time.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -129,6 +130,14 @@ func (n *remembering) spend(rules ...Rule) (denied []Verdict) {
 func (n *remembering) remembers(rules ...Rule) bool {
 	_, ok := n.memory.Recall(rules, id(1), 1, clock.Now(), nil)
 	return ok
+}
+
+// held is how many denials are remembered of the key.
+func (n *remembering) held() int {
+	st := n.memory.stripe(id(1))
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return len(st.keys[id(1)].denials)
 }
 
 func perWindow(kind algorithms.Kind, limit int64, window time.Duration) Rule {
@@ -405,7 +414,7 @@ func TestWhatIsNeverRemembered(t *testing.T) {
 			rule := perWindow(algorithms.FixedWindow, 1, time.Hour)
 			change(&rule)
 			n.spend(rule)
-			if n.remembers(rule) || !n.memory.IsEmpty() {
+			if n.remembers(rule) || n.held() > 0 {
 				t.Errorf("rule %d is remembered", i)
 			}
 			n.sleep(2 * time.Second)
@@ -417,8 +426,8 @@ func TestWhatIsNeverRemembered(t *testing.T) {
 func TestAMemoryIsBoundedAndSwept(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
 		rule := []Rule{perWindow(algorithms.FixedWindow, 0, time.Hour)}
-		n.Memory(memorized, 3)
-		defer n.memory.Release()
+		n.memory.Configure(3)
+		n.Memory(memorized, 1).Release() // of a configuration that is rejected
 		for i := range 10 {
 			if _, _, err := n.Take(t.Context(), memorized, rule, id(i), 1, nil); err != nil {
 				t.Fatal(err)
@@ -488,4 +497,104 @@ func TestAClosedLimiterRemembersNothing(t *testing.T) {
 			t.Error("a closed Limiter denies")
 		}
 	})
+}
+
+// What Redis has admitted since, to a request that costs less or has a higher limit, is in what the
+// next denial tells: what is left, and how long to wait.
+func TestAnAdmissionIsInWhatTheMemoryTells(t *testing.T) {
+	for _, kind := range allKinds[:5] {
+		for _, higher := range []bool{false, true} {
+			remember(t, func(t *testing.T, n *remembering) {
+				rule, wide, dear := perWindow(kind, 10, time.Minute), perWindow(kind, 10, time.Minute), int64(5)
+				if higher {
+					rule.Limit, dear = 7, 1
+				}
+				take := func(r Rule, cost int64) (all []Verdict) {
+					all, ok := n.memory.Recall([]Rule{r}, id(1), cost, clock.Now(), nil)
+					if !ok {
+						all, _, _ = n.Take(t.Context(), memorized, []Rule{r}, id(1), cost, nil)
+						synctest.Wait()
+					}
+					return all
+				}
+				for range 7 {
+					take(wide, 1)
+				}
+				if take(rule, dear)[0].Decision.Allowed {
+					t.Fatal("the dear request is admitted")
+				}
+				for range 3 {
+					if !take(wide, 1)[0].Decision.Allowed {
+						t.Fatal("a cheap request is denied")
+					}
+				}
+				got := take(rule, dear)[0].Decision
+				want, _, err := n.Look(t.Context(), memorized, []Rule{rule}, id(1), dear)
+				if w := want[0].Decision; err != nil || got.Remaining != w.Remaining || got.Retry != w.Retry {
+					t.Errorf("%v, a higher limit: %t: told %d left and a wait of %s; by Redis %d and %s, %v", kind, higher, got.Remaining, got.Retry, w.Remaining, w.Retry, err)
+				}
+			})
+		}
+	}
+}
+
+// Who is admitted has nothing told by an older denial any more, however soon the next request is.
+func TestAnAdmissionEndsTheMemoryBeforeItIsTold(t *testing.T) {
+	remember(t, func(t *testing.T, n *remembering) {
+		narrow, wide := perWindow(algorithms.GCRA, 3, time.Minute), perWindow(algorithms.GCRA, 9, time.Minute)
+		n.spend(narrow)
+		told := make(chan struct{})
+		st := n.memory.stripe(id(1))
+		st.mu.Lock() // so that nothing is forgotten
+		go func() {
+			defer close(told)
+			if _, g, err := n.Take(t.Context(), memorized, []Rule{wide}, id(1), 1, nil); err != nil || !g.Admitted() {
+				t.Errorf("Take() = %+v, %v", g, err)
+			}
+		}()
+		for range 100_000 {
+			runtime.Gosched()
+			select {
+			case <-told:
+				t.Error("it is told that it is admitted while a denial of less is remembered")
+			default:
+			}
+			if t.Failed() {
+				break
+			}
+		}
+		st.mu.Unlock()
+		<-told
+		if n.remembers(narrow) {
+			t.Error("the denial is remembered")
+		}
+	})
+}
+
+// Calls by other windows of a zone go beside each other. What one denied is not remembered where
+// another was admitted since it was made, whose answer came first.
+func TestADenialThatWasOvertakenIsNotRemembered(t *testing.T) {
+	for _, kind := range allKinds[:5] {
+		remember(t, func(t *testing.T, n *remembering) {
+			one, two := []Rule{perWindow(kind, 3, time.Minute)}, []Rule{perWindow(kind, 9, time.Minute), perWindow(kind, 9, time.Hour)}
+			if _, g, err := n.Take(t.Context(), memorized, two, id(1), 3, nil); err != nil || !g.Admitted() {
+				t.Fatalf("%v: %+v, %v", kind, g, err)
+			}
+			n.sleep(time.Millisecond)
+			n.replies.Store(int64(200 * time.Millisecond)) // the denial is made and under way
+			go func() { _, _, _ = n.Take(t.Context(), memorized, one, id(1), 1, nil) }()
+			synctest.Wait()
+			if _, g, err := n.Take(t.Context(), memorized, two, id(1), 1, nil); err != nil || !g.Admitted() {
+				t.Fatalf("%v: %+v, %v", kind, g, err)
+			}
+			n.sleep(300 * time.Millisecond)
+			if n.remembers(one...) {
+				t.Errorf("%v: a denial is remembered that is older than an admission", kind)
+			}
+			n.ask(one...)
+			if !n.remembers(one...) {
+				t.Errorf("%v: a denial is not remembered, beside which nothing was under way", kind)
+			}
+		})
+	}
 }

@@ -337,6 +337,7 @@ func TestDistinctLimitsShareCalls(t *testing.T) {
 		return s.seq.Load() - first, waited
 	}
 	one, _ := run(1)
+	one = max(one, 2*requests) // by luck it takes fewer: then all come again before the next call
 	for _, limits := range []int{2, 4, 10, 100} {
 		calls, waited := run(limits)
 		t.Logf("%d limits: %d calls for %d requests, with one limit %d; half of the requests waited for %d calls at most", limits, calls, clients*requests, one, waited[len(waited)/2])

@@ -309,7 +309,7 @@ func TestChargesUnderAReset(t *testing.T) {
 				t.Helper()
 				proxy.Set(faultproxy.None)
 				for _, n := range nodes {
-					redistest.Eventually(t, "all is charged", func() bool { return !n.lost() && n.unsent() == 0 })
+					redistest.Eventually(t, "all is charged", n.settled)
 				}
 			}
 			forgive := func() {

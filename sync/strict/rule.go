@@ -95,6 +95,15 @@ func (rs *ruleset) has(rules []Rule) bool {
 	return slices.EqualFunc(rs.shape, rules, func(a, b Rule) bool { return a == b.shape() })
 }
 
+// mayCall reports whether a call of a key may be under way. Limiter.mu is held, as for isIdle.
+func (rs *ruleset) mayCall(id [16]byte) bool {
+	if !rs.mu.TryLock() {
+		return true
+	}
+	defer rs.mu.Unlock()
+	return rs.queues[id] != nil
+}
+
 // isIdle reports whether nothing is under way or left to be sent. Limiter.mu is held, which others
 // take while they hold rs.mu.
 func (rs *ruleset) isIdle() bool {

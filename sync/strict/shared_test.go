@@ -16,7 +16,7 @@ import (
 func TestAndBackgroundShareTheirCounts(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
-	rule := Rule{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Hour}
+	rule := Rule{Kind: algorithms.FixedWindow, Limit: 10, Window: long}
 	n := newPeer(t, server.Addr, "z", rule, 20*time.Millisecond).(*peerOf[algorithms.WindowState])
 	defer n.end()
 	n.take(3)

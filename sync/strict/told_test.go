@@ -19,7 +19,7 @@ func TestStrictWindowsTellOtherRegions(t *testing.T) {
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
-	s := New(client, "ns", time.Second)
+	s := New(client, "ns", 10*time.Second)
 	defer s.CloseBy(time.Now().Add(time.Second))
 	rules := []Rule{{Kind: algorithms.FixedWindow, Limit: 640, Window: 30 * 24 * time.Hour}}
 	take := func(key [16]byte, n int64) (admitted bool, left int64) {

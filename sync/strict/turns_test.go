@@ -17,7 +17,7 @@ import (
 func TestAZoneWithManyKeysDoesNotHoldUpAnother(t *testing.T) {
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
-	proxy.SetDelay(100 * time.Millisecond) // far above what a busy machine adds
+	proxy.SetDelay(300 * time.Millisecond) // far above what a busy machine adds
 	s := limiter(t, "redis://"+proxy.Addr)
 	rule := Rule{Kind: kinds["sliding window"].Kind, Limit: 1 << 30, Window: long}
 	n := 0

@@ -247,18 +247,21 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, at place) {
 	}
 	_, unit := inLua(r.Window)
 	whole, rest := state[0], state[1]*(1000/unit)
+	if r.Limit > 0 {
+		r.waits(&v.Decision, whole, rest, o.granted, at)
+	}
+	if len(state) > 3 && at.admitted {
+		v.Top = state[3] - (o.granted - at.before - at.cost)
+	}
 	now := o.at * int64(time.Microsecond)
 	v.Reports = append(v.Reports, algorithms.Report{
 		Epoch: now / int64(algorithms.Params(r).Epoch()), LevelAt: now, Rate: state[2],
 		Level: float64(whole) + float64(rest)/float64(r.Window),
 	})
-	if len(state) > 3 && at.admitted {
-		v.Top = state[3] - (o.granted - at.before - at.cost)
-	}
-	if r.Limit <= 0 {
-		return
-	}
-	d := &v.Decision
+}
+
+// waits adds to a decision on a bucket how long a request of the place waits.
+func (r Rule) waits(d *algorithms.Decision, whole, rest, granted int64, at place) {
 	used := whole
 	if rest > 0 {
 		used++
@@ -274,7 +277,7 @@ func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, at place) {
 		d.Reset = r.drains(whole, rest)
 	}
 	if r.Kind.Traits().Queues && at.admitted && at.cost > 0 {
-		d.Delay = r.drains(whole-o.granted+at.before, rest)
+		d.Delay = r.drains(whole-granted+at.before, rest)
 	}
 }
 

@@ -1,0 +1,6 @@
+//go:build race
+
+package sim
+
+// raced is set where the detector of races runs.
+const raced = true
