@@ -1,42 +1,79 @@
-# make test   vet and all tests with -race and a real Redis
-# make chaos  every fault with real processes, measured, and a million requests counted once
-# make demo   three Caddy processes, one Redis, one limit: a table a second, for half a minute; then a reset, and three regions
-# make check  what .ci/run does
-# make bench  figures beside other limiters and of whole servers; ten minutes, BENCH=-short for two
-# make fuzz   each fuzz test for half a minute
-# make release  static programs for four platforms, checksums and bills of materials in dist
+# make test    all tests that need Go and a redis-server: 8 minutes on two cores, 3 when all is built
+# make lint    format, vet, staticcheck, and what this code and these pages rely on: 3 minutes, then 1
+# make race    the race detector where goroutines share something: 7 minutes
+# make check   lint, test and race: what .ci/run does
+# make chaos   every fault with real processes, all seeds, browsers, fuzzing: some two hours
+# make stress T=TestName   six copies of a test beside two busy loops, five times each
+# make demo    three Caddy processes, one Redis, one limit: a table a second, for half a minute; then a reset, and three regions
+# make bench   figures beside other limiters and of whole servers; ten minutes, BENCH=-short for two
+# make fuzz    each fuzz test for half a minute
+# make release static programs for four platforms, checksums and bills of materials in dist
 
-# The tags that xcaddy builds with: one build cache serves all.
+# The tags that xcaddy builds with. With the same ones everywhere, and without C but for the race
+# detector, one build cache serves vet, the tests and the Caddy that they start.
 TAGS := nobadger,nomysql,nopgx
+export CGO_ENABLED := 0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 
-.PHONY: test check lint redis fail2ban chaos demo fuzz fuzz-briefly bench release
+.PHONY: test lint race check chaos stress demo bench fuzz release
 
-# What tells of a test that failed, among all that the tests print.
-FAILED := '^ *--- FAIL|^FAIL|^panic:|DATA RACE|^ +[a-z0-9_]+_test\.go:'
+check: lint test race
 
-test: redis fail2ban browser promtool
-	@echo "go test -race, with a real Redis"; log=$$(mktemp) && trap 'rm -f '$$log EXIT && \
-		{ TIDE_REQUIRE_REDIS=1 go test -race -tags $(TAGS) -timeout 30m ./sync ./... 2>&1 || printf '\ngo test failed\n'; } | tee $$log; \
-		! grep -qx 'go test failed' $$log || { echo "What failed, once more:"; grep -aE $(FAILED) $$log | cut -c1-500; exit 1; }
-	go test -tags $(TAGS) -run '^TestScenarios$$' .
-	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 30m ./sync ./internal/sim
+# A line for each package as it ends, and at the end what failed. Most tests wait for something, so
+# twice as many packages as there are cores run at once, those that take longest first.
+GOTEST = go run $(GOTESTSUM) --format pkgname-and-test-fails --format-icons text --hide-summary skipped -- \
+	-vet=off -timeout 30m -p $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
-check: format static lint test comparisons containers fuzz-briefly
+test: redis
+	@echo "Tests with a real Redis: 8 minutes on two cores, 3 when all is built."
+	TIDE_REQUIRE_REDIS=1 $(GOTEST) -tags $(TAGS) . ./sync ./sync/strict ./internal/control ./...
 
-.PHONY: format static
-format:
-	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted, run gofmt -w on:" $$unformatted; exit 1; }
+# Where two goroutines share something.
+RACED := ./sync ./sync/strict ./internal/limits ./internal/table ./internal/control ./internal/gauge ./internal/ban ./internal/bandwidth ./internal/cycle
+race: redis
+	@echo "The race detector: 7 minutes on two cores."
+	CGO_ENABLED=1 TIDE_REQUIRE_REDIS=1 $(GOTEST) -race -tags $(TAGS) $(RACED)
 
-static:
-	go vet -tags $(TAGS) ./...
-	go run $(STATICCHECK) -tags $(TAGS) ./...
-	go run $(ACTIONLINT) .github/workflows/*.yml
-
-# What this code relies on and no general linter knows.
+# With the tag chaos, the checks see all files.
 lint:
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "not formatted, run gofmt -w on:" $$unformatted; exit 1; }
+	go vet -tags $(TAGS),chaos ./...
+	go run $(STATICCHECK) -tags $(TAGS),chaos ./...
+	go run $(ACTIONLINT) .github/workflows/*.yml
 	go run ./internal/lint
+
+# What the tests need beside Go. Root on Debian gets it here; anybody else is told.
+#   $(call need,program,package of Debian,what it is for,how else to get it)
+define need
+	@command -v $(1) >/dev/null || { \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			echo "Installing Debian's $(2). $(3)"; \
+			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(2) >/dev/null; \
+		else \
+			echo "$(3) Install it (Debian: apt-get install $(2); $(4)), then run make $(MAKECMDGOALS) again."; \
+			exit 1; \
+		fi; }
+endef
+
+.PHONY: redis fail2ban browser promtool
+redis:
+	$(call need,redis-server,redis-server,The tests need redis-server (7.0 or later).,Fedora: dnf install redis; macOS: brew install redis)
+
+fail2ban:
+	$(call need,fail2ban-regex,fail2ban,A test feeds log lines of bans to fail2ban-regex.,Fedora: dnf install fail2ban)
+
+browser:
+	$(call need,chromium,chromium,The status page is tested in chromium.,Fedora: dnf install chromium)
+
+promtool:
+	$(call need,promtool,prometheus,The alerts and the board are checked by promtool.,macOS: brew install prometheus)
+
+# Seeds are new each time and printed: TIDE_SEED=<number> repeats a run, and UPDATE_GOLDENS=1 writes
+# what is measured into the pages. Nothing else runs beside the measurements of internal/cluster.
+chaos: redis fail2ban browser promtool comparisons containers newest fuzz
+	TIDE_REQUIRE_REDIS=1 go test -vet=off -tags $(TAGS),chaos -timeout 150m -count 1 -p 1 ./... -rapid.checks 1000
 
 # What bench compares is a module of its own, so that nobody who uses this one downloads it.
 .PHONY: comparisons
@@ -52,41 +89,25 @@ containers: redis
 	go -C deploy test ./...
 	@test "$$(id -u)" = 0 || echo "Not root: compose.yaml was read and not started, which takes chroot."
 
+# A build against Caddy's newest release and its main branch.
+.PHONY: newest
+newest:
+	dir=$$(mktemp -d) && trap 'rm -rf '$$dir EXIT && for version in latest master; do \
+		cp go.mod go.sum $$dir && go get -modfile=$$dir/go.mod github.com/caddyserver/caddy/v2@$$version && \
+		go build -modfile=$$dir/go.mod -tags $(TAGS) -o /dev/null ./cmd/caddy || exit 1; \
+	done
+
+# Each copy is a process, so that none waits for another. Busy loops end with the copies.
+stress: redis
+	@test -n "$(T)" || { echo "say which test: make stress T=TestName"; exit 1; }
+	@dir=$$(mktemp -d) && package=$$(dirname $$(grep -rlE --include='*_test.go' '^func $(T)\(' . | head -1)) && \
+		go test -c -tags $(TAGS) -o $$dir/stress.test $$package && cd $$package && \
+		{ while :; do :; done & a=$$!; while :; do :; done & b=$$!; trap "kill $$a $$b; rm -rf $$dir" EXIT; \
+		for i in 1 2 3 4 5 6; do { TIDE_REQUIRE_REDIS=1 $$dir/stress.test -test.run '^$(T)$$' -test.count 5 >$$dir/$$i 2>&1 || touch $$dir/red; } & eval "p$$i=$$!"; done; \
+		wait $$p1 $$p2 $$p3 $$p4 $$p5 $$p6; cat $$dir/[1-6]; test ! -e $$dir/red; }
+
 bench:
 	cd bench && go run -tags $(TAGS) ./rivals $(BENCH) && go run -tags $(TAGS) ./compare -servers -latency -rounds 4 $(BENCH)
-
-# What the tests need beside Go. Root on Debian gets it here; anybody else is told.
-#   $(call need,program,package of Debian,what it is for,how else to get it)
-define need
-	@command -v $(1) >/dev/null || { \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(2); \
-		else \
-			echo "$(3) Install it (Debian: apt-get install $(2); $(4)), then run make $(MAKECMDGOALS) again."; \
-			exit 1; \
-		fi; }
-endef
-
-.PHONY: browser promtool
-redis:
-	$(call need,redis-server,redis-server,The tests need redis-server (7.0 or later).,Fedora: dnf install redis; macOS: brew install redis)
-
-fail2ban:
-	$(call need,fail2ban-regex,fail2ban,A test feeds log lines of bans to fail2ban-regex.,Fedora: dnf install fail2ban)
-
-browser:
-	$(call need,chromium,chromium,The status page is tested in chromium.,Fedora: dnf install chromium)
-
-promtool:
-	$(call need,promtool,prometheus,The alerts and the board are checked by promtool.,macOS: brew install prometheus)
-
-# What is measured goes into the page's tables. SEED=<number> is another order of faults.
-SEED := 1
-chaos: redis
-	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 60m -count 1 -v -run '^(TestFault|TestExactlyOnce)' ./internal/cluster -long -seed $(SEED) -report ../../docs/internals/reliability.md
-	go test -tags $(TAGS) -timeout 60m -count 1 -run '^TestEverySchedule$$' ./sync -schedules 500
-	go test -tags $(TAGS) -timeout 60m -count 1 -run '^TestEveryHistory$$' ./internal/control -histories 100000
-	TIDE_REQUIRE_REDIS=1 go test -tags $(TAGS) -timeout 60m -count 1 -v -run '^TestChangesOverASlowRedis$$' ./internal/control -changes 100
 
 release:
 	GOFLAGS=-buildvcs=true go run ./internal/release -o dist
@@ -95,12 +116,9 @@ demo:
 	go run -tags $(TAGS) ./cmd/demo
 	go run -tags $(TAGS) ./cmd/demo -regions -for 40s
 
-# Each fuzz test, from what is in testdata/fuzz on: for half a minute, and for a number of inputs
-# that takes about a second.
-fuzz: FUZZ := 30s
-fuzz-briefly: FUZZ := 1000x
-
-fuzz fuzz-briefly:
+# Each fuzz test, from what is in testdata/fuzz on.
+FUZZ := 30s
+fuzz:
 	@dir=$$(mktemp -d) && trap 'rm -rf '$$dir EXIT && for package in $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u); do \
 		go test -c -tags $(TAGS) -fuzz . -o $$dir/fuzz.test $$package || exit 1; \
 		for name in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' $$package/*_test.go | cut -d' ' -f2); do \

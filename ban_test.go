@@ -3,13 +3,8 @@ package ratelimit
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -192,14 +187,12 @@ func TestWhatIsNoReasonForABan(t *testing.T) {
 	}
 }
 
-var long = flag.Bool("long", false, "floods and ends in the numbers that the docs have")
-
 // A flood of addresses that are all banned fills no more than max_keys. Later newcomers have
-// counters of their own, and are banned for themselves. With -long it is one of a million
+// counters of their own, and are banned for themselves. In `make chaos` it is one of a million
 // addresses.
 func TestAFloodOfBans(t *testing.T) {
 	maxKeys, addresses := 1000, 5000
-	if *long {
+	if redistest.Chaos {
 		maxKeys, addresses = 100_000, 1_000_000
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -391,45 +384,6 @@ func TestBanOfThePage(t *testing.T) {
 	s.answers("HTTP/1.1", 1, http.StatusOK, 1)
 	if n := s.loggedMessages("rate limit banned"); n != 1 {
 		t.Errorf("%d lines of bans, want 1", n)
-	}
-}
-
-// The filter finds the bans of a real log, and nothing that clients write into it. A ban that is
-// only noted is none.
-func TestFail2banFindsBans(t *testing.T) {
-	program, err := exec.LookPath("fail2ban-regex")
-	if err != nil {
-		if os.Getenv("CI") != "" || os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
-			t.Fatal("fail2ban is not installed; on Debian apt-get install fail2ban")
-		}
-		t.Skip("fail2ban is not installed")
-	}
-	s := startCaddy(t, "servers {\ntrusted_proxies static 127.0.0.0/8\n}", "rate_limit {\n"+
-		zoneBlock("login", "match path /login*\nlimit 1/1h\nban 1h")+
-		zoneBlock("noted", "match path /noted\nlimit 1/1h\nban 1h\nenforce off")+
-		zoneBlock("denied", "match path /denied*\nlimit 1/1h")+"}\nrespond in")
-	from := func(path, client string) func(*http.Request) {
-		return func(r *http.Request) {
-			r.URL.Path = path
-			r.Header.Set("X-Forwarded-For", client)
-			r.Header.Set("User-Agent", forged)
-		}
-	}
-	for _, client := range []string{"198.51.100.1", "2001:db8:1::1"} {
-		s.answers("HTTP/1.1", 3, http.StatusTooManyRequests, 2, from("/login"+forged, client))
-	}
-	s.answers("HTTP/1.1", 3, http.StatusOK, 3, from("/noted", "198.51.100.2"))
-	s.answers("HTTP/1.1", 3, http.StatusTooManyRequests, 2, from("/denied"+forged, "198.51.100.3"))
-	filter, err := filepath.Abs("docs/fail2ban/tide.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := s.loggedMessages("rate limit banned, not enforced"); n != 1 {
-		t.Fatalf("%d lines of bans that are not enforced, want 1", n)
-	}
-	found, err := exec.Command(program, "-o", "<ip>", s.log, filter).CombinedOutput()
-	if got := strings.Fields(string(found)); err != nil || !slices.Equal(got, []string{"198.51.100.1", "2001:db8:1::1"}) {
-		t.Errorf("fail2ban finds %q, %v, want the two clients that are banned", found, err)
 	}
 }
 

@@ -436,18 +436,18 @@ func TestConcurrentByEveryProtocol(t *testing.T) {
 	}
 	redistest.Eventually(t, "all places are free", empty)
 
-	if *long { // where nearly all are admitted
+	if redistest.Chaos { // where nearly all are admitted
 		s = startCaddy(t, global, strings.ReplaceAll(site, "concurrent 4", "concurrent 100"))
 	}
 	s.endAtRandom()
 	redistest.Eventually(t, "all places are free", empty)
 }
 
-// endAtRandom sends requests that end in all ways, by each protocol, over a few reloads: 150, with
-// -long so many that 100,000 are admitted.
+// endAtRandom sends requests that end in all ways, by each protocol, over a few reloads: 150, in
+// `make chaos` so many that 100,000 are admitted.
 func (s *served) endAtRandom() {
 	clients, each, reloads := 6, 25, 3
-	if *long {
+	if redistest.Chaos {
 		clients, each, reloads = 40, 3500, 20
 	}
 	before := decidedAs(s.t, "downloads", "admitted")

@@ -638,7 +638,7 @@ func TestALongStreamTakesNoMemory(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		length, written := 1<<30, 0
-		if raced {
+		if redistest.Raced {
 			length = 64 << 20
 		}
 		for ; written < length; written += len(event) {

@@ -1,9 +1,13 @@
+//go:build chaos
+
 package ratelimit
 
 import (
 	"fmt"
+	"image/color"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,5 +62,32 @@ func TestCrossOriginRecipesInABrowser(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The report can be read at night as well, its charts included, and is what the page shows.
+func TestReportInABrowser(t *testing.T) {
+	if _, err := simulateCommand(t, "--limit", "100/1m", "access.log", "--html", "report.html"); err != nil {
+		t.Fatal(err)
+	}
+	report, err := filepath.Abs("report.html")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab := browsertest.NewTab(t)
+	for _, scheme := range []string{"light", "dark"} {
+		tab.Show(900, 860, scheme)
+		tab.Go("file://" + report)
+		var at struct{ X, Y, Wider, Charts int }
+		tab.Eval(`(() => {
+			const b = document.images[0].getBoundingClientRect();
+			const shown = [...document.images].filter((i) => i.complete && i.naturalWidth > 0).length;
+			return {X: Math.ceil(b.x) + 3, Y: Math.ceil(b.y) + 3, Wider: document.documentElement.scrollWidth - innerWidth, Charts: shown};
+		})()`, &at)
+		ground := color.GrayModel.Convert(tab.Screen().At(at.X, at.Y)).(color.Gray).Y
+		if scheme == "light" && ground < 224 || scheme == "dark" && ground > 32 || at.Wider > 0 || at.Charts != 3 {
+			t.Errorf("%s: a chart's ground is %d of 255, %d charts are shown, and %d pixels are beside the window", scheme, ground, at.Charts, at.Wider)
+		}
+		tab.LooksLike(filepath.Join(root, "docs/pictures/simulate-"+scheme+".png"), redistest.UpdateGoldens, "UPDATE_GOLDENS=1 go test . -run TestReportInABrowser")
 	}
 }

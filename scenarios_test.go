@@ -34,6 +34,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 var (
@@ -80,7 +81,7 @@ func TestScenarios(t *testing.T) {
 		}
 	case *scenarioWrites:
 		writeScenarios(t)
-	case raced:
+	case redistest.Raced:
 		// The detector of races has goroutines take turns at random, so that more scenarios differ.
 		for seed := range *scenarios / 3 {
 			runScenario(t, uint64(seed))

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"html"
-	"image/color"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -29,9 +27,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
-	"github.com/caddy-tide/ratelimit/internal/browsertest"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/command"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/simulate"
 )
 
@@ -304,10 +302,8 @@ func simulateCommand(t *testing.T, args ...string) (out string, err error) {
 	return b.String(), err
 }
 
-var pictures = flag.Bool("pictures", false, "draw the report as docs/simulate.md shows it")
-
 // The example of docs/simulate.md is what the command prints, and the first chart of its report is
-// that of a file. go test . -run TestSimulateExample -pictures draws it.
+// that of a file. UPDATE_GOLDENS=1 draws it.
 func TestSimulateExample(t *testing.T) {
 	page, file := readPage(t, "docs/simulate.md"), filepath.Join(root, "testdata/report-over-time.svg")
 	_, after, _ := strings.Cut(page, "$ caddy rate-limit simulate --limit 100/1m access.log\n")
@@ -322,40 +318,13 @@ func TestSimulateExample(t *testing.T) {
 	if err != nil || len(drawn) == 0 {
 		t.Fatalf("the report's first picture: %v", err)
 	}
-	if *pictures {
+	if redistest.UpdateGoldens {
 		if err := os.WriteFile(file, drawn, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if shown := readPage(t, file); shown != string(drawn) {
-		t.Errorf("%s is not what the report has; draw it with -pictures", file)
-	}
-}
-
-// The report can be read at night as well, its charts included, and is what the page shows.
-func TestReportInABrowser(t *testing.T) {
-	if _, err := simulateCommand(t, "--limit", "100/1m", "access.log", "--html", "report.html"); err != nil {
-		t.Fatal(err)
-	}
-	report, err := filepath.Abs("report.html")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tab := browsertest.NewTab(t)
-	for _, scheme := range []string{"light", "dark"} {
-		tab.Show(900, 860, scheme)
-		tab.Go("file://" + report)
-		var at struct{ X, Y, Wider, Charts int }
-		tab.Eval(`(() => {
-			const b = document.images[0].getBoundingClientRect();
-			const shown = [...document.images].filter((i) => i.complete && i.naturalWidth > 0).length;
-			return {X: Math.ceil(b.x) + 3, Y: Math.ceil(b.y) + 3, Wider: document.documentElement.scrollWidth - innerWidth, Charts: shown};
-		})()`, &at)
-		ground := color.GrayModel.Convert(tab.Screen().At(at.X, at.Y)).(color.Gray).Y
-		if scheme == "light" && ground < 224 || scheme == "dark" && ground > 32 || at.Wider > 0 || at.Charts != 3 {
-			t.Errorf("%s: a chart's ground is %d of 255, %d charts are shown, and %d pixels are beside the window", scheme, ground, at.Charts, at.Wider)
-		}
-		tab.LooksLike(filepath.Join(root, "docs/pictures/simulate-"+scheme+".png"), *pictures, "go test . -run TestReportInABrowser -pictures")
+		t.Errorf("%s is not what the report has; UPDATE_GOLDENS=1 draws it", file)
 	}
 }
 

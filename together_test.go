@@ -334,7 +334,7 @@ func (m *together) nothingIsLeft() {
 func TestBansPlacesAndReservationsTogether(t *testing.T) {
 	seen := make(map[string]int)
 	seeds := uint64(6)
-	if *long {
+	if redistest.Chaos {
 		seeds = 500
 	}
 	for seed := range seeds {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -51,7 +52,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 			return sum.Own + sum.Remote
 		}
 		total := int64(0)
-		for range fewer(100) {
+		for range redistest.Times(100, 1000) {
 			first, last := 0, 1
 			if random.IntN(2) == 0 {
 				first, last = last, first

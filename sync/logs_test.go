@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -65,7 +66,7 @@ func (x *logs) close() {
 // it comes: nine in two seconds, and again when they have left the window, which takes a sync and a
 // sixteenth of it longer.
 func TestALogThatHearsLateDeniesNobodyBelowItsLimit(t *testing.T) {
-	for seed := range uint64(fewer(20)) {
+	for seed := range redistest.Seeds(5, 100) {
 		synctest.Test(t, func(t *testing.T) {
 			x := newLogs(t, seed)
 			random := rand.New(rand.NewPCG(seed, 1))
@@ -87,7 +88,7 @@ func TestALogThatHearsLateDeniesNobodyBelowItsLimit(t *testing.T) {
 // Nodes that have heard of all that was spent before admit no more than the limit in any window,
 // however late they hear of it.
 func TestALogThatHearsLateAdmitsNoMoreThanItsLimit(t *testing.T) {
-	for seed := range uint64(fewer(20)) {
+	for seed := range redistest.Seeds(5, 100) {
 		synctest.Test(t, func(t *testing.T) {
 			x := newLogs(t, seed)
 			random := rand.New(rand.NewPCG(seed, 2))

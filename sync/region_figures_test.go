@@ -1,7 +1,6 @@
 package ratesync
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -13,13 +12,12 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/sim"
 )
 
-var (
-	figureSeeds  = flag.Int("figure-seeds", 1, "runs that each figure of regions is the median and the worst of")
-	figureReport = flag.String("figure-report", "", "page into which the figures of regions are written, relative to this directory")
-)
+// figurePage is the page with the figures of regions.
+const figurePage = "../docs/internals/accuracy-figures.md"
 
 // regionRun is a load on regions. The tables, estimates, loops, relays and scripts are the real
 // ones; only time and the network are models.
@@ -153,18 +151,18 @@ func (c regionRun) run(t *testing.T, seed uint64) (got, exact sim.Result) {
 	return got, sc.Exact()
 }
 
-// What regions admit stays within the bars, and what is below the limit is not denied. With
-// -figure-seeds 5 -figure-report ../docs/internals/accuracy-figures.md it writes the table there.
+// What regions admit stays within the bars, and what is below the limit is not denied. In
+// `make chaos` UPDATE_GOLDENS=1 writes the table of docs/internals/accuracy-figures.md.
 func TestRegionFigures(t *testing.T) {
 	report := "| regions, limit, load | peak (worst) | mean | admitted | by one counter | denied | by one counter |\n|---|---|---|---|---|---|---|\n"
 	for _, c := range regionRuns() {
-		if *figureSeeds == 1 && (!c.quick || raced && !(c.over && c.regions == 2)) { // see fewer
+		if redistest.Times(1, 5) == 1 && (!c.quick || redistest.Raced && !(c.over && c.regions == 2)) {
 			continue
 		}
 		t.Run(c.String(), func(t *testing.T) { report += c.measure(t) })
 	}
-	if *figureReport != "" && !t.Failed() {
-		writeFigures(t, *figureReport, report)
+	if redistest.Chaos && redistest.UpdateGoldens && !t.Failed() {
+		writeFigures(t, figurePage, report)
 	}
 }
 
@@ -172,7 +170,7 @@ func TestRegionFigures(t *testing.T) {
 func (c regionRun) measure(t *testing.T) string {
 	var peaks, means, denied, admitted, one []float64
 	ideal := 0.
-	for seed := range uint64(*figureSeeds) {
+	for seed := range redistest.Seeds(1, 5) {
 		got, exact := c.run(t, seed)
 		peak, mean := got.Peak, got.Mean
 		if c.over {

@@ -3,7 +3,6 @@ package ratesync
 import (
 	"cmp"
 	"encoding/base64"
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -17,10 +16,9 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
-
-var regionSchedules = flag.Int("region-schedules", fewer(2), "random schedules of regions for each algorithm")
 
 // Whatever happens to readings, messages, relays and stores, and however clocks are set: once all
 // is well again, the store of each region has what the nodes of all regions have admitted, to the
@@ -32,7 +30,7 @@ func TestRegionsConverge(t *testing.T) {
 		"reserved":     regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour, Reserves: true}, 0),
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(*regionSchedules) {
+			for seed := range redistest.Seeds(1, 50) {
 				synctest.Test(t, func(t *testing.T) { run(t, seed) })
 				if t.Failed() {
 					t.Fatalf("seed %d", seed)
@@ -45,7 +43,7 @@ func TestRegionsConverge(t *testing.T) {
 // Six regions converge as two and three do: each tells five others.
 func TestSixRegionsConverge(t *testing.T) {
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}
-	for seed := range uint64((*regionSchedules + 1) / 2) {
+	for seed := range redistest.Seeds(1, 25) {
 		synctest.Test(t, func(t *testing.T) { regionsOf[algorithms.WindowState](alg, 6)(t, seed) })
 	}
 }

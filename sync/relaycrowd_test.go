@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // toldOf is of how many keys that have so much one region has told another one.
@@ -27,8 +28,8 @@ func toldOf[S any](here, there *testRegion[S], least int64) (n int) {
 func TestTheFullestComeFirst(t *testing.T) {
 	const many, full = 5 * linkSecond / 2, 60 // the last ones are fewer than a second can tell
 	for name, breaks := range map[string]bool{"calm": false, "the link breaks": true} {
-		if raced && !breaks {
-			continue // see fewer
+		if redistest.Raced && !breaks {
+			continue
 		}
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -121,8 +122,8 @@ func TestWhatIsUrgentIsBounded(t *testing.T) {
 func TestASilentLinkTellsWhatHasChanged(t *testing.T) {
 	const many, changed = 300, 10
 	for regions, silent := range map[int]time.Duration{2: time.Minute, 3: 30 * time.Second} {
-		if raced && regions > 2 {
-			continue // see fewer
+		if redistest.Raced && regions > 2 {
+			continue
 		}
 		t.Run(fmt.Sprint(regions, " regions"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

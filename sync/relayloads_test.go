@@ -234,8 +234,8 @@ func TestAHundredThousandKeysBelowTheThreshold(t *testing.T) {
 // those with many sub-windows, of which each may be below, nor buckets with a small burst.
 func TestWhatSixRegionsDoNotTell(t *testing.T) {
 	t.Run("buckets 31", func(t *testing.T) {
-		if raced {
-			t.Skip("it runs without the detector of races: see fewer")
+		if redistest.Raced {
+			t.Skip("it runs without the detector of races")
 		}
 		synctest.Test(t, func(t *testing.T) {
 			alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 64 * 32 * 10, Window: 310 * time.Second, Buckets: 31}

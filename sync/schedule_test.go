@@ -3,8 +3,8 @@ package ratesync
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"strconv"
@@ -19,30 +19,20 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
-
-var schedules = flag.Int("schedules", fewer(8), "random schedules of the sync for each algorithm")
-
-// fewer is how many of n runs are enough where the detector of races runs, which takes eight times
-// as long and looks for something else. CI has all of them without it as well.
-func fewer(n int) int {
-	if raced {
-		return max(1, n/4)
-	}
-	return n
-}
 
 // Whatever happens to messages, replies, nodes and the store: once all is well again, the store has
 // exactly what each living node admitted in each live epoch, and of a dead one no more than it
 // admitted and no less than it had confirmed. The tables, the loops and the scripts are the real
 // ones. The nodes may differ in all but kind and window, and change meanwhile.
 func TestEverySchedule(t *testing.T) {
-	everySchedule(t, uint64(*schedules), false)
+	everySchedule(t, redistest.Seeds(2, 500), false)
 }
 
-// everySchedule runs so many schedules of each algorithm. With reserves, requests reserve.
-func everySchedule(t *testing.T, seeds uint64, reserves bool) {
+// everySchedule runs schedules of each algorithm. With reserves, requests reserve.
+func everySchedule(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
 	for name, run := range map[string]func(*testing.T, uint64, bool){
 		"fixed_window": scheduleOf[algorithms.WindowState](func(limit, _ int64, w time.Duration) algorithms.Params {
 			return algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: w}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -14,7 +15,7 @@ import (
 // store has of each living node what its responses have cost and what is still reserved, and which
 // is which. Every node knows how much others have reserved.
 func TestEveryScheduleOfResponses(t *testing.T) {
-	everySchedule(t, uint64(max(2, *schedules/4)), true)
+	everySchedule(t, redistest.Seeds(1, 125), true)
 }
 
 // An openUnit is units of a request whose response has not begun. They count in a hash until an

@@ -1,7 +1,8 @@
+//go:build chaos
+
 package ratesync
 
 import (
-	"flag"
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,9 +15,11 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-var (
-	busyKeys = flag.Int("busy", 200, "keys of the cost of gauges")
-	busyTime = flag.Duration("busy-for", 2*(gauge.Refresh+time.Second), "for how long that is measured: keys that only run are told each Refresh, in the next cycle")
+// The cost of gauges is measured with so many keys, for so long: keys that only run are told each
+// Refresh, in the next cycle.
+const (
+	busyKeys = 10_000
+	busyTime = 2 * (gauge.Refresh + time.Second)
 )
 
 // slotNodeAt is a node at a server.
@@ -50,11 +53,11 @@ func cpuOfSlots(r *redistest.Server) (sum float64) {
 }
 
 // What a key costs Redis: nothing where nobody uses it, less where its requests only run than where
-// they come and go. With -busy 10000 -busy-for 30s it prints what docs/internals/costs.md has.
+// they come and go. It prints what docs/internals/costs.md has.
 func TestCostOfBusyKeys(t *testing.T) {
 	r := redistest.Start(t)
 	a, b := slotNodeAt(t, r, time.Second), slotNodeAt(t, r, time.Second)
-	keys := make([]string, *busyKeys)
+	keys := make([]string, busyKeys)
 	for i := range keys {
 		keys[i] = fmt.Sprint("key", i)
 		b.take(keys[i]) // runs on the other node all the time
@@ -62,7 +65,7 @@ func TestCostOfBusyKeys(t *testing.T) {
 	measure := func(name string, change func(key string)) (share, calls float64) {
 		redistest.Pause(gauge.Refresh) // what was before is told
 		began, before, sent := time.Now(), cpuOfSlots(r), r.Calls("evalsha")
-		for time.Since(began) < *busyTime {
+		for time.Since(began) < busyTime {
 			next := time.Now().Add(time.Second)
 			for i, key := range keys {
 				if change(key); i%100 == 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 const slotLimit = 4
@@ -231,7 +232,7 @@ func (s *slotSchedule) close() {
 // more than the limit, and once all is well again, the store and each node know what is in use, to
 // the slot, and nothing of dead ones. When all is free nothing is left, and costs nothing.
 func TestEverySlotSchedule(t *testing.T) {
-	for seed := range uint64(*schedules) {
+	for seed := range redistest.Seeds(4, 500) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSlotSchedule(t, seed)
 			for range 100 {
@@ -251,7 +252,7 @@ func TestEverySlotSchedule(t *testing.T) {
 // Where Redis decides, all nodes together never give out more than the limit, also when replies are
 // lost, late or come twice; and when all is free again, as many can be had as before.
 func TestEveryStrictSlotSchedule(t *testing.T) {
-	for seed := range uint64(*schedules) {
+	for seed := range redistest.Seeds(4, 500) {
 		synctest.Test(t, func(t *testing.T) {
 			st := newSlotStore(t)
 			t.Cleanup(st.state.Close)

@@ -1,6 +1,7 @@
 package ratesync
 
 import (
+	"iter"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -15,16 +17,16 @@ import (
 // each node hears of it at another time. Once all have, they count into the same windows, and the
 // store and every node know what all of them admitted.
 func TestNodesAgreeAfterStepsOfTheStoresClock(t *testing.T) {
-	everyStep(t, uint64(*schedules), false)
+	everyStep(t, redistest.Seeds(2, 500), false)
 }
 
 // The same where requests reserve, and their responses settle it before, in or after a step: what
 // others refund is believed, also where the step has ended what the store held.
 func TestNodesAgreeOnReservationsAfterSteps(t *testing.T) {
-	everyStep(t, uint64(max(1, *schedules/8)), true)
+	everyStep(t, redistest.Seeds(1, 60), true)
 }
 
-func everyStep(t *testing.T, seeds uint64, reserves bool) {
+func everyStep(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
 	for name, run := range map[string]func(*testing.T, uint64, bool){
 		"fixed_window": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
 			return algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: w}

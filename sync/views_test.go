@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -28,7 +29,7 @@ func TestEveryNodeKnowsWhatAllHaveAdmitted(t *testing.T) {
 	losses := []string{"refund", "reset", "reload", "look", "charge", "flush", "evict", "move"}
 	for name, k := range viewKinds() {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(max(1, *schedules/4)) {
+			for seed := range redistest.Seeds(1, 125) {
 				for what, groups := range [][]string{quiet, faults, faults, losses} {
 					if what == 3 && k.p.Kind.Traits().Draining {
 						continue

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -8,19 +10,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
-
-// A keptBan is the ban of a key, and what clients have seen of it.
-type keptBan struct {
-	zone, key string
-	length    time.Duration
-	// began and begun are the instants between which it began.
-	began, begun time.Time
-	// known has the nodes that have answered that the key is banned, over those on which the ban
-	// was over then.
-	known, over [nodeCount]bool
-	denied      int           // answers that it is banned
-	later       time.Duration // how much later than its length it ended at least
-}
 
 // lateBy is by how much a ban may be longer than its length: what messages take on their way is a
 // part of it, and a call may take a second. Each time that Redis forgets, that comes once more.

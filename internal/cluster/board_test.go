@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -41,7 +43,7 @@ var boardSite = "respond /files " + strings.Repeat("0", 2000) + "\n" + zones(
 )
 
 // Every panel of the board has data of real nodes in a real Prometheus, asked for what Grafana asks
-// for. With -pictures the board is drawn after a minute, as docs/observability.md has it.
+// for. With UPDATE_GOLDENS=1 the board is drawn after a minute, as docs/observability.md has it.
 func TestBoard(t *testing.T) {
 	t.Parallel()
 	regions := "regions {\n\there %s\n\tregion eu " + redistest.Start(t).URL + "\n\tregion us " + redistest.Start(t).URL + "\n}"
@@ -53,7 +55,7 @@ func TestBoard(t *testing.T) {
 		load(t, c, nodes, zone, rate)
 	}
 	rounds := 1
-	if *pictures {
+	if redistest.UpdateGoldens {
 		rounds = 12
 	}
 	for i := range rounds { // the login is attacked in the second half
@@ -96,7 +98,7 @@ func TestBoard(t *testing.T) {
 func compareBoard(t *testing.T, board plot.Board) {
 	t.Helper()
 	const file = "../../docs/pictures/board.svg"
-	if *pictures {
+	if redistest.UpdateGoldens {
 		if err := os.WriteFile(file, board.SVG(), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +109,7 @@ func compareBoard(t *testing.T, board plot.Board) {
 	}
 	for _, f := range board.Fields {
 		if !strings.Contains(string(drawn), ">"+f.Title+"<") {
-			t.Errorf("%s doesn't show %q; go test ./internal/cluster -run TestBoard -pictures draws it", file, f.Title)
+			t.Errorf("%s doesn't show %q; UPDATE_GOLDENS=1 draws it", file, f.Title)
 		}
 	}
 }

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -65,7 +67,7 @@ func (p pair) caddyfile() string {
 func TestFaultStrictZonesDenyEachOther(t *testing.T) {
 	t.Parallel()
 	requests := 60 // of each pair, in each phase
-	if *long {
+	if redistest.Chaos {
 		requests = 3000
 	}
 	r := redistest.Start(t)

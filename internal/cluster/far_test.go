@@ -1,8 +1,12 @@
+//go:build chaos
+
 package cluster_test
 
 import (
 	"testing"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // farAway is the round trip to a Redis that is far away.
@@ -31,7 +35,7 @@ func TestFaultFarAway(t *testing.T) {
 		{"NodeTerminated", TestFaultNodeTerminated},
 		{"Flapping", TestFaultFlapping},
 	}
-	if !*long {
+	if !redistest.Chaos {
 		faults = faults[:2]
 	}
 	for _, f := range faults {

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // A fault is what happens to nodes or to Redis, and what nodes are to make of it.
@@ -254,7 +257,7 @@ func (s *scenario) checkStrict(f fault, r *result) {
 	if s.away > 0 { // the timeout is three times as long, and as many more wait until it tells
 		most = asked / 2
 	}
-	if *long && vain > most {
+	if redistest.Chaos && vain > most {
 		t.Errorf("%d of %d requests to strict zones waited for Redis in vain %s", vain, asked, r.during.name)
 	}
 }
@@ -319,7 +322,7 @@ func (s *scenario) checkLines(f fault, r *result) {
 			least = 1
 		}
 		others := r.withoutCause(f, i)
-		if !*long {
+		if !redistest.Chaos {
 			others += len(n.Log.With("timeout: ")) + len(n.Log.With("did not answer lately"))
 		}
 		if f.mayLog != "" {

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -54,7 +56,7 @@ func TestADeniedClientLeavesASharedStrictLimitAlone(t *testing.T) {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			const others = 70
 			connections, requests := 100, 4000
-			if *long { // in about ten seconds: an answer takes two ways of 20 ms
+			if redistest.Chaos { // in about ten seconds: an answer takes two ways of 20 ms
 				connections, requests = 220, 40000
 			}
 			r := redistest.Start(t)
@@ -113,7 +115,7 @@ func TestAFloodedStrictKeyIsNoLossOfRedis(t *testing.T) {
 func floodAStrictKey(t *testing.T, rule string) (lost int64, late time.Duration) {
 	const connections, others = 1500, 30
 	requests := 15000
-	if *long {
+	if redistest.Chaos {
 		requests = 60000
 	}
 	r := redistest.Start(t)

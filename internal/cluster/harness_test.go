@@ -1,10 +1,20 @@
 package cluster_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"maps"
+	"net"
+	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,6 +24,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/plot"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -24,14 +36,18 @@ var program struct {
 	err       error
 }
 
+// atEnd are called after all tests.
+var atEnd []func() error
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	raiseParallel()
 	code := m.Run()
-	control.close()
-	if err := results.print(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
+	for _, end := range atEnd {
+		if err := end(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
 	}
 	if program.dir != "" {
 		_ = os.RemoveAll(program.dir)
@@ -272,6 +288,349 @@ func awaitAnswers(t *testing.T, tally *cluster.Tally, more int) {
 	eventually(t, "requests are answered", func() error {
 		if got := tally.Sent(); got < want {
 			return fmt.Errorf("%d of %d", got, want)
+		}
+		return nil
+	})
+}
+
+// draw writes a picture of a terminal, or wants that there is one with these lines.
+func (n newcomer) draw(t *testing.T, s step, printed string) {
+	t.Helper()
+	file, printed := filepath.Join("../../docs", filepath.FromSlash(s.picture)), n.asOnThePage(printed)
+	if redistest.UpdateGoldens {
+		if err := os.WriteFile(file, plot.Terminal(s.command, printed), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	drawn, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := plot.LinesOf(drawn)
+	if len(shown) < 2 || shown[0] != "$ "+s.command {
+		t.Fatalf("%s shows %q", s.picture, shown)
+	}
+	for i, line := range strings.Split(strings.TrimSpace(printed), "\n") {
+		if i+1 >= len(shown) || anyTime(shown[i+1]) != anyTime(line) {
+			t.Errorf("%s does not show what %q prints now:\n%s\nIf that is right, UPDATE_GOLDENS=1 draws it.", s.picture, s.command, printed)
+			return
+		}
+	}
+}
+
+// raiseParallel has more tests at once than there are CPUs: what they do most is to wait for other
+// processes.
+func raiseParallel() {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0)))
+	}
+}
+
+// caddyForTests asks the names of its Redis from the tests.
+const caddyForTests = "github.com/caddy-tide/ratelimit/internal/cluster/caddy"
+
+// asOnThePage is what was printed with the ports of the page, on a machine that is called web1.
+func (n newcomer) asOnThePage(printed string) string {
+	if host, err := os.Hostname(); err == nil {
+		names := regexp.MustCompile(`(?m)^(NODE|` + regexp.QuoteMeta(host) + `/\d+) +`)
+		printed = names.ReplaceAllStringFunc(printed, func(cell string) string {
+			name := strings.Replace(strings.TrimSpace(cell), host+"/", "web1/", 1)
+			return fmt.Sprintf("%-*s", len(cell)+len("web1")-len(host), name)
+		})
+	}
+	back := regexp.MustCompile(`\b(` + strings.Join(slices.Collect(maps.Keys(n.shown)), "|") + `)\b`)
+	return back.ReplaceAllStringFunc(printed, func(port string) string { return n.shown[port] })
+}
+
+// anyTime makes lines comparable that differ in waits and dates as well, and in how wide the
+// columns are that have some. A wait of a minute or more is shown without seconds.
+func anyTime(line string) string {
+	line = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT[\d:.]+Z|\b\d+m?[\d.]*s\b|Date: .*|_after": \d+`).ReplaceAllString(asShown(line), "n")
+	line = regexp.MustCompile(` \d+m\b`).ReplaceAllString(line, " n")
+	return regexp.MustCompile(` {2,}`).ReplaceAllString(line, "  ")
+}
+
+const wide = "limit 1000000/" + far
+
+// faulty are two nodes that sync a window and a bucket through a proxy, and what was spent of each.
+type faulty struct {
+	t     *testing.T
+	r     *redistest.Server
+	proxy *faultproxy.Proxy
+	spend func()
+	zones []string
+	spent int
+}
+
+// counted waits until Redis has counted all.
+func (f *faulty) counted() {
+	f.t.Helper()
+	for _, z := range f.zones {
+		awaitTotal(f.t, f.r, z, f.spent)
+	}
+}
+
+const nodeCount = 3
+
+// loseReplies loses the reply of a message that arrives. What goes over an open connection arrives,
+// though the node gets no reply. A new connection fails in its handshake. Where heartbeats come
+// first and take the open connections nothing arrives; then it is tried again.
+func (f *faulty) loseReplies() {
+	t, r, proxy := f.t, f.r, f.proxy
+	t.Helper()
+	for arrived, tries := false, 0; !arrived; tries++ {
+		if tries == 20 {
+			t.Fatal("no message arrives whose reply is lost")
+		}
+		before := total(t, r, "fixed") + total(t, r, "bucket")
+		proxy.Set(faultproxy.DropReplies)
+		f.spend()
+		arrived = redistest.Poll(time.Second, func() bool {
+			return total(t, r, "fixed")+total(t, r, "bucket") > before
+		})
+		proxy.Set(faultproxy.None)
+		f.spend()
+		f.counted()
+	}
+}
+
+// deliverLate holds messages, and delivers them late, and then late once more.
+func (f *faulty) deliverLate() {
+	t, proxy := f.t, f.proxy
+	t.Helper()
+	proxy.Set(faultproxy.Hold)
+	before := proxy.Held()
+	f.spend()
+	eventually(t, "messages are held", func() error {
+		if held := proxy.Held(); held < before+8 {
+			return fmt.Errorf("%d", held)
+		}
+		return nil
+	})
+	proxy.Set(faultproxy.None)
+	f.spend()
+	f.counted()
+	held := proxy.Pieces()
+	for range 2 {
+		if _, err := proxy.Deliver(held...); err != nil {
+			t.Logf("delivering what was held: %v", err)
+		}
+		for _, z := range f.zones {
+			if got := total(t, f.r, z); got != f.spent {
+				t.Errorf("after a late duplicate redis counts %d requests of zone %s, want %d", got, z, f.spent)
+			}
+		}
+	}
+}
+
+// restart starts a node again with what it left on its disk.
+func restart(t *testing.T, n *cluster.Node, caddyfile string) {
+	t.Helper()
+	if err := n.Start(t.Context(), caddyfile); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sites is a Caddyfile whose sites have all the same unnamed limit.
+func sites(options string, names ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "{\n\tadmin {{.Admin}}\n\thttp_port {{.Port}}\n\tdefault_bind 127.0.0.1\n\tgrace_period 5s\n\trate_limit {\n\t\t%s\n\t}\n}\n", options)
+	for _, name := range names {
+		fmt.Fprintf(&b, "http://%s {\n\trate_limit 3/%s\n\trespond ok\n}\n", name, far)
+	}
+	return b.String()
+}
+
+// spends sends requests to a site and fails unless the first ones are admitted and one more is
+// denied.
+func spends(t *testing.T, c *cluster.Client, n *cluster.Node, site string, admitted int) {
+	t.Helper()
+	for i := range admitted + 1 {
+		want := http.StatusOK
+		if i == admitted {
+			want = http.StatusTooManyRequests
+		}
+		if got := c.Get(t.Context(), n.Addr, "/", func(r *http.Request) { r.Host = site }, new(cluster.Tally)); got != want {
+			t.Fatalf("request %d to %s got status %d, want %d", i+1, site, got, want)
+		}
+	}
+}
+
+func reload(t *testing.T, n *cluster.Node, caddyfile string) {
+	t.Helper()
+	if err := n.Reload(t.Context(), caddyfile); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// slowRedis gives Redis all the time that a busy machine may need: this is no test of requests that
+// are decided without it.
+func slowRedis(r *redistest.Server) string {
+	return "redis " + r.URL + "?timeout=20s\nstrict_timeout 20s"
+}
+
+// startRegions starts regions of so many nodes, with so much time between two of them, and with
+// these options beside them.
+func startRegions(t *testing.T, regions, nodes int, away time.Duration, site string, beside ...string) (all []*realRegion) {
+	t.Helper()
+	return startRegionsWith(t, regions, nodes, away, "", site, beside...)
+}
+
+// A realRegion is a Redis with nodes of its own, and the links of these to the other regions.
+type realRegion struct {
+	name  string
+	redis *redistest.Server
+	links []*faultproxy.Proxy
+	text  string // the Caddyfile
+	nodes []*cluster.Node
+}
+
+// startRegionsWith is startRegions with global options.
+func startRegionsWith(t *testing.T, regions, nodes int, away time.Duration, global, site string, beside ...string) (all []*realRegion) {
+	t.Helper()
+	rules := rulesOfTheDocs(t)
+	for i := range regions {
+		r := redistest.Start(t, redistest.User("tide", rules))
+		all = append(all, &realRegion{name: fmt.Sprintf("r%d", i), redis: r})
+		t.Cleanup(func() {
+			if denied, _ := r.Do("ACL", "LOG").([]any); len(denied) > 0 {
+				t.Errorf("the user of the documentation lacks permissions: %v", denied)
+			}
+		})
+	}
+	for _, r := range all {
+		options := "regions {\n\t" + strings.Join(append(beside, "here "+r.name), "\n\t")
+		for _, other := range all {
+			url := "redis://tide:secret@" + other.redis.Addr + "/0"
+			if other != r {
+				link := faultproxy.Start(t, other.redis.Addr)
+				link.SetDelay(away)
+				r.links = append(r.links, link)
+				url = "redis://tide:secret@" + link.Addr + "/0"
+			}
+			options += "\n\tregion " + other.name + " " + url
+		}
+		r.text = config(options+"\n}\n"+global, site)
+		r.nodes = start(t, nodes, r.text).Nodes
+	}
+	return all
+}
+
+// rulesOfTheDocs are those of the user in docs/redis.md, with what regions need.
+func rulesOfTheDocs(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/redis.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	user := regexp.MustCompile(`(?m)^user tide (on >secret .*)$`).FindSubmatch(page)
+	more := regexp.MustCompile("for \\[regions\\].*: `([^`]+)`").FindSubmatch(page)
+	if user == nil || more == nil {
+		t.Fatal("docs/redis.md doesn't say what a user for regions may do")
+	}
+	return string(user[1]) + " " + string(more[1])
+}
+
+// awaitEqual waits until the Redis of each region counts as much.
+func awaitEqual(t *testing.T, all []*realRegion, zone string, want int) {
+	t.Helper()
+	for _, r := range all {
+		awaitTotal(t, r.redis, zone, want)
+	}
+}
+
+// cut sets a fault of all links between regions.
+func cut(all []*realRegion, fault faultproxy.Fault) {
+	for _, r := range all {
+		for _, link := range r.links {
+			link.Set(fault)
+		}
+	}
+}
+
+// command runs caddy rate-limit against a node, as an operator does.
+func command(t *testing.T, n *cluster.Node, args ...string) (out string, code int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), caddy(t), append(append([]string{"rate-limit"}, args...), "--address", n.Admin, "--timeout", "30s")...)
+	var all bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &all, &all
+	err := cmd.Run()
+	var failed *exec.ExitError
+	if err != nil && !errors.As(err, &failed) {
+		t.Fatal(err)
+	}
+	return all.String(), cmd.ProcessState.ExitCode()
+}
+
+// get makes a request to a node and returns the status.
+func get(t *testing.T, n *cluster.Node, path string) int {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.Addr+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	return response.StatusCode
+}
+
+// doneAtLast runs a command again until it succeeds and prints something, such as on how many
+// nodes and in how many regions it holds.
+func doneAtLast(t *testing.T, n *cluster.Node, prints, line string) {
+	t.Helper()
+	eventually(t, line+" is done", func() error {
+		if out, code := command(t, n, strings.Fields(line)...); code != 0 || !strings.Contains(out, prints) {
+			return fmt.Errorf("exit code %d, want 0 and %s:\n%s", code, prints, out)
+		}
+		return nil
+	})
+}
+
+// done runs a command that must succeed and print something.
+func done(t *testing.T, n *cluster.Node, prints, line string) {
+	t.Helper()
+	if out, code := command(t, n, strings.Fields(line)...); code != 0 || !strings.Contains(out, prints) {
+		t.Errorf("%s: exit code %d, want 0 and %s:\n%s", line, code, prints, out)
+	}
+}
+
+// strictSlowRedis gives Redis all the time that a busy machine may need: a node that gives up on it
+// decides by itself, and is no longer exact.
+const strictSlowRedis = "sync_rate strict\nstrict_timeout 20s"
+
+// takenPort is a port that nobody else can listen at.
+func takenPort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// unchanged fails unless a node's limits are the old ones and its syncs go on.
+func unchanged(t *testing.T, n *cluster.Node, after string) {
+	t.Helper()
+	before, err := n.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, z := range before.Zones {
+		if z.Limit != 1000000 || z.SyncRate != "100ms" || z.Own == 0 {
+			t.Errorf("after a reload that failed for %s: %+v", after, z)
+		}
+	}
+	eventually(t, "the syncs go on after a reload that failed for "+after, func() error {
+		now, err := n.Status(t.Context())
+		if err != nil || now.Redis == nil || !now.Redis.Up || now.Redis.Syncs <= before.Redis.Syncs {
+			return fmt.Errorf("%+v, %v", now.Redis, err)
 		}
 		return nil
 	})

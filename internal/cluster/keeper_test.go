@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -14,29 +16,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 )
-
-// A keeper sends a scenario's nodes requests to zones that keep more of a key than counts: takes
-// that are settled by the response, bans, and places of what runs at once. Each such zone is there
-// with an interval and with sync_rate strict. Its requests are beside those of the scenario, and
-// the control group gets none of them.
-type keeper struct {
-	*scenario
-	upstream *httptest.Server // of all these zones
-	http     http.Client
-	stop     func() // ends the requests; twice is once
-
-	guesses sync.RWMutex // is held while none may be sent
-
-	mu     sync.Mutex
-	random int
-	failed []string // what no answer may be
-	// matched is how many responses matched count_responses, by zone.
-	matched map[string]int
-	bans    []*keptBan
-	places  kept
-
-	lost kill // the node that was killed, if one was
-}
 
 var (
 	settledZones = []string{"login", "slogin"}
@@ -331,4 +310,40 @@ func (k *keeper) responses(zone string) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.matched[zone]
+}
+
+// A keeper sends a scenario's nodes requests to zones that keep more of a key than counts: takes
+// that are settled by the response, bans, and places of what runs at once. Each such zone is there
+// with an interval and with sync_rate strict. Its requests are beside those of the scenario, and
+// the control group gets none of them.
+type keeper struct {
+	*scenario
+	upstream *httptest.Server // of all these zones
+	http     http.Client
+	stop     func() // ends the requests; twice is once
+
+	guesses sync.RWMutex // is held while none may be sent
+
+	mu     sync.Mutex
+	random int
+	failed []string // what no answer may be
+	// matched is how many responses matched count_responses, by zone.
+	matched map[string]int
+	bans    []*keptBan
+	places  kept
+
+	lost kill // the node that was killed, if one was
+}
+
+// A keptBan is the ban of a key, and what clients have seen of it.
+type keptBan struct {
+	zone, key string
+	length    time.Duration
+	// began and begun are the instants between which it began.
+	began, begun time.Time
+	// known has the nodes that have answered that the key is banned, over those on which the ban
+	// was over then.
+	known, over [nodeCount]bool
+	denied      int           // answers that it is banned
+	later       time.Duration // how much later than its length it ended at least
 }

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -5,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // This file makes the report of the exactly-once run. It asserts nothing.
@@ -52,11 +56,11 @@ func (m *onceRun) report(b balance) {
 | unsent when their node was terminated | %d, in %d SIGTERMs; the nodes have logged that they could not send %d |
 | difference | %d |
 | counts admitted in strict zones | %s |
-`, *seed, m.tally.Sent(), time.Since(m.began).Round(time.Second), m.tally.Admitted(), m.tally.Denied(), failed,
+`, firstSeed(), m.tally.Sent(), time.Since(m.began).Round(time.Second), m.tally.Admitted(), m.tally.Denied(), failed,
 		m.total, strings.Join(faults, ", "), b.admitted, b.counted, b.evicted, b.lost, killed, b.mayLose, lately,
 		b.left, len(m.ended)-killed, b.mayLeave, b.difference(), m.strictReport())
 	m.t.Log(text)
-	if *long {
+	if redistest.Chaos {
 		if err := write("once", text); err != nil {
 			m.t.Error(err)
 		}

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -99,13 +101,13 @@ func keyedZone(name, path string, options ...string) string {
 
 func TestExactlyOnce(t *testing.T) {
 	requests, faults, rate := 3000, 14, 300
-	if *long {
+	if redistest.Chaos {
 		requests, faults, rate = 1_000_000, 200, 4000
 	} else {
 		t.Parallel()
 	}
 	m := newOnceRun(t, rate)
-	t.Logf("seed %d", *seed)
+	t.Logf("seed %d", firstSeed())
 	stop := m.load()
 	for m.total < faults || m.tally.Sent() < requests {
 		m.injectNext()
@@ -121,7 +123,7 @@ func TestExactlyOnce(t *testing.T) {
 }
 
 func newOnceRun(t *testing.T, rate int) *onceRun {
-	m := &onceRun{t: t, random: rand.New(rand.NewPCG(*seed, 1)), rate: rate, faults: make(map[string]int)}
+	m := &onceRun{t: t, random: rand.New(rand.NewPCG(firstSeed(), 1)), rate: rate, faults: make(map[string]int)}
 	m.redis = redistest.StartSentinels(t, 3)
 	for i := range m.proxy {
 		m.proxy[i] = faultproxy.Start(t, m.redis.Master.Addr)

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -7,11 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/caddy-tide/ratelimit/internal/plot"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -206,51 +206,4 @@ func (n newcomer) follow(t *testing.T, where string, s step) {
 	if s.picture != "" {
 		n.draw(t, s, string(out))
 	}
-}
-
-// anyTime makes lines comparable that differ in waits and dates as well, and in how wide the
-// columns are that have some. A wait of a minute or more is shown without seconds.
-func anyTime(line string) string {
-	line = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT[\d:.]+Z|\b\d+m?[\d.]*s\b|Date: .*|_after": \d+`).ReplaceAllString(asShown(line), "n")
-	line = regexp.MustCompile(` \d+m\b`).ReplaceAllString(line, " n")
-	return regexp.MustCompile(` {2,}`).ReplaceAllString(line, "  ")
-}
-
-// draw writes a picture of a terminal, or wants that there is one with these lines.
-func (n newcomer) draw(t *testing.T, s step, printed string) {
-	t.Helper()
-	file, printed := filepath.Join("../../docs", filepath.FromSlash(s.picture)), n.asOnThePage(printed)
-	if *pictures {
-		if err := os.WriteFile(file, plot.Terminal(s.command, printed), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	drawn, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := plot.LinesOf(drawn)
-	if len(shown) < 2 || shown[0] != "$ "+s.command {
-		t.Fatalf("%s shows %q", s.picture, shown)
-	}
-	for i, line := range strings.Split(strings.TrimSpace(printed), "\n") {
-		if i+1 >= len(shown) || anyTime(shown[i+1]) != anyTime(line) {
-			t.Errorf("%s does not show what %q prints now:\n%s\nIf that is right, TIDE_REQUIRE_REDIS=1 go test ./internal/cluster -run TestTaskPages -pictures draws it.", s.picture, s.command, printed)
-			return
-		}
-	}
-}
-
-// asOnThePage is what was printed with the ports of the page, on a machine that is called web1.
-func (n newcomer) asOnThePage(printed string) string {
-	if host, err := os.Hostname(); err == nil {
-		names := regexp.MustCompile(`(?m)^(NODE|` + regexp.QuoteMeta(host) + `/\d+) +`)
-		printed = names.ReplaceAllStringFunc(printed, func(cell string) string {
-			name := strings.Replace(strings.TrimSpace(cell), host+"/", "web1/", 1)
-			return fmt.Sprintf("%-*s", len(cell)+len("web1")-len(host), name)
-		})
-	}
-	back := regexp.MustCompile(`\b(` + strings.Join(slices.Collect(maps.Keys(n.shown)), "|") + `)\b`)
-	return back.ReplaceAllStringFunc(printed, func(port string) string { return n.shown[port] })
 }

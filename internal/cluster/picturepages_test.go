@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -259,19 +261,19 @@ func (n newcomer) show(t *testing.T, name string, p shownPage) {
 	}
 	file := filepath.Join("../../docs", filepath.FromSlash(picture))
 	drawn, err := os.ReadFile(file)
-	if err != nil && !*pictures {
+	if err != nil && !redistest.UpdateGoldens {
 		t.Fatal(err)
 	}
 	printed := ""
 	if !redistest.Poll(30*time.Second, func() bool {
 		n.print(t, p.before)
 		printed = n.print(t, p.command)
-		return strings.Contains(printed, p.wants) && (*pictures || isPictureOf(drawn, p.command, printed))
+		return strings.Contains(printed, p.wants) && (redistest.UpdateGoldens || isPictureOf(drawn, p.command, printed))
 	}) {
-		t.Errorf("%s, with %q, does not show what %q prints now:\n%s\nIf that is right, -pictures draws it.", picture, p.wants, p.command, printed)
+		t.Errorf("%s, with %q, does not show what %q prints now:\n%s\nIf that is right, UPDATE_GOLDENS=1 draws it.", picture, p.wants, p.command, printed)
 		return
 	}
-	if *pictures {
+	if redistest.UpdateGoldens {
 		if err := os.WriteFile(file, plot.Terminal(p.command, printed), 0o644); err != nil {
 			t.Fatal(err)
 		}

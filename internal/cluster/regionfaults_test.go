@@ -1,4 +1,4 @@
-//go:build unix
+//go:build chaos && unix
 
 package cluster_test
 
@@ -106,7 +106,7 @@ func (m *regionRun) allFaults() []regionFault {
 // What regions count in the end is what was admitted, to the request, whatever has failed, and
 // within the time of docs/internals/regions.md.
 func TestFaultRegions(t *testing.T) {
-	if !*long {
+	if !redistest.Chaos {
 		t.Parallel()
 		m := newRegionRun(t, 2)
 		m.load()
@@ -144,10 +144,10 @@ func TestFaultRegions(t *testing.T) {
 
 func newRegionRun(t *testing.T, regions int) *regionRun {
 	m := &regionRun{
-		t: t, random: rand.New(rand.NewPCG(*seed, uint64(regions))), away: 50 * time.Millisecond, rate: 200, limit: 640, keys: 6, turn: 700,
+		t: t, random: rand.New(rand.NewPCG(firstSeed(), uint64(regions))), away: 50 * time.Millisecond, rate: 200, limit: 640, keys: 6, turn: 700,
 		faults: make(map[string]int), admitted: make(map[string]int), lost: make(map[string]int), ended: make([][]regionFields, regions),
 	}
-	if *long {
+	if redistest.Chaos {
 		m.rate, m.limit, m.keys, m.turn = 600, 3200, 20, 4200
 	}
 	var parts []string
@@ -274,7 +274,7 @@ func (m *regionRun) awaitRequests(requests int) {
 // awaitSome waits for half a second to one and a half, in the long form for one to four.
 func (m *regionRun) awaitSome() {
 	m.t.Helper()
-	if *long {
+	if redistest.Chaos {
 		m.awaitRequests(m.rate + m.random.IntN(3*m.rate))
 		return
 	}
@@ -572,5 +572,5 @@ func (m *regionRun) report(took time.Duration) string {
 		counted += total(m.t, m.all[0].redis, zone)
 	}
 	return fmt.Sprintf("| %d, %d | %d | %d of %d requests | %d | %d | %.1f s |\n",
-		len(m.all), *seed, m.total, admitted, m.tally.Sent(), lost, counted, took.Seconds())
+		len(m.all), firstSeed(), m.total, admitted, m.tally.Sent(), lost, counted, took.Seconds())
 }

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -5,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,68 +17,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
-
-// A realRegion is a Redis with nodes of its own, and the links of these to the other regions.
-type realRegion struct {
-	name  string
-	redis *redistest.Server
-	links []*faultproxy.Proxy
-	text  string // the Caddyfile
-	nodes []*cluster.Node
-}
-
-// startRegions starts regions of so many nodes, with so much time between two of them, and with
-// these options beside them.
-func startRegions(t *testing.T, regions, nodes int, away time.Duration, site string, beside ...string) (all []*realRegion) {
-	t.Helper()
-	return startRegionsWith(t, regions, nodes, away, "", site, beside...)
-}
-
-// startRegionsWith is startRegions with global options.
-func startRegionsWith(t *testing.T, regions, nodes int, away time.Duration, global, site string, beside ...string) (all []*realRegion) {
-	t.Helper()
-	rules := rulesOfTheDocs(t)
-	for i := range regions {
-		r := redistest.Start(t, redistest.User("tide", rules))
-		all = append(all, &realRegion{name: fmt.Sprintf("r%d", i), redis: r})
-		t.Cleanup(func() {
-			if denied, _ := r.Do("ACL", "LOG").([]any); len(denied) > 0 {
-				t.Errorf("the user of the documentation lacks permissions: %v", denied)
-			}
-		})
-	}
-	for _, r := range all {
-		options := "regions {\n\t" + strings.Join(append(beside, "here "+r.name), "\n\t")
-		for _, other := range all {
-			url := "redis://tide:secret@" + other.redis.Addr + "/0"
-			if other != r {
-				link := faultproxy.Start(t, other.redis.Addr)
-				link.SetDelay(away)
-				r.links = append(r.links, link)
-				url = "redis://tide:secret@" + link.Addr + "/0"
-			}
-			options += "\n\tregion " + other.name + " " + url
-		}
-		r.text = config(options+"\n}\n"+global, site)
-		r.nodes = start(t, nodes, r.text).Nodes
-	}
-	return all
-}
-
-// rulesOfTheDocs are those of the user in docs/redis.md, with what regions need.
-func rulesOfTheDocs(t *testing.T) string {
-	t.Helper()
-	page, err := os.ReadFile("../../docs/redis.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	user := regexp.MustCompile(`(?m)^user tide (on >secret .*)$`).FindSubmatch(page)
-	more := regexp.MustCompile("for \\[regions\\].*: `([^`]+)`").FindSubmatch(page)
-	if user == nil || more == nil {
-		t.Fatal("docs/redis.md doesn't say what a user for regions may do")
-	}
-	return string(user[1]) + " " + string(more[1])
-}
 
 // holdsPush reports whether a link holds counts back that the region's relay has read.
 func (r *realRegion) holdsPush() bool {
@@ -93,72 +32,6 @@ func (r *realRegion) holdsPush() bool {
 
 // linkTimeout is how long a relay waits for an answer of another region.
 const linkTimeout = 3 * time.Second
-
-// cut sets a fault of all links between regions.
-func cut(all []*realRegion, fault faultproxy.Fault) {
-	for _, r := range all {
-		for _, link := range r.links {
-			link.Set(fault)
-		}
-	}
-}
-
-// awaitEqual waits until the Redis of each region counts as much.
-func awaitEqual(t *testing.T, all []*realRegion, zone string, want int) {
-	t.Helper()
-	for _, r := range all {
-		awaitTotal(t, r.redis, zone, want)
-	}
-}
-
-// One limit holds in two regions, whatever happens to the links, to a relay and to a Redis: what
-// both count in the end is what was admitted, to the request.
-func TestTwoRegions(t *testing.T) {
-	t.Parallel()
-	var parts []string
-	for _, algorithm := range []string{"sliding_window", "token_bucket"} {
-		parts = append(parts, zone(algorithm, "key all", "limit 300/"+far, "algorithm "+algorithm))
-	}
-	all, c := startRegions(t, 2, 2, 50*time.Millisecond, zones(parts...)), client(t, 8)
-	for _, name := range []string{"sliding_window", "token_bucket"} {
-		here, there := all[0], all[1]
-		admitted := 0
-		send := func(r *realRegion, n int) {
-			admitted += c.Burst(t.Context(), r.nodes, "/"+name, n, nil).Status(http.StatusOK)
-		}
-		send(here, 40)
-		awaitEqual(t, all, name, admitted)
-		send(there, 60)
-		awaitEqual(t, all, name, admitted)
-		if admitted != 100 {
-			t.Errorf("%s: %d of the first 100 were admitted, want all", name, admitted)
-		}
-		cut(all, faultproxy.Blackhole)
-		send(here, 20)
-		send(there, 30)
-		awaitTotal(t, here.redis, name, 120)
-		awaitTotal(t, there.redis, name, 130)
-		cut(all, faultproxy.Reset)
-		cut(all, faultproxy.None)
-		awaitEqual(t, all, name, admitted)
-		send(here, 400)
-		awaitEqual(t, all, name, admitted)
-		eventually(t, "all nodes know that it is spent", func() error {
-			send(there, 4)
-			for _, n := range there.nodes {
-				if known := status(t, n, name).Known(); known != int64(admitted) {
-					return fmt.Errorf("node %d knows %d of %d", n.Number, known, admitted)
-				}
-			}
-			return nil
-		})
-		had := admitted
-		if send(there, 400); admitted < 300 || admitted != had {
-			t.Errorf("%s: %d of a limit of 300 were admitted, %d of them after all nodes knew that it was spent", name, admitted, admitted-had)
-		}
-		awaitEqual(t, all, name, admitted)
-	}
-}
 
 // A relay that dies when it has read something and not told it leaves it to the next one, without a
 // request.

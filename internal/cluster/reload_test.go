@@ -1,88 +1,15 @@
+//go:build chaos
+
 package cluster_test
 
 import (
 	"fmt"
 	"math"
-	"net"
-	"strings"
 	"testing"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
-
-const wide = "limit 1000000/" + far
-
-// slowRedis gives Redis all the time that a busy machine may need: this is no test of requests that
-// are decided without it.
-func slowRedis(r *redistest.Server) string {
-	return "redis " + r.URL + "?timeout=20s\nstrict_timeout 20s"
-}
-
-func reload(t *testing.T, n *cluster.Node, caddyfile string) {
-	t.Helper()
-	if err := n.Reload(t.Context(), caddyfile); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// takenPort is a port that nobody else can listen at.
-func takenPort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-// A reload that fails, early or late, leaves counters, limits and the syncs as they were.
-func TestFailedReloadChangesNothing(t *testing.T) {
-	t.Parallel()
-	r, other := redistest.Start(t), redistest.Start(t)
-	taken := takenPort(t)
-	site := func(options ...string) string {
-		return zones(zone("fixed", append(options, "algorithm fixed_window")...), zone("bucket", append(options, "algorithm token_bucket")...))
-	}
-	c := start(t, 2, config("redis "+r.URL+"\nsync_rate 100ms", site(wide)))
-	changed := config("redis "+other.URL+"\nsync_rate 1h", site("limit 1/"+far))
-	requests := client(t, 8)
-	var tallies []*cluster.Tally
-	var stops []func()
-	for _, z := range []string{"fixed", "bucket"} {
-		tally, stop := load(t, requests, c.Nodes, z, 100)
-		tallies, stops = append(tallies, tally), append(stops, stop)
-	}
-	for _, tally := range tallies {
-		awaitAnswers(t, tally, 20) // by both nodes
-	}
-	for i := range 8 { // apps start in a random order
-		bad := map[string]string{
-			"an unknown algorithm": strings.Replace(changed, "fixed_window", "no_window", 1),
-			"a taken port":         changed + fmt.Sprintf("http://:%d {\n\trespond no\n}\n", taken),
-			"an unknown directive": strings.Replace(changed, "respond ok", "respond ok\nnonsense", 1),
-		}
-		for what, caddyfile := range bad {
-			if err := c.Nodes[i%2].Reload(t.Context(), caddyfile); err == nil {
-				t.Fatalf("a reload with %s succeeded", what)
-			}
-			unchanged(t, c.Nodes[i%2], what)
-		}
-	}
-	awaitAnswers(t, tallies[0], 20)
-	for i, z := range []string{"fixed", "bucket"} {
-		stops[i]()
-		if got := tallies[i].Denied(); got != 0 {
-			t.Errorf("%d requests were denied in zone %s", got, z)
-		}
-		awaitSent(t, c.Nodes, z)
-		awaitTotal(t, r, z, tallies[i].Admitted())
-		if got := sums(t, other, z); len(got) != 0 {
-			t.Errorf("another Redis, of configurations that failed, holds %v", got)
-		}
-	}
-}
 
 // A reload that fails after the app has started sends nothing to the Redis of the failed
 // configuration.
@@ -103,27 +30,6 @@ func TestFailedReloadReachesNoOtherRedis(t *testing.T) {
 			t.Fatalf("after %d failed reloads the other Redis holds %v", i+1, got)
 		}
 	}
-}
-
-// unchanged fails unless a node's limits are the old ones and its syncs go on.
-func unchanged(t *testing.T, n *cluster.Node, after string) {
-	t.Helper()
-	before, err := n.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, z := range before.Zones {
-		if z.Limit != 1000000 || z.SyncRate != "100ms" || z.Own == 0 {
-			t.Errorf("after a reload that failed for %s: %+v", after, z)
-		}
-	}
-	eventually(t, "the syncs go on after a reload that failed for "+after, func() error {
-		now, err := n.Status(t.Context())
-		if err != nil || now.Redis == nil || !now.Redis.Up || now.Redis.Syncs <= before.Redis.Syncs {
-			return fmt.Errorf("%+v, %v", now.Redis, err)
-		}
-		return nil
-	})
 }
 
 // Reloads under load lose and double no count, and leave no goroutine behind.

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package cluster_test
 
 import (
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // This file makes the report of what faults have shown. It asserts nothing: fault_test.go does.
@@ -145,10 +148,10 @@ func spread(ratios []float64) string {
 // write puts text between the marks of a name in the report, or only shows it.
 func write(name, text string) error {
 	fmt.Print(text)
-	if *report == "" {
+	if !redistest.UpdateGoldens {
 		return nil
 	}
-	page, err := os.ReadFile(*report)
+	page, err := os.ReadFile(reportPage)
 	if err != nil {
 		return err
 	}
@@ -156,16 +159,16 @@ func write(name, text string) error {
 	before, rest, ok := strings.Cut(string(page), first)
 	_, after, ok2 := strings.Cut(rest, last)
 	if !ok || !ok2 {
-		return fmt.Errorf("%s has no marks %s and %s", *report, first, last)
+		return fmt.Errorf("%s has no marks %s and %s", reportPage, first, last)
 	}
-	return os.WriteFile(*report, []byte(before+first+"\n"+text+"\n"+last+after), 0o644)
+	return os.WriteFile(reportPage, []byte(before+first+"\n"+text+"\n"+last+after), 0o644)
 }
 
 // print shows the results and writes them into the report.
 func (t *resultTable) print() error {
 	t.Lock()
 	defer t.Unlock()
-	if len(t.all) == 0 || !*long && !testing.Verbose() {
+	if len(t.all) == 0 || !redistest.Chaos && !testing.Verbose() {
 		return nil
 	}
 	var b strings.Builder

@@ -1,9 +1,10 @@
+//go:build chaos
+
 package cluster_test
 
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -22,32 +23,10 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// caddyForTests asks the names of its Redis from the tests.
-const caddyForTests = "github.com/caddy-tide/ratelimit/internal/cluster/caddy"
-
-// What `make chaos` gives; without them the tests prove the same in phases as short as can be.
-var (
-	long   = flag.Bool("long", false, "measure: phases of seconds, one test at a time, a million requests for the exactly-once run")
-	report = flag.String("report", "", "write what was measured between the marks of this Markdown file")
-	seed   = flag.Uint64("seed", 1, "of the exactly-once run")
-)
-
-const nodeCount = 3
-
-// A loadShape is how fast and how long requests come in a scenario.
-type loadShape struct {
-	syncRate    time.Duration
-	rate        int           // requests a second
-	concurrency int           // requests at once, at most
-	minPhase    time.Duration // the least length of a phase
-	minRequests int           // the least number of requests of a phase
-	// strictTimeout is how long a request waits for Redis at most: as by default, or so long that a
-	// machine with other tests on it keeps up.
-	strictTimeout time.Duration
-}
+func init() { atEnd = append(atEnd, control.close, results.print) }
 
 func currentLoad() loadShape {
-	if *long {
+	if redistest.Chaos {
 		return loadShape{
 			syncRate: 500 * time.Millisecond, rate: 900, concurrency: 128, minPhase: 5 * time.Second,
 			strictTimeout: 100 * time.Millisecond,
@@ -68,33 +47,6 @@ func (p loadShape) queue() (limit, waiting int) { return p.rate / 30, max(1, p.r
 // narrow returns what the queue of a strict zone drains in a second, two thirds of its load. One
 // beside a strict zone drains a third of that on each node.
 func (p loadShape) narrow() int { return p.rate / 10 / len(strictOthers) * 2 / 3 }
-
-// A scenario is three nodes with a Redis of some topology, and clients that send requests all the
-// time. Each request to a node is sent to one of a control group as well, which meets no fault.
-type scenario struct {
-	*cluster.Cluster
-	control *cluster.Cluster
-
-	t      *testing.T
-	load   loadShape
-	away   time.Duration              // the round trip to Redis without a fault
-	stores func() []*redistest.Server // that have the counts now
-	server *redistest.Server          // the only one, in a simple scenario
-	proxy  []*faultproxy.Proxy        // of each node, in a simple scenario
-	config string
-
-	keeper   *keeper
-	client   *cluster.Client
-	release  func() // lets another scenario begin
-	stop     func() // ends the requests; twice is once
-	phases   []*phase
-	now      atomic.Pointer[phase]
-	out      [nodeCount]atomic.Bool // nodes that get no requests, as a load balancer has it
-	inFlight [nodeCount]atomic.Int64
-	ended    [nodeCount]endedRuns
-	// reasonInStatus has the nodes whose status has named the reason of the fault.
-	reasonInStatus [nodeCount]bool
-}
 
 // endedRuns is what processes of a node that have ended leave behind.
 type endedRuns struct {
@@ -138,7 +90,7 @@ var timedZones = []string{"wide", "bucket", "local", "divide"}
 // newScenario waits for a place, in a short run, before anything of the scenario is started.
 func newScenario(t *testing.T) *scenario {
 	t.Helper()
-	if !*long {
+	if !redistest.Chaos {
 		t.Parallel()
 	}
 	running <- struct{}{}
@@ -184,24 +136,12 @@ func (s *scenario) caddyfile(redis string) string {
 		zones(append(own, s.keeper.zones()...)...)+s.keeper.site())
 }
 
-// control starts control groups: nodes with the configuration of a scenario's and a Redis of their
-// own. A long run has one for each scenario, as old as its nodes. In a short one, where several
-// scenarios run at once, all share one.
-var control controls
-
-type controls struct {
-	sync.Once
-	nodes *cluster.Cluster
-	end   func()
-	err   error
-}
-
 func (c *controls) of(t *testing.T, caddyfile func(redis string) string) *cluster.Cluster {
 	t.Helper()
 	program := caddy(t)
-	if *long {
+	if redistest.Chaos {
 		c = new(controls)
-		t.Cleanup(c.close)
+		t.Cleanup(func() { _ = c.close() })
 	}
 	c.Do(func() { c.err = c.open(program, caddyfile) })
 	if c.err != nil {
@@ -226,26 +166,6 @@ func (c *controls) open(program string, caddyfile func(redis string) string) err
 	}
 	c.nodes, err = cluster.Start(context.Background(), cluster.Options{Program: program, Caddyfile: caddyfile("redis " + url), Nodes: nodeCount})
 	return err
-}
-
-// close ends the control group, if there is one.
-func (c *controls) close() {
-	if c.nodes != nil {
-		c.nodes.Close()
-	}
-	if c.end != nil {
-		c.end()
-	}
-}
-
-// raiseParallel has more tests at once than there are CPUs: what they do most is to wait for other
-// processes.
-func raiseParallel() {
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0)))
-	}
 }
 
 // running has a place for each scenario that sends requests. There are fewer than tests at once:
@@ -460,14 +380,6 @@ func (s *scenario) takeOut(node int) {
 
 func (s *scenario) putBack(node int) { s.out[node].Store(false) }
 
-// counted returns what Redis counts of a zone.
-func (s *scenario) counted(zone string) (sum int) {
-	for _, r := range s.stores() {
-		sum += total(s.t, r, zone)
-	}
-	return sum
-}
-
 // admitted returns what clients saw admitted in a zone, in all phases.
 func (s *scenario) admitted(zone string) (sum int) {
 	for _, p := range s.phases {
@@ -649,4 +561,80 @@ func quantile(q float64, tallies map[tallyKey]*cluster.Tally) time.Duration {
 func (p *phase) p99() (took time.Duration, ratio float64) {
 	took = quantile(.99, p.tallies)
 	return took, float64(took) / float64(max(1, quantile(.99, p.control)))
+}
+
+// control starts control groups: nodes with the configuration of a scenario's and a Redis of their
+// own. A long run has one for each scenario, as old as its nodes. In a short one, where several
+// scenarios run at once, all share one.
+var control controls
+
+type controls struct {
+	sync.Once
+	nodes *cluster.Cluster
+	end   func()
+	err   error
+}
+
+// close ends the control group, if there is one.
+func (c *controls) close() error {
+	if c.nodes != nil {
+		c.nodes.Close()
+	}
+	if c.end != nil {
+		c.end()
+	}
+	return nil
+}
+
+// firstSeed is the seed of runs that have one.
+func firstSeed() uint64 { return redistest.FirstSeed() + 1 }
+
+// reportPage gets what was measured, with UPDATE_GOLDENS=1.
+const reportPage = "../../docs/internals/reliability.md"
+
+// A scenario is three nodes with a Redis of some topology, and clients that send requests all the
+// time. Each request to a node is sent to one of a control group as well, which meets no fault.
+type scenario struct {
+	*cluster.Cluster
+	control *cluster.Cluster
+
+	t      *testing.T
+	load   loadShape
+	away   time.Duration              // the round trip to Redis without a fault
+	stores func() []*redistest.Server // that have the counts now
+	server *redistest.Server          // the only one, in a simple scenario
+	proxy  []*faultproxy.Proxy        // of each node, in a simple scenario
+	config string
+
+	keeper   *keeper
+	client   *cluster.Client
+	release  func() // lets another scenario begin
+	stop     func() // ends the requests; twice is once
+	phases   []*phase
+	now      atomic.Pointer[phase]
+	out      [nodeCount]atomic.Bool // nodes that get no requests, as a load balancer has it
+	inFlight [nodeCount]atomic.Int64
+	ended    [nodeCount]endedRuns
+	// reasonInStatus has the nodes whose status has named the reason of the fault.
+	reasonInStatus [nodeCount]bool
+}
+
+// A loadShape is how fast and how long requests come in a scenario.
+type loadShape struct {
+	syncRate    time.Duration
+	rate        int           // requests a second
+	concurrency int           // requests at once, at most
+	minPhase    time.Duration // the least length of a phase
+	minRequests int           // the least number of requests of a phase
+	// strictTimeout is how long a request waits for Redis at most: as by default, or so long that a
+	// machine with other tests on it keeps up.
+	strictTimeout time.Duration
+}
+
+// counted returns what Redis counts of a zone.
+func (s *scenario) counted(zone string) (sum int) {
+	for _, r := range s.stores() {
+		sum += total(s.t, r, zone)
+	}
+	return sum
 }

@@ -1,4 +1,4 @@
-//go:build unix
+//go:build chaos && unix
 
 package cluster_test
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,9 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
-
-var update = flag.Bool("update", false, "write what is printed into the goldens")
 
 func init() { operator, between = func() string { return "" }, 0 }
 
@@ -31,7 +29,7 @@ var noon = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
-	if *update {
+	if redistest.UpdateGoldens {
 		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
 			t.Fatal(err)
 		}

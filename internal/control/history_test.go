@@ -1,12 +1,12 @@
 package control
 
 import (
-	"flag"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"pgregory.net/rapid"
 )
 
@@ -14,12 +14,8 @@ import (
 // no change is lost that all nodes had acknowledged, and none is back that such a one has replaced
 // where it was made. One that neither Redis nor the node knew of there, such as one of a node that
 // is cut off, may come when the other one has ended.
-//
-//	go test ./internal/control -run TestEveryHistory -histories 10000
-//
-// is the long run of it.
 func TestEveryHistory(t *testing.T) {
-	for range *histories / 100 {
+	for range max(1, redistest.Times(200, 100_000)/100) {
 		rapid.Check(t, func(t *rapid.T) { // a hundred
 			w := newWorld(t)
 			for range rapid.IntRange(20, 120).Draw(t, "steps") {
@@ -30,8 +26,6 @@ func TestEveryHistory(t *testing.T) {
 		})
 	}
 }
-
-var histories = flag.Int("histories", 2000, "how many histories TestEveryHistory tries, in hundreds")
 
 // world is a Redis and some nodes in virtual time.
 type world struct {

@@ -1,7 +1,8 @@
+//go:build chaos
+
 package control
 
 import (
-	"flag"
 	"slices"
 	"testing"
 	"time"
@@ -11,8 +12,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
-
-var changes = flag.Int("changes", 5, "how many changes TestChangesOverASlowRedis makes after each thing that happens, and as many resets")
 
 // Over a slow Redis changes and resets are acknowledged by all nodes, one after the other, straight
 // after FLUSHALL and from the first heartbeat after a failover to a replica that lags behind.
@@ -31,7 +30,7 @@ func TestChangesOverASlowRedis(t *testing.T) {
 	measure := func(what string, f func(*tnode)) {
 		t.Helper()
 		var took []time.Duration
-		for range *changes {
+		for range redistest.Times(5, 100) {
 			began := time.Now()
 			f(nodes[count%3])
 			count++

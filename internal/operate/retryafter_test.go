@@ -2,7 +2,6 @@ package operate
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -26,6 +25,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // Clients that live by the header: alone with their key they wait as long as Retry-After says, and
@@ -210,7 +210,7 @@ func TestAClientThatLivesByTheHeader(t *testing.T) {
 					return c
 				})
 				t.Run(name, func(t *testing.T) {
-					for i := range *rounds {
+					for i := range redistest.Times(1, 20) {
 						c := draw.Example(i)
 						number++
 						for j := range c.zones {
@@ -227,8 +227,6 @@ func TestAClientThatLivesByTheHeader(t *testing.T) {
 		}
 	}
 }
-
-var rounds = flag.Int("rounds", 3, "how many clients that live by the header are tried in each row")
 
 func (c *patientCase) describe() string {
 	var b strings.Builder

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -132,7 +133,7 @@ func everyClasses(f func(c classes)) {
 			for _, on := range []int{0, -1} {
 				for _, number := range []bool{false, true} {
 					for _, rate := range []time.Duration{sec / 5, sec} {
-						if n++; !raced || n%5 == 0 {
+						if n++; !redistest.Raced || n%5 == 0 {
 							f(classes{kind: kind, nodes: nodes, on: on, number: number, rate: rate, latency: near})
 						}
 					}

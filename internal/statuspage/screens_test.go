@@ -1,7 +1,8 @@
+//go:build chaos
+
 package statuspage
 
 import (
-	"flag"
 	"fmt"
 	"math"
 	"net/http"
@@ -14,10 +15,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
-
-var pictures = flag.Bool("pictures", false, "draw the page as docs/pictures has it")
 
 // exampleView is what a node shows after five minutes in which a login was attacked.
 func exampleView() *View {
@@ -119,7 +119,7 @@ func TestScreens(t *testing.T) {
 			tab.Show(screen.width, screen.height, scheme)
 			tab.Go(url)
 			checkScreen(t, tab, name)
-			tab.LooksLike("../../docs/pictures/"+name, *pictures, "go test ./internal/statuspage -run TestScreens -pictures")
+			tab.LooksLike("../../docs/pictures/"+name, redistest.UpdateGoldens, "UPDATE_GOLDENS=1 go test ./internal/statuspage -run TestScreens")
 		}
 	}
 }

@@ -2,7 +2,6 @@ package table
 
 import (
 	"encoding/binary"
-	"flag"
 	"fmt"
 	"runtime"
 	"testing"
@@ -10,9 +9,8 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
-
-var figures = flag.Bool("figures", false, "print the figures of docs/internals/floods.md, with a million keys")
 
 // A flood is a table with its known clients, and an attacker who comes with nine new keys for each
 // of them.
@@ -168,8 +166,8 @@ func TestSketchGrowsWithTheLimit(t *testing.T) {
 // an eighth of the size: with as many words of the sketch for each key they are the same, but for
 // chance.
 func TestFloodFigures(t *testing.T) {
-	if !*figures {
-		t.Skip("for figures: go test ./internal/table -run TestFloodFigures -figures -v -timeout 20m")
+	if !redistest.UpdateGoldens {
+		t.Skip("for figures: UPDATE_GOLDENS=1 go test ./internal/table -run TestFloodFigures -v -timeout 20m")
 	}
 	fmt.Println("| max_keys | limit | requests of each attacker's key | windows | bytes, full table | after the flood | attackers got of what is theirs | newcomers denied, 1 request | ten, or the limit |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|")

@@ -486,8 +486,8 @@ func newcomersDenied(maxKeys int, limit int64) float64 {
 
 // TestNewcomerFigures prints a table of docs/internals/floods.md.
 func TestNewcomerFigures(t *testing.T) {
-	if !*figures {
-		t.Skip("for figures: go test ./internal/table -run TestNewcomerFigures -figures -v")
+	if !redistest.UpdateGoldens {
+		t.Skip("for figures: UPDATE_GOLDENS=1 go test ./internal/table -run TestNewcomerFigures -v")
 	}
 	fmt.Println("| limit | newcomers denied |")
 	fmt.Println("|---|---|")
