@@ -73,6 +73,7 @@ var oneKey, twoKey = ban.ID{1}, ban.ID{2}
 // Three nodes agree on bans by the way of Redis, each with one read of the key, also on hundreds at
 // once and after a FLUSHALL. Redis forgets a ban when it is over.
 func TestThreeNodesShareBans(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	a, b, c := startBanNode(t, r), startBanNode(t, r), startBanNode(t, r)
 	a.Begin(oneKey, clock.Now(), time.Hour)
@@ -109,6 +110,7 @@ func TestThreeNodesShareBans(t *testing.T) {
 // A ban that Redis has in the future, as its clock was set back, begins now, and is written back:
 // it lasts no longer than its length. What makes no sense is none.
 func TestBansInRedis(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
@@ -157,6 +159,7 @@ func TestParseBan(t *testing.T) {
 // Each answer that a call waits for may take the timeout: one that has to connect first, with three
 // and more answers, is not given up for their sum.
 func TestACallForBansThatHasToConnectFarAway(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
 	proxy.SetDelay(1050 * time.Millisecond)

@@ -233,6 +233,7 @@ func BenchmarkTick(b *testing.B) {
 // its window is cut; the other sub-windows are read with the next cycle, or with the next early
 // sync if there are more requests.
 func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
 	for _, c := range []struct{ buckets, early, all int64 }{{1, 2, 6}, {31, 2, 40}} {

@@ -84,6 +84,7 @@ func TestAFloodOverNodesFarAway(t *testing.T) {
 // A Redis that is further away than the interval is not taken for a lost one: every key arrives
 // there, and no call fails, the first ones with their connections included.
 func TestKeysArriveAtARedisFurtherAwayThanTheInterval(t *testing.T) {
+	t.Parallel()
 	const keys = 1000
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
@@ -104,6 +105,7 @@ func TestKeysArriveAtARedisFurtherAwayThanTheInterval(t *testing.T) {
 // Each answer that a call waits for may take the timeout: a call that has to connect first, with
 // four answers, is not given up for their sum.
 func TestACallThatHasToConnectFarAway(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
 	proxy.SetDelay(1050 * time.Millisecond) // of a timeout of three seconds

@@ -242,6 +242,7 @@ func knowsTheLastRefunds[S any](kind algorithms.Kind) func(t *testing.T) {
 
 // Refunds that can't be sent at the end are logged, also where they are all that is left.
 func TestRefundsThatCouldNotBeSentAreTold(t *testing.T) {
+	t.Parallel()
 	for more, want := range []string{"go on counting these requests", "never see these requests"} {
 		r := redistest.Start(t)
 		a := startNode(t, clientOf(t, r.URL), ten, 20*time.Millisecond, wallClock)

@@ -31,6 +31,7 @@ func beatOf(node string, seq int) []any {
 // A heartbeat costs little more among a thousand nodes than alone: a fraction of what it costs to
 // read all leases.
 func TestHeartbeatsOfAThousandNodes(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client, keys := r.Client(), NewKeyspace("many")
 	defer client.Close()

@@ -19,6 +19,7 @@ import (
 
 // What another program has written into a key's hash is put right by the next message.
 func TestNonsenseInAHashIsHealed(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 100 * time.Hour}
@@ -58,6 +59,7 @@ func TestNonsenseInAHashIsHealed(t *testing.T) {
 // A fill that makes no sense, or has half a reset with it, is none: the next message writes what
 // its node knows.
 func TestNonsenseInAFillIsHealed(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client, ctx := clientOf(t, r.URL), context.Background()
 	node := NewSource(nil, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
@@ -236,6 +238,7 @@ func one(b bool) int64 {
 // A key whose hash Redis can't use is tried once in each cycle, however often it is asked for, and
 // is synced again once its hash is right.
 func TestABrokenKeyIsTriedOnceACycle(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 100 * time.Hour}

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package ratesync
 
 import (
@@ -87,6 +89,7 @@ func (s *standing) known(names []string) (n int64) {
 // Of more than a second can tell, what changed last comes first where it is a ban, or has most of
 // its limit: a window's or a bucket's, which has a fill; from a Cluster, and to one.
 func TestTheFullestOfAllKindsComeFirst(t *testing.T) {
+	t.Parallel()
 	const many, full, total = linkSecond + 500, 40, 900
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: redistest.StartCluster(t, 3).Addrs})
 	defer cluster.Close()

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package ratesync
 
 import (
@@ -66,6 +68,7 @@ func garbages() []garbage {
 // What another program, or somebody who may write to the Redis of one region, leaves there keeps
 // nothing from being told, and reaches no key of another program in the other region.
 func TestGarbageHoldsNothingUp(t *testing.T) {
+	t.Parallel()
 	for _, row := range garbages() {
 		t.Run(row.name, func(t *testing.T) {
 			a, b := redistest.Start(t), redistest.Start(t)
@@ -91,6 +94,7 @@ func TestGarbageHoldsNothingUp(t *testing.T) {
 
 // What a region tells of a hash does not end that of the other region early.
 func TestAHashOfTheOtherRegionLivesOn(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
@@ -116,6 +120,7 @@ func TestAHashOfTheOtherRegionLivesOn(t *testing.T) {
 // Where another program uses the key of what is urgent, a node's push is done nonetheless, and the
 // next one finds the key free.
 func TestAPushBesideAnUrgentKeyOfAnotherType(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package ratesync
 
 import (
@@ -130,6 +132,7 @@ func (k *kinds) await(what, without string) {
 // A region may be a Cluster, watched by Sentinel, or reached by TLS: what each counts is told to
 // the others, also after a failover. In a Cluster the relay looks at all shards by one pipeline.
 func TestRegionsOfAllKinds(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t, 3)
 	sentinel := redistest.StartSentinel(t)
 	secure := redistest.Start(t, redistest.TLS(true))
@@ -156,6 +159,7 @@ func TestRegionsOfAllKinds(t *testing.T) {
 // A key that another region rejects, as another program uses it, keeps nothing else from being
 // told. It is tried again, and told once it can be.
 func TestARejectedKeyHoldsNothingUp(t *testing.T) {
+	t.Parallel()
 	a, b := redistest.Start(t), redistest.Start(t)
 	k := startKinds(t, map[string]func() redis.UniversalClient{
 		"a": func() redis.UniversalClient { return a.Client() }, "b": func() redis.UniversalClient { return b.Client() },
@@ -192,6 +196,7 @@ func TestARejectedKeyHoldsNothingUp(t *testing.T) {
 // A reading whose number a Redis doesn't know any more reads nothing and writes nothing: what was
 // read with it may be lost, and a lower total with a new number would free a limit elsewhere.
 func TestAReadingOfAForgetfulRedisIsNone(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
@@ -228,6 +233,7 @@ func TestAReadingOfAForgetfulRedisIsNone(t *testing.T) {
 // Two Redis that tell a third one under one name are found out, as nothing in them shows it: where
 // a node with the wrong `here` has a Redis of its own.
 func TestTwoRegionsOfOneName(t *testing.T) {
+	t.Parallel()
 	eu, us, asia := redistest.Start(t), redistest.Start(t), redistest.Start(t)
 	in := func(here *redistest.Server) *kinds {
 		return startKinds(t, map[string]func() redis.UniversalClient{

@@ -1,3 +1,5 @@
+//go:build chaos
+
 package ratesync
 
 import (
@@ -204,6 +206,7 @@ func TestABanOverASilentLink(t *testing.T) {
 
 // Of 100,000 keys below their threshold other regions are told nothing.
 func TestAHundredThousandKeysBelowTheThreshold(t *testing.T) {
+	t.Parallel()
 	const many = 100_000
 	a, b := redistest.Start(t), redistest.Start(t)
 	k := startKinds(t, map[string]func() redis.UniversalClient{

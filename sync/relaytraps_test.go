@@ -1,3 +1,5 @@
+//go:build chaos
+
 package ratesync
 
 import (
@@ -41,6 +43,7 @@ func readRegional(t *testing.T, client redis.UniversalClient, hash string) (m re
 // What any other region has told is never taken for what the nodes here have: not that of one that
 // was removed from the configuration, and not the own name, as where two names lead to one Redis.
 func TestARegionThatIsNotConfiguredIsNotLocal(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
@@ -57,6 +60,7 @@ func TestARegionThatIsNotConfiguredIsNotLocal(t *testing.T) {
 // A message of a region that is overtaken by a newer one, or comes twice, changes nothing: neither
 // its total nor the sums fall or grow until the next message.
 func TestAnOvertakenMessageOfARegionChangesNothing(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
@@ -76,6 +80,7 @@ func TestAnOvertakenMessageOfARegionChangesNothing(t *testing.T) {
 
 // After refunds the nodes may have less than nothing, and other regions are told of nothing.
 func TestATotalBelowZeroIsToldAsZero(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
@@ -88,6 +93,7 @@ func TestATotalBelowZeroIsToldAsZero(t *testing.T) {
 // A change is told with a score above all others, though the clock was set back, or another server
 // that has taken over is behind: else it would be below the cursors, and lost.
 func TestALaterChangeHasTheHigherScore(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
@@ -102,6 +108,7 @@ func TestALaterChangeHasTheHigherScore(t *testing.T) {
 // Very many names are never read by one script: each page has a bounded number, none ends within a
 // score, and all of them together have each name once.
 func TestManyNamesAreReadInPages(t *testing.T) {
+	t.Parallel()
 	const many, together = 30_000, 70
 	r := redistest.Start(t)
 	client := r.Client()

@@ -45,6 +45,7 @@ func sum(t *testing.T, r *redistest.Server) int64 {
 }
 
 func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1_000_000, Window: 100 * time.Hour}
@@ -92,6 +93,7 @@ func (n *rnode) notSent() []observer.LoggedEntry {
 // A table that ends during an outage logs how much is lost with it, once for its zone, and
 // nothing where nothing is.
 func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name           string
 		keys, requests int
@@ -166,6 +168,7 @@ func startLost(t *testing.T, r *redistest.Server) *rnode {
 // The heartbeat finds out that Redis is back, and a zone with a long interval doesn't wait for its
 // cycle to do so as well.
 func TestASlowRateIsBackWithTheServer(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	a := startLost(t, r)
 	redistest.Eventually(t, "the heartbeat has failed", func() bool { return a.rep.lost.Load() == allShards })
@@ -179,6 +182,7 @@ func TestASlowRateIsBackWithTheServer(t *testing.T) {
 // A zone with a long interval doesn't know yet that Redis is back when it ends, and sends its
 // counts all the same.
 func TestDetachSendsToAServerThatIsBack(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	a := startLost(t, r)
 	r.Restart()
@@ -195,6 +199,7 @@ func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 }
 
 func TestForeignTypeFailsNoOtherKey(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), ten, 20*time.Millisecond, wallClock)
 	a.take("bad", 1)
@@ -220,6 +225,7 @@ func TestForeignTypeFailsNoOtherKey(t *testing.T) {
 }
 
 func TestTroublesOfTheServerPass(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t, redistest.Config("--lua-time-limit", "50"))
 	a := startNode(t, clientOf(t, r.URL), ten, 20*time.Millisecond, wallClock)
 	a.knows("k", 0, 0)
@@ -251,6 +257,7 @@ func TestTroublesOfTheServerPass(t *testing.T) {
 // A server that was away for long is asked at once when it is back, and not a second later, when
 // the client tries again by itself.
 func TestAServerThatIsBackIsAskedAtOnce(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	c := clientOf(t, r.URL+"?pool_size=2")
 	r.Kill()
@@ -274,6 +281,7 @@ func do(r *redistest.Server, words []string) {
 }
 
 func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	// A thousand a second: full again at once.
 	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3_600_000, Window: time.Hour, Burst: 100}
@@ -302,6 +310,7 @@ func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 }
 
 func TestANewcomerKnowsTheBucketOfOthers(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 100}
 	node := func() (*table.Table[algorithms.BucketState], func() float64) {

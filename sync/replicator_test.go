@@ -107,6 +107,7 @@ func (n *rnode) touch(key string) {
 }
 
 func TestNodesLearnOfEachOther(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
 	b := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
@@ -132,6 +133,7 @@ func TestNodesLearnOfEachOther(t *testing.T) {
 }
 
 func TestRedisHoldsNoClientBytesAndExpires(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
 	a.take("secret{key}", 1)
@@ -164,6 +166,7 @@ func containsAny(s, part string) bool {
 }
 
 func TestFlushAllHeals(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
 	b := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
@@ -183,6 +186,7 @@ func TestFlushAllHeals(t *testing.T) {
 }
 
 func TestRedisComesAndGoes(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	url := r.URL
 	r.Kill()
@@ -204,6 +208,7 @@ func TestRedisComesAndGoes(t *testing.T) {
 
 // A cycle counts when all that was due was sent and answered; an early sync is none.
 func TestStatusCountsCompletedCycles(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	turns := func(n *rnode) int64 { return n.source.Status().Cycles }
 	slow := startNode(t, clientOf(t, r.URL), ten, time.Hour, wallClock)
@@ -241,6 +246,7 @@ func TestStatusCountsCompletedCycles(t *testing.T) {
 }
 
 func TestDetachSendsTheLastCounts(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	a := startNode(t, clientOf(t, r.URL), ten, time.Hour, wallClock)
 	a.knows("k", 0, 0)
@@ -253,6 +259,7 @@ func TestDetachSendsTheLastCounts(t *testing.T) {
 }
 
 func TestAnotherRedisTakesOver(t *testing.T) {
+	t.Parallel()
 	r1, r2 := redistest.Start(t), redistest.Start(t)
 	a := startNode(t, clientOf(t, r1.URL), ten, 50*time.Millisecond, wallClock)
 	a.take("k", 4)
@@ -266,6 +273,7 @@ func TestAnotherRedisTakesOver(t *testing.T) {
 }
 
 func TestSkewedClocksAgree(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 20 * time.Second}
 	a := startNode(t, clientOf(t, r.URL), alg, 50*time.Millisecond, skewed(30*time.Second))
@@ -285,6 +293,7 @@ func TestSkewedClocksAgree(t *testing.T) {
 // A clock that steps while there are counts, by less than half a window: nodes that take long to
 // agree again count into different windows meanwhile.
 func TestSteppingClocksAgreeAgain(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	// Or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its
 	// boundary.
@@ -318,6 +327,7 @@ func TestSteppingClocksAgreeAgain(t *testing.T) {
 }
 
 func TestClusterBatches(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	client := func() redis.UniversalClient {
 		s := redisconn.Settings{Mode: "cluster", Timeout: time.Second}
@@ -343,6 +353,7 @@ func TestClusterBatches(t *testing.T) {
 
 // The script is held to its contract message by message.
 func TestPushScript(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := r.Client()
 	push := func(node string, seq int, total, attempts any) []string {
@@ -403,6 +414,7 @@ func pushBucket(t *testing.T, client redis.UniversalClient, node string, seq int
 
 // What the script makes of a bucket's fill, message by message.
 func TestPushScriptOfABucket(t *testing.T) {
+	t.Parallel()
 	client := redistest.Start(t).Client()
 	for _, step := range []struct {
 		name         string
@@ -437,6 +449,7 @@ func TestPushScriptOfABucket(t *testing.T) {
 
 // What other programs have written in the place of a fill counts as nothing.
 func TestPushScriptOfABucketThatIsNone(t *testing.T) {
+	t.Parallel()
 	client, ctx := redistest.Start(t).Client(), t.Context()
 	for _, nonsense := range []string{"", "x", "1 2 3", "1 2 3 4 5", "-1 1 1 1", "nan nan nan nan", "inf 1 1 1", "1 1 inf 1", "1e300 1 1 1", "1 1e300 1 1", "1 1 1 1e300", "5 5 nan 5"} {
 		client.Set(ctx, "{k}:fill", nonsense, 0)

@@ -1,7 +1,6 @@
 package ratesync
 
 import (
-	"flag"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -18,8 +17,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 )
-
-var allResets = flag.Bool("resets", false, "all scenarios of a reset at all rates, and not only some")
 
 // resetScenarios are what happens around a reset.
 var resetScenarios = []string{

@@ -16,6 +16,7 @@ import (
 // A file of a password that can't be read is the reason that is logged, once, and that the status
 // gives. When it is there all is synced, without a reload.
 func TestAFileThatCanNotBeReadIsTheReason(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t, redistest.Password("secret"))
 	file := filepath.Join(t.TempDir(), "password")
 	o := &redisconn.Options{Address: []string{r.Addr}, Password: "{file." + file + "}", Timeout: caddy.Duration(30 * time.Second)}

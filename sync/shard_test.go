@@ -32,6 +32,7 @@ func keyOf(shards uint64, n int) string {
 // A master of a Cluster that is gone takes its own keys along and no others, whichever it is:
 // the one with the heartbeats, too. Both is noticed though the next cycle is an hour away.
 func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	heartbeats := c.Owner(c.Slot("{0}"))
 	for _, gone := range []int{heartbeats, (heartbeats + 1) % 3} {
@@ -71,6 +72,7 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 // A master without memory answers the heartbeat, and takes no counts. The outage of its shards goes
 // on while the others sync early.
 func TestAMasterWithoutMemoryStaysReported(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	full := (c.Owner(c.Slot("{0}")) + 1) % 3
 	alg := ten
@@ -97,6 +99,7 @@ func TestAMasterWithoutMemoryStaysReported(t *testing.T) {
 // A table that ends while a part of the Cluster is gone sends the rest of its counts, and logs of
 // the others how many they are.
 func TestDetachSendsToTheRestOfACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	dead := shardsOf(c, 2)
 	a := startNode(t, clientOf(t, c.URL), ten, time.Hour, wallClock)

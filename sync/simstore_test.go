@@ -208,6 +208,7 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 
 // The same for windows in a real Redis, whose time is the wall clock's.
 func TestTheSimulatorsStoreIsRedis(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	s := newTwoStores(t, 1, r.Client(), func() { r.Do("FLUSHALL") }, Spec{Zone: "z", Kind: 's', Window: time.Hour, Buckets: 1, Live: 1})
 	for i := range 500 {

@@ -55,6 +55,7 @@ func cpuOfSlots(r *redistest.Server) (sum float64) {
 // What a key costs Redis: nothing where nobody uses it, less where its requests only run than where
 // they come and go. It prints what docs/internals/costs.md has.
 func TestCostOfBusyKeys(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	a, b := slotNodeAt(t, r, time.Second), slotNodeAt(t, r, time.Second)
 	keys := make([]string, busyKeys)

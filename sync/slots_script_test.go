@@ -72,6 +72,7 @@ func TestAHashOutlivesWhatItHolds(t *testing.T) {
 // A key of another type costs an error, and fields that make no sense count nothing: they go with
 // the next message, and stay if somebody only asks. The other keys of the call get their answers.
 func TestForeignKeysAndFields(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	later := time.Now().Add(time.Hour).UnixMilli() // the clock has stepped back since
 	r.Do("SET", "text", "x")
@@ -125,6 +126,7 @@ func TestTheCommandsOfAMessage(t *testing.T) {
 
 // A hash of which only fields were left that make no sense ends like any other.
 func TestAHashOfForeignFieldsEnds(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	for i := range 10 {
 		r.Do("HSET", "k", "other", fmt.Sprint("1 9999999999 ", time.Now().Add(time.Duration(i)*time.Second).UnixMilli()))

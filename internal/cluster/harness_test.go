@@ -130,7 +130,7 @@ func client(t *testing.T, concurrency int) *cluster.Client {
 // eventually waits for a condition that comes about in another process.
 func eventually(t *testing.T, what string, condition func() error) {
 	t.Helper()
-	const limit = 40 * time.Second
+	const limit = redistest.Patience
 	var err error
 	if !redistest.Poll(limit, func() bool { err = condition(); return err == nil }) {
 		t.Fatalf("waited %s, but not until %s: %v", limit, what, err)

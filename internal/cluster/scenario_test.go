@@ -156,7 +156,7 @@ func (c *controls) open(program string, caddyfile func(redis string) string) err
 		return err
 	}
 	c.end = func() { _ = os.RemoveAll(dir) }
-	url, stop, err := cluster.StartRedis(context.Background(), "redis-server", dir)
+	url, stop, err := cluster.StartRedis(context.Background(), redistest.Program, dir)
 	if err != nil {
 		return err
 	}

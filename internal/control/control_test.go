@@ -70,6 +70,7 @@ func (n *cnode) sees(zone string, s float64) bool {
 }
 
 func TestAllNodesApplyAChange(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	nodes := startNodes(t, r, "a", "b", "c")
 	for i := range 6 {
@@ -94,6 +95,7 @@ func TestAllNodesApplyAChange(t *testing.T) {
 
 // An override holds for its key, a kill switch for all zones.
 func TestWhatRequestsSee(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	n := startNodes(t, r, "a")[0]
 	raw := []byte("customer")
@@ -130,6 +132,7 @@ func TestWhatRequestsSee(t *testing.T) {
 // What was acknowledged is back after Redis has lost everything, and straight after that changes
 // are acknowledged by all nodes.
 func TestFlushAllLosesNothing(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	nodes := startNodes(t, r, "a", "b", "c")
 	nodes[0].enforce(t, "login", 0.5, 3)
@@ -150,6 +153,7 @@ func TestFlushAllLosesNothing(t *testing.T) {
 // A node that is gone without a word is named, as long as its lease lasts; one that ends in order
 // is not.
 func TestAStoppedNodeIsNamed(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	nodes := startNodes(t, r, "a", "b", "c")
 	nodes[2].rep.Close()
@@ -169,6 +173,7 @@ func TestAStoppedNodeIsNamed(t *testing.T) {
 
 // While Redis is away a change holds here, and all others learn of it when it is back.
 func TestAChangeWithoutRedis(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	nodes := startNodes(t, r, "a", "b")
 	nodes[0].enforce(t, "login", 1, 2)
@@ -193,6 +198,7 @@ func TestAChangeWithoutRedis(t *testing.T) {
 
 // What another program has under the key of the record is left alone, and limits go on.
 func TestAForeignRecord(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	key := ratesync.NewKeyspace("test").Control()
 	r.Do("SET", key, "mine")
@@ -213,6 +219,7 @@ func TestAForeignRecord(t *testing.T) {
 
 // A record takes so many entries and no more, except a kill switch, and deletions.
 func TestAFullRecord(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	n := startNodes(t, r, "a")[0]
 	var orders []order

@@ -16,6 +16,7 @@ import (
 // While the disk or the storage of a node hangs, the others still count it, as its heartbeats go
 // on, and what is changed elsewhere holds there.
 func TestAWriterThatHangs(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	nodes := startNodes(t, r, "a", "b")
 	slow, hung, goOn := nodes[1], make(chan struct{}, 10), make(chan struct{})

@@ -59,6 +59,7 @@ func (n *tnode) reset(t *testing.T, key *keys.ID, nodes int) (forgiven int64) {
 // Who is told that all nodes have applied a reset has all of the limit, at once, on every node,
 // also straight after Redis has forgotten everything.
 func TestAllNodesApplyAReset(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	var nodes []*tnode
 	for _, n := range startNodes(t, r, "a", "b", "c") {
@@ -98,6 +99,7 @@ func TestAllNodesApplyAReset(t *testing.T) {
 
 // Resets have a budget of their own, and one of all keys is always taken.
 func TestTheBudgetOfResets(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	n := startNodes(t, r, "a")[0]
 	fill := make([]any, 0, 8*MaxEntries)

@@ -81,6 +81,7 @@ func TestChangesOverARestart(t *testing.T) {
 
 // What Redis had not heard of when the process ended it hears of from the next one.
 func TestPendingChangesOverARestart(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	first := startNode(t, r, "first")
 	var saved []byte

@@ -16,6 +16,7 @@ import (
 // Over a slow Redis changes and resets are acknowledged by all nodes, one after the other, straight
 // after FLUSHALL and from the first heartbeat after a failover to a replica that lags behind.
 func TestChangesOverASlowRedis(t *testing.T) {
+	t.Parallel()
 	w := redistest.StartSentinel(t)
 	proxy := faultproxy.Start(t, w.Master.Addr)
 	var nodes []*tnode

@@ -20,6 +20,7 @@ import (
 // The store that the property runs against answers as the scripts do in a real Redis, whatever
 // comes late, twice or never, and whenever it forgets.
 func TestTheStoreIsRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {

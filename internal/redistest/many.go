@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 const slots = 16384
@@ -181,12 +180,11 @@ func (w *Watched) Failover() {
 	w.Master.Kill()
 	w.Master, w.Replica = w.Replica, w.Master
 	// Sentinels that were held up, on a busy machine, do nothing for half a minute (TILT).
-	const limit = 90 * time.Second
-	within(w.t, limit, "the replica is the master", func() bool {
+	Eventually(w.t, "the replica is the master", func() bool {
 		return strings.Contains(w.Master.try("INFO", "replication"), "role:master")
 	})
 	for _, s := range w.Sentinels {
-		within(w.t, limit, "the sentinel names the new master", func() bool {
+		Eventually(w.t, "the sentinel names the new master", func() bool {
 			return s.try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", w.Name) == fmt.Sprint(hostPort(w.Master.Addr))
 		})
 	}

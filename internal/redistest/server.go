@@ -2,6 +2,7 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -24,6 +25,10 @@ import (
 
 // What the client writes to stderr for each failed attempt is what tests of a lost Redis expect.
 func init() { logging.Disable() }
+
+// Program is the server that tests start: redis-server, or what REDIS_SERVER names, such as the path
+// of a valkey-server.
+var Program = cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server")
 
 // A Server is a redis-server of its own for one test. It stops when the test ends.
 type Server struct {
@@ -140,7 +145,7 @@ func (s *Server) Boot() {
 	if s.sentinel {
 		args = append([]string{filepath.Join(s.dir, "sentinel.conf"), "--sentinel"}, args...)
 	}
-	s.cmd = exec.Command("redis-server", args...)
+	s.cmd = exec.Command(Program, args...)
 	s.cmd.Dir = s.dir
 	s.cmd.Env = append(os.Environ(), s.env...)
 	if err := s.cmd.Start(); err != nil {
@@ -282,10 +287,10 @@ func FreePort(t testing.TB) int {
 // need skips the test where there is no redis-server.
 func need(t testing.TB) {
 	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err == nil {
+	if _, err := exec.LookPath(Program); err == nil {
 		return
 	}
-	const mend = "redis-server is not installed; for the tests with a real Redis: apt-get install redis-server"
+	mend := Program + " is not installed; for the tests with a real Redis: apt-get install redis-server"
 	if os.Getenv("CI") != "" || os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
 		t.Fatal(mend)
 	}

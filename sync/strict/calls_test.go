@@ -189,6 +189,7 @@ func TestDrainsIsBounded(t *testing.T) {
 
 // Rules that have no script in common are an error, and so is everything after Close.
 func TestTakeRejectsWhatItCantAsk(t *testing.T) {
+	t.Parallel()
 	s := New(client(t, redistest.Start(t).URL), "test", time.Second)
 	fixed := Rule{Kind: algorithms.FixedWindow, Limit: 1, Window: time.Minute}
 	for name, rules := range map[string][]Rule{

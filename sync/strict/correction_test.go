@@ -44,6 +44,7 @@ func heldAt(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (n, 
 // what is under way in one call at most, and two seconds after the end it holds what was admitted.
 // What waits is bounded by the limit's shape, never by the requests.
 func TestDeniedRequestsLeaveNothingSpent(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for _, name := range []string{"fixed window", "fine window", "token bucket", "log"} {
 		shared := kinds[name]

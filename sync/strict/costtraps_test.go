@@ -71,6 +71,7 @@ func TestRecordsOfCostsAndOfPlainRequestsFollowEachOther(t *testing.T) {
 // spent it meanwhile, and every request hears the same. A request is admitted by what those before
 // it have left of the budget, not by its number, as costs differ, and a large one denies nobody.
 func TestAReplayThatSeesAnotherRoomAdmitsTheSame(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		a, b := limiter(t, server.URL), limiter(t, server.URL)
@@ -108,6 +109,7 @@ func TestAReplayThatSeesAnotherRoomAdmitsTheSame(t *testing.T) {
 // What costs nothing is admitted, however the limit stands, in debt or spent exactly, and Redis
 // writes nothing for it.
 func TestWhatCostsNothingIsAdmittedAndWritesNothing(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
@@ -138,6 +140,7 @@ func TestWhatCostsNothingIsAdmittedAndWritesNothing(t *testing.T) {
 // member each, and asks for 256 runs. A want beyond 2^53, which doubles don't count to, is granted
 // what there is.
 func TestACallIsBoundedInUnitsAndRuns(t *testing.T) {
+	t.Parallel()
 	narrow, wide := []Rule{{Kind: algorithms.SlidingLog, Limit: 600, Window: long}}, []Rule{{Kind: algorithms.SlidingLog, Limit: 1 << 40, Window: long}}
 	for _, c := range []struct {
 		what  string
@@ -231,6 +234,7 @@ func TestAMemoryGoesByCost(t *testing.T) {
 // Where each request costs one unit, a call is what it was before there were costs: the same
 // arguments, and the same record.
 func TestACallOfUnitsIsAsBeforeCosts(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		s := limiter(t, server.URL)

@@ -125,6 +125,7 @@ func spentOf(t *testing.T, server *redistest.Server) int64 {
 
 // A call that denies and is sent twice charges nothing more.
 func TestADenialSentTwiceIsChargedOnce(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy, s := proxied(t, server, 10*time.Second)
 	for range 4 {
@@ -144,6 +145,7 @@ func TestADenialSentTwiceIsChargedOnce(t *testing.T) {
 
 // A denial that nobody heard of charges nothing.
 func TestADenialWithoutAReplyIsNotCharged(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy, s := proxied(t, server, 100*time.Millisecond)
 	soon(t, s, t.Name(), id(1), chargedOnce)
@@ -165,6 +167,7 @@ func TestADenialWithoutAReplyIsNotCharged(t *testing.T) {
 
 // Requests that left before their denial came are not charged.
 func TestWhoLeftIsNotCharged(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy, s := proxied(t, server, 10*time.Second)
 	drain(t, s, t.Name(), id(1), chargedOnce)

@@ -38,6 +38,7 @@ func shortTimeout(t *testing.T, addr string) (*Limiter, func() error) {
 // TestFailsAtOnceWhileRedisIsLost: only the first requests wait, and not longer than they are ready
 // to.
 func TestFailsAtOnceWhileRedisIsLost(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]faultproxy.Fault{
 		"replies lost": faultproxy.DropReplies, "never answers": faultproxy.Blackhole, "reset": faultproxy.Reset, "half closed": faultproxy.HalfClose,
 		"slow drip": faultproxy.Drip,
@@ -72,6 +73,7 @@ func TestFailsAtOnceWhileRedisIsLost(t *testing.T) {
 }
 
 func TestSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	s, try := shortTimeout(t, proxy.Addr)
@@ -93,6 +95,7 @@ func TestSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
 // Where Redis answers, but later than requests wait, that is why they are not decided by it, with
 // the round trip and what to write. The circuit closes only when the answer is in time.
 func TestARedisThatIsTooFarIsToldFromALostOne(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	const timeout, delay = 200 * time.Millisecond, 500 * time.Millisecond
@@ -136,6 +139,7 @@ func TestARedisThatIsTooFarIsToldFromALostOne(t *testing.T) {
 }
 
 func TestRedisDownAtStartAndKilled(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	server.Kill()
 	s := limiter(t, server.URL)
@@ -155,6 +159,7 @@ func TestRedisDownAtStartAndKilled(t *testing.T) {
 }
 
 func TestSurvivesScriptFlushAndFlushAll(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	take(t, s, "z", id(1), tenAnHour)
@@ -169,6 +174,7 @@ func TestSurvivesScriptFlushAndFlushAll(t *testing.T) {
 }
 
 func TestForeignTypeFailsOneKeyOnly(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -195,6 +201,7 @@ func TestForeignTypeFailsOneKeyOnly(t *testing.T) {
 }
 
 func TestUnreadableValuesCountAsNone(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
@@ -220,6 +227,7 @@ func TestUnreadableValuesCountAsNone(t *testing.T) {
 }
 
 func TestCloseGivesBackAndEnds(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := New(client(t, server.URL), "test", 10*time.Second)
 	for i := range 50 {
@@ -239,6 +247,7 @@ func TestCloseGivesBackAndEnds(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForALostRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	s, try := shortTimeout(t, proxy.Addr)
@@ -253,6 +262,7 @@ func TestCloseDoesNotWaitForALostRedis(t *testing.T) {
 
 // A Strict that was closed says so, whatever it knew of Redis: its caller can ask another one.
 func TestClosedIsNotDown(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	s, try := shortTimeout(t, proxy.Addr)
@@ -287,6 +297,7 @@ func TestClosedIsNotDown(t *testing.T) {
 }
 
 func TestPendingIsBounded(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	s := New(client(t, "redis://"+proxy.Addr+"?pool_size=100"), "test", 200*time.Millisecond)
@@ -306,6 +317,7 @@ func TestPendingIsBounded(t *testing.T) {
 }
 
 func TestInACluster(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	s := limiter(t, c.URL)
 	if !s.cluster {
@@ -322,6 +334,7 @@ func TestInACluster(t *testing.T) {
 
 // TestWhileASlotMoves: redirects make the client send calls again.
 func TestWhileASlotMoves(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	s := limiter(t, c.URL)
 	slot := c.Slot("{1}")
@@ -420,6 +433,7 @@ func (m move) end() {
 // another node: nobody got the grant, so it doesn't stay spent. Nor is forgotten what was given
 // back while the slot was on its way.
 func TestSlotMovesAfterALostReply(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	m := move{slot: c.Slot("{1}")}
 	m.src = c.Nodes[c.Owner(m.slot)]
@@ -461,6 +475,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 
 // Of a Cluster a part of which is gone, Close sends the rest what is refunded.
 func TestCloseWithOneShardGone(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	s := New(client(t, c.URL), "test", 10*time.Second)
 	defer s.Close()
@@ -496,6 +511,7 @@ func TestCloseWithOneShardGone(t *testing.T) {
 }
 
 func TestOneShardGone(t *testing.T) {
+	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	s := New(client(t, c.URL), "test", 200*time.Millisecond)
 	defer s.Close()
@@ -518,6 +534,7 @@ func TestOneShardGone(t *testing.T) {
 const leastACL = "on >secret resetkeys ~test:* resetchannels -@all +evalsha +eval +time +hget +hset +pexpire +get +set +zadd +zrange +zrangebyscore +zcount +zrem +zremrangebyscore +zremrangebyrank"
 
 func TestWithLeastPermissions(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, redistest.User("app", leastACL))
 	s := limiter(t, strings.Replace(server.URL, "redis://", "redis://app:secret@", 1))
 	for name, rule := range kinds {
@@ -536,6 +553,7 @@ func TestWithLeastPermissions(t *testing.T) {
 }
 
 func TestOverTLSAndSocket(t *testing.T) {
+	t.Parallel()
 	t.Run("tls", func(t *testing.T) {
 		server := redistest.Start(t, redistest.TLS(true))
 		set, err := redisconn.ParseURL(server.URL)
@@ -553,6 +571,7 @@ func TestOverTLSAndSocket(t *testing.T) {
 }
 
 func TestFollowsASentinelFailover(t *testing.T) {
+	t.Parallel()
 	w := redistest.StartSentinel(t, redistest.Password("secret"))
 	set, err := redisconn.ParseURL(w.URL)
 	if err != nil {
@@ -570,6 +589,7 @@ func TestFollowsASentinelFailover(t *testing.T) {
 }
 
 func TestReadOnlyAndOutOfMemory(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	take(t, s, "z", id(1), tenAnHour)

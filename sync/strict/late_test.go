@@ -15,6 +15,7 @@ import (
 // A call whose reply is lost, or comes late, is no loss of Redis where a probe is answered: its
 // requests ask again, and count once.
 func TestLateCallDoesNotOpenTheCircuit(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -41,6 +42,7 @@ func TestLateCallDoesNotOpenTheCircuit(t *testing.T) {
 // Requests beyond a full call of a log are denied by the last answer, as long as nobody who waited
 // would be admitted.
 func TestFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	s := limiter(t, "redis://"+proxy.Addr)
@@ -69,6 +71,7 @@ func TestFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
 // What is left open by a lost reply is settled though Redis refuses the key meanwhile: one limit's
 // key is another program's for a while.
 func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy, s := proxied(t, server, 100*time.Millisecond)
 	rules := []Rule{{Kind: algorithms.FixedWindow, Limit: 100, Window: long}, {Kind: algorithms.FixedWindow, Limit: 100, Window: 2 * long}}
@@ -106,6 +109,7 @@ func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 // Limits that differ from call to call make one ruleset, and those of former configurations are
 // forgotten.
 func TestRulesetsGoByNames(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for limit := range int64(50) {

@@ -137,6 +137,7 @@ func drain(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...Rule) (
 }
 
 func TestNeverAdmitsMoreThanTheLimit(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	nodes := []*Limiter{limiter(t, server.URL), limiter(t, server.URL), limiter(t, server.URL)}
 	for name, rule := range kinds {
@@ -164,6 +165,7 @@ func TestNeverAdmitsMoreThanTheLimit(t *testing.T) {
 }
 
 func TestSpendsInAllLimitsOrNone(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
@@ -187,6 +189,7 @@ func TestSpendsInAllLimitsOrNone(t *testing.T) {
 }
 
 func TestCountsRemaining(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
@@ -206,6 +209,7 @@ func TestCountsRemaining(t *testing.T) {
 }
 
 func TestLimitsOfAnySize(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
@@ -244,6 +248,7 @@ func TestLimitsOfAnySize(t *testing.T) {
 }
 
 func TestReturnAndCharge(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
@@ -280,6 +285,7 @@ func TestReturnAndCharge(t *testing.T) {
 // TestCallSentTwiceCountsOnce repeats the very bytes of a call, as a client does that follows a
 // redirect.
 func TestCallSentTwiceCountsOnce(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -307,6 +313,7 @@ func TestCallSentTwiceCountsOnce(t *testing.T) {
 
 // TestRollsBackWhatNobodyHeardOf: a call is executed, but its reply is lost.
 func TestRollsBackWhatNobodyHeardOf(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -328,6 +335,7 @@ func TestRollsBackWhatNobodyHeardOf(t *testing.T) {
 // TestLateCallIsIgnored: a call is held up on the way for longer than its node waits, and arrives
 // after the next one.
 func TestLateCallIsIgnored(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -353,6 +361,7 @@ func TestLateCallIsIgnored(t *testing.T) {
 // TestARefundIsDoneOnce: the reply to a call that gives something back is lost, so it is sent
 // again.
 func TestARefundIsDoneOnce(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -374,6 +383,7 @@ func TestARefundIsDoneOnce(t *testing.T) {
 }
 
 func TestWaiterLeaves(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -412,6 +422,7 @@ func TestWaiterLeaves(t *testing.T) {
 }
 
 func TestWaitersShareCalls(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	rule := Rule{Kind: algorithms.SlidingWindow, Limit: 1 << 20, Window: long}

@@ -52,6 +52,7 @@ func isAbout(a, b algorithms.Decision) bool {
 // The law of a look: it says what Take says next, but for the time between the two, and Redis holds
 // the same before and after.
 func TestALookSaysWhatTakeSaysNext(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	denied, admitted, run := 0, 0, 0
@@ -130,6 +131,7 @@ func about(a, b time.Duration) bool { return (a - b).Abs() < 10*time.Minute }
 
 // A look remembers nothing on this node, and takes no part in its calls.
 func TestALookLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	seq := s.seq.Load()

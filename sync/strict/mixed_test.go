@@ -224,6 +224,7 @@ func (m *mixedCalls) charge(zone string, rules []Rule, o *outcome, n int64) int6
 // TestLimitsOfOneKeyShareItsRecord: whatever limits requests bring, a process has one field in the
 // record of a key, and nothing in Redis ends before it was to end.
 func TestLimitsOfOneKeyShareItsRecord(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	ttls := func() map[string]int64 {
@@ -265,6 +266,7 @@ func TestLimitsOfOneKeyShareItsRecord(t *testing.T) {
 // TestEachRequestGoesByItsOwnLimit: requests of one key that come together are decided each by its
 // own limit, and what each got can be refunded.
 func TestEachRequestGoesByItsOwnLimit(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
@@ -307,6 +309,7 @@ func TestEachRequestGoesByItsOwnLimit(t *testing.T) {
 // many round trips as if they all had the same one, and nobody waits for more than the call that is
 // under way and its own.
 func TestDistinctLimitsShareCalls(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	proxy.SetDelay(5 * time.Millisecond)
@@ -353,6 +356,7 @@ func TestDistinctLimitsShareCalls(t *testing.T) {
 // Requests that come at a steady rate, whoever waits, don't pile up either where two classes of one
 // key come at random: half of them wait for two calls at most, the one under way and their own.
 func TestTwoClassesAtASteadyRateDontPileUp(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	proxy.SetDelay(20 * time.Millisecond)
@@ -390,6 +394,7 @@ func TestTwoClassesAtASteadyRateDontPileUp(t *testing.T) {
 // TestAChargeBringsItsLimitAlong: what a node decided alone under a limit of its own drains at that
 // in Redis, however high the configured one is.
 func TestAChargeBringsItsLimitAlong(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for i, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {

@@ -252,6 +252,7 @@ func TestClockOfRedisStepsBack(t *testing.T) {
 
 // TestExactDivision holds the script's division against Go's with numbers a double can't multiply.
 func TestExactDivision(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	c := server.Client()
 	start := strings.Index(headLua, "local function muldiv")

@@ -100,6 +100,7 @@ func runsOf(want any) (runs []run) {
 // them in the order of the calls. One of 2^40 units among them denies nobody else. The same where
 // every other reply of each node is lost: what such a call got is rolled back by the next one.
 func TestRequestsOfThreeNodesAreDecidedInTheOrderOfTheCalls(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for i, rule := range []Rule{
 		{Kind: algorithms.FixedWindow, Limit: 700, Window: long}, {Kind: algorithms.SlidingWindow, Limit: 700, Window: long},

@@ -15,6 +15,7 @@ import (
 // it never admits more in units really used than its burst and what drains. That is at the rate of
 // the request that was decided last.
 func TestABucketWithARateForEachRequestAdmitsNoMoreThanItsBound(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	nodes := []*virtual{newVirtualOn(t, server), newVirtualOn(t, server)}
 	refunded, denied := int64(0), 0

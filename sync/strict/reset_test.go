@@ -183,6 +183,7 @@ func (run *resetRun) reset() (want int) {
 
 // What is counted in an epoch after that of the reset stays, and what is over is forgotten.
 func TestAResetOfAnEarlierEpoch(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	n := &resetNode{Limiter: limiter(t, r.URL), t: t, zone: "z", rule: kinds["fixed window"]}
 	n.take(60)

@@ -30,6 +30,7 @@ func (l *settling) settle() {
 // and what was charged beyond estimates comes off that: two nodes take and settle in any order. It
 // holds only if no more is refunded than still stands in the bucket.
 func TestABucketInRedisAdmitsNoMoreThanItsBoundInUnitsUsed(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	nodes := []*virtual{newVirtualOn(t, server), newVirtualOn(t, server)}
 	refunded := int64(0)
@@ -171,6 +172,7 @@ func TestABucketInRedisKnowsNoOrder(t *testing.T) {
 // it is settled, whatever ran at once on three nodes, and though every other reply of each is lost.
 // Buckets hold that at least, and no more than was reserved or charged.
 func TestWhatIsSettledInRedisIsWhatWasUsed(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for i, rule := range []Rule{
 		{Kind: algorithms.FixedWindow, Limit: 1 << 40, Window: long}, {Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: long},
@@ -273,6 +275,7 @@ func inRedis(t *testing.T, server *redistest.Server, zone string, k algorithms.K
 // A charge fills a bucket with no more than drains in a window beyond its size, and a log with
 // twice its limit. A window holds all of it, as far as doubles count.
 func TestADebtInRedisIsBounded(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for _, c := range []struct {
@@ -304,6 +307,7 @@ func TestADebtInRedisIsBounded(t *testing.T) {
 // What a bucket of rules that don't reserve keeps in Redis is what it was before there were
 // settlements.
 func TestABucketThatReservesNothingKeepsNoMore(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	rule := Rule{Kind: algorithms.TokenBucket, Limit: 100, Window: long}
@@ -327,6 +331,7 @@ func TestABucketThatReservesNothingKeepsNoMore(t *testing.T) {
 // A call that comes twice is told no place in the bucket: others may have added to it since. What
 // it got is then refunded only where it was a single unit, as without costs.
 func TestAReplayKnowsNoPlaceInTheBucket(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	a, b := limiter(t, server.URL), limiter(t, server.URL)
 	rule := Rule{Kind: algorithms.TokenBucket, Limit: 100, Window: long, Reserves: true}
@@ -356,6 +361,7 @@ func TestAReplayKnowsNoPlaceInTheBucket(t *testing.T) {
 // taken is refunded where it stands, and what was more is charged now: the sum is what was used.
 // Of what Redis has forgotten nothing is refunded, and what was more is charged.
 func TestSettlementsOverStepsAndLosses(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	v := newVirtualOn(t, server)
 	v.set(v.now + int64(500*time.Hour/time.Microsecond)) // far from the boundaries of windows

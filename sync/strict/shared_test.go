@@ -14,6 +14,7 @@ import (
 
 // TestAndBackgroundShareTheirCounts: a reload from sync_rate 1s to 0 and back loses nothing.
 func TestAndBackgroundShareTheirCounts(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	rule := Rule{Kind: algorithms.FixedWindow, Limit: 10, Window: long}
@@ -56,6 +57,7 @@ func (m *peerOf[S]) knows(own, remote int64) {
 // TestReportsLetANodeGoOn: with what Take returned, a node's own counters know what all nodes have
 // spent.
 func TestReportsLetANodeGoOn(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	raw := []byte("k")
@@ -84,6 +86,7 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 
 // TestKeysExpireAndHoldNoClientBytes looks at every key in Redis.
 func TestKeysExpireAndHoldNoClientBytes(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	shapes := map[string]string{
@@ -116,6 +119,7 @@ func TestKeysExpireAndHoldNoClientBytes(t *testing.T) {
 // TestBucketOutlivesItsDrain: a bucket that is forgotten before it has drained would be a burst for
 // nothing.
 func TestBucketOutlivesItsDrain(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	rule := Rule{Kind: algorithms.TokenBucket, Limit: 1, Window: time.Second, Burst: 100_000}
@@ -159,6 +163,7 @@ func BenchmarkTake(b *testing.B) {
 // In strict mode nodes whose limits and bursts differ share one bucket: none of it is given out
 // twice.
 func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	for i, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
 		key := id(i)

@@ -16,6 +16,7 @@ import (
 // threshold on, and whatever another region has told of; at once when it grows by much of what is
 // left. What others have told counts. Without regions nothing is told.
 func TestStrictWindowsTellOtherRegions(t *testing.T) {
+	t.Parallel()
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()

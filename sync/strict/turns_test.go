@@ -15,6 +15,7 @@ import (
 // A zone with hundreds of clients, each request with a key that nobody has asked for, holds up the
 // requests of another zone by less than three round trips.
 func TestAZoneWithManyKeysDoesNotHoldUpAnother(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	proxy.SetDelay(300 * time.Millisecond) // far above what a busy machine adds
