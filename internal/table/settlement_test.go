@@ -311,3 +311,45 @@ func TestTheSketchSettlesInUnits(t *testing.T) {
 		})
 	}
 }
+
+// Only a request that costs nothing counts as none that has asked, and only in the epoch in which
+// it came: by these attempts nodes estimate their share of a key.
+func TestWhatCostsSomethingHasAsked(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
+		attempts(t, kind, costedOf[algorithms.WindowState])
+	}
+	attempts(t, algorithms.SlidingLog, costedOf[algorithms.LogState])
+	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
+		attempts(t, kind, costedOf[algorithms.BucketState])
+	}
+}
+
+// attempts has a request that took 4 settle beside another one, whose response has cost all that it
+// took.
+func attempts[S any](t *testing.T, kind algorithms.Kind, of func(algorithms.Params, uint64) *costed[S]) {
+	t.Helper()
+	const epochs = 720 * time.Hour
+	for _, test := range []struct {
+		cost  int64
+		later time.Duration // when it settles, before the other one comes
+		want  uint32
+	}{{0, 0, 1}, {1, 0, 2}, {3, 0, 2}, {4, 0, 2}, {9, 0, 2}, {0, epochs, 1}, {3, epochs, 1}} {
+		p := algorithms.Params{Kind: kind, Limit: 20, Window: epochs, Burst: 20, Reserves: true}
+		c := of(p, 1)
+		c.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+		c.now += int64(p.Epoch()) - 1
+		c.take(4, test.cost)
+		if test.later > 0 {
+			c.now++ // the next epoch
+		}
+		c.take(1, 1)
+		for len(c.open) > 0 {
+			c.settleOne()
+		}
+		c.With(c.key, func(s *S) {
+			if got := c.machine.Ledger(s).Attempts; got != test.want {
+				t.Errorf("%s: 4 units that cost %d and were taken %v before: Attempts = %d, want %d", kind, test.cost, test.later, got, test.want)
+			}
+		})
+	}
+}
