@@ -2,6 +2,9 @@ package ban
 
 import (
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -366,5 +369,138 @@ func TestBansOutliveAProcess(t *testing.T) {
 	}
 	if rest := earlier.Rest(a, back+int64(time.Hour)); rest != 0 {
 		t.Errorf("an hour later %v are left", rest)
+	}
+}
+
+// Of several goroutines that ban one key at once one begins its ban, and it is sent once.
+func TestOneBanOfManyAtOnce(t *testing.T) {
+	const keys, goroutines = 5000, 4
+	id := func(i int) ID { return ID{byte(i), byte(i >> 8)} }
+	r := register(keys)
+	r.Share(cycle.NewWaker())
+	var began, sent atomic.Int64
+	var begin, all sync.WaitGroup
+	begin.Add(goroutines)
+	for range goroutines {
+		all.Go(func() {
+			begin.Done()
+			begin.Wait()
+			for i := range keys {
+				if r.Begin(id(i), start, time.Hour) {
+					began.Add(1)
+				}
+				if i%100 == 0 {
+					sent.Add(int64(len(r.Drain(start, 10, nil))))
+				}
+			}
+		})
+	}
+	all.Wait()
+	sent.Add(int64(len(r.Drain(start, keys, nil))))
+	if began.Load() != keys || sent.Load() != keys {
+		t.Errorf("of %d keys that %d goroutines ban: %d bans begin and %d are sent, want %[1]d and %[1]d", keys, goroutines, began.Load(), sent.Load())
+	}
+	checkCounts(t, r, "after all")
+}
+
+// checkCounts holds what a register counts to what is there.
+func checkCounts(t *testing.T, r *Register, when string) {
+	t.Helper()
+	held, listed, marked := 0, 0, 0
+	for i := range r.stripes {
+		st := &r.stripes[i]
+		held, listed = held+len(st.bans), listed+len(st.unsent)
+		for _, e := range st.bans {
+			if e.listed {
+				marked++
+			}
+		}
+	}
+	if int64(held) != r.held.Load() || int64(listed) != r.listed.Load() || marked > listed {
+		t.Errorf("%s: held = %d and listed = %d, want %d and %d; %d bans are marked as listed", when, r.held.Load(), r.listed.Load(), held, listed, marked)
+	}
+}
+
+// A deed is one of the things that may be done with the key a at any time.
+type deed struct {
+	name string
+	do   func(r *Register)
+}
+
+// deeds are all that take the lock of the key's stripe.
+func deeds() []deed {
+	bans := map[ID]Ban{a: {start, 2 * time.Hour}}
+	pardon := &reset.Set{Keys: map[ID]reset.Reset{a: {Stamp: start / 1000, At: start, Until: start + int64(time.Hour)}}}
+	told := Message{ID: a, Rest: time.Hour, Length: time.Hour, begun: start}
+	return []deed{
+		{"Begin", func(r *Register) { r.Begin(a, start, time.Hour) }},
+		{"Rest", func(r *Register) { r.Rest(a, start) }},
+		{"Count", func(r *Register) { r.Count(start) }},
+		{"Sweep", func(r *Register) { r.Sweep(start + int64(time.Hour)) }},
+		{"Save", func(r *Register) { r.Save(start) }},
+		{"Resume", func(r *Register) { r.Resume(start, bans) }},
+		{"ForkTo", func(r *Register) { r.ForkTo(new(Register), a) }},
+		{"Name", func(r *Register) { r.Name(a, func() string { return "a" }) }},
+		{"Each", func(r *Register) { r.Each(start, func(ID, Ban, string) {}) }},
+		{"Resend", func(r *Register) { r.Resend() }},
+		{"Drain", func(r *Register) { r.Drain(start, 10, nil) }},
+		{"Fail", func(r *Register) { r.Fail([]Message{told}) }},
+		{"Ack", func(r *Register) { r.Ack(start, told, Answer{Rest: time.Hour, Length: time.Hour, Stamp: 1}) }},
+		{"Reset", func(r *Register) { r.Reset(start, pardon) }},
+	}
+}
+
+// bannedOne is a register that has a ban of the key a to send.
+func bannedOne() *Register {
+	r := register(1)
+	r.Share(cycle.NewWaker())
+	r.Begin(a, start, time.Hour)
+	return r
+}
+
+// Nothing is done with a key as long as somebody else has its lock.
+func TestEachDeedTakesTheLock(t *testing.T) {
+	for _, one := range deeds() {
+		r := bannedOne()
+		var done atomic.Bool
+		var all sync.WaitGroup
+		lock := &r.stripeOf(a).mu
+		lock.Lock()
+		all.Go(func() {
+			one.do(r)
+			done.Store(true)
+		})
+		for range 5000 { // it would be done by then
+			runtime.Gosched()
+		}
+		if done.Load() {
+			t.Errorf("%s returns while another goroutine has the lock of the key's stripe, want it to wait", one.name)
+		}
+		lock.Unlock()
+		all.Wait()
+	}
+}
+
+// Any two deeds may be done at once. What one of them does without the lock is seen with -race.
+func TestTwoGoroutinesOnOneKey(t *testing.T) {
+	all := deeds()
+	for i, one := range all {
+		for _, other := range all[i:] {
+			r := bannedOne()
+			var begin, both sync.WaitGroup
+			begin.Add(2)
+			for _, do := range []func(*Register){one.do, other.do} {
+				both.Go(func() {
+					begin.Done()
+					begin.Wait()
+					for range 100 {
+						r.Begin(a, start, time.Hour)
+						do(r)
+					}
+				})
+			}
+			both.Wait()
+			checkCounts(t, r, one.name+" beside "+other.name)
+		}
 	}
 }
