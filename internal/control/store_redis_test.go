@@ -36,6 +36,41 @@ func TestTheStoreIsRedis(t *testing.T) {
 	}
 }
 
+// Of two entries of a name and a stamp control.lua keeps the one that wins on nodes, whatever comes
+// first. One that it has changes nothing.
+func TestOfTwoEntriesOfAStampRedisKeepsTheOneThatWins(t *testing.T) {
+	client := redistest.Start(t).Client()
+	key := ratesync.NewKeyspace("tied").Control()
+	told := func(e Entry) (holds, version string) {
+		t.Helper()
+		reply, err := writeScript.Run(t.Context(), client, []string{key}, args(0, 0, []order{{Entry: e, length: -1}})...).StringSlice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return reply[4], reply[2] + " " + reply[3]
+	}
+	all := tied(1 << 51) // in 71 years from the epoch: it has not ended
+	for i, winner := range all {
+		for _, loser := range all[:i] {
+			for _, order := range [][]Entry{{winner, loser}, {loser, winner}} {
+				if err := client.Del(t.Context(), key).Err(); err != nil {
+					t.Fatal(err)
+				}
+				told(order[0])
+				holds, version := told(order[1])
+				if holds != winner.value() {
+					t.Errorf("control.lua holds %q after %v, want %q", holds, order, winner.value())
+				}
+				for _, again := range order {
+					if h, v := told(again); h != holds || v != version {
+						t.Errorf("control.lua holds %q of version %s after %v and %v, want %q of %s as before", h, v, order, again, holds, version)
+					}
+				}
+			}
+		}
+	}
+}
+
 // pair is Redis and the store.
 type pair struct {
 	t      *testing.T
