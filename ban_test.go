@@ -132,25 +132,31 @@ func TestABanInShadowMode(t *testing.T) {
 // The kill switch goes before all, then what operators deny, then a ban, then other overrides. A
 // reset ends a ban.
 func TestWhatGoesBeforeABan(t *testing.T) {
-	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("precedence", "limit 1/1h\nban 1h"))
+	s := newSite(t, &App{Namespace: t.Name()}, zoneBlock("precedence", "limit 1/720h\nban 720h"))
 	s.admits("1.2.3.4", 2, 1)
 	key := `{"zone":"precedence","key":"1.2.3.4"`
+	switchedOff := func() { // by the kill switch
+		t.Helper()
+		changed(t, http.MethodPost, enforcement, `{"all":true,"share":0}`)
+		s.admits("1.2.3.4", 1, 1)
+		changed(t, http.MethodDelete, enforcement, `{"all":true}`)
+		s.admits("1.2.3.4", 1, 0)
+	}
+	switchedOff() // the ban alone denies
 	changed(t, http.MethodPost, overrides, key+`,"limit":"unlimited"}`)
 	s.admits("1.2.3.4", 1, 0)
 	changed(t, http.MethodPost, overrides, key+`,"limit":"deny"}`)
 	if a := s.get("1.2.3.4"); a.status != http.StatusForbidden {
 		t.Errorf("a banned key that an operator denies gets %d, want 403", a.status)
 	}
-	changed(t, http.MethodPost, enforcement, `{"all":true,"share":0}`)
-	s.admits("1.2.3.4", 1, 1)
-	changed(t, http.MethodDelete, enforcement, `{"all":true}`)
+	switchedOff() // and what an operator has said of the key
 	changed(t, http.MethodDelete, overrides, key+`}`)
 	s.admits("1.2.3.4", 1, 0)
 	if status, text := ask(http.MethodPost, "/rate_limit/reset", key+`}`); status != http.StatusOK {
 		t.Fatalf("reset = %d %s", status, text)
 	}
 	s.admits("1.2.3.4", 2, 1)
-	if a := s.get("1.2.3.4"); !a.banned(3600) {
+	if a := s.get("1.2.3.4"); !a.banned(30 * 24 * 3600) {
 		t.Errorf("after a reset and another denied request: %d %s, want another ban", a.status, a.body)
 	}
 	if status, text := ask(http.MethodPost, "/rate_limit/reset", `{"zone":"precedence","all":true}`); status != http.StatusOK {

@@ -293,29 +293,32 @@ func (s *served) loggedMessages(message string) (n int) {
 // count of what nobody has proven, which all nodes share in a strict zone. When the address is
 // proven once, early data from it is refused as well.
 func TestEarlyDataFromAnAddressBannedElsewhere(t *testing.T) {
-	const victim, zone = "127.0.0.9", "early-banned"
+	const victim, other, zone = "127.0.0.9", "127.0.0.10", "early-banned"
 	r := redistest.Start(t)
-	known := newSite(t, &App{}, zoneBlock("key-of", "limit 1/1h"))
+	known := newSite(t, &App{}, zoneBlock("key-of", "limit 1/720h"))
 	id := keys.IDOf(rawKey(known, victim))
 	known.end()
 	s := startCaddy(t, "rate_limit {\nredis redis://"+r.Addr+"/0\nnamespace test\nstrict_timeout 30s\n}",
-		"rate_limit {\n"+zoneBlock(zone, "limit 2/1h\nalgorithm fixed_window\nmatch not header K ticket\nban 1h\nsync_rate strict")+"}\nrespond ok")
+		"rate_limit {\n"+zoneBlock(zone, "limit 3/720h\nalgorithm fixed_window\nmatch not header K ticket\nban 720h\nsync_rate strict")+"}\nrespond ok")
 	cache := s.ticket()
 	name := ratesync.NewKeyspace("test").Zone(zone, "ban").Of(id)
 	if err := r.Client().Set(context.Background(), name, fmt.Sprint(time.Now().UnixMicro(), " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
 		t.Fatal(err)
 	}
-	attacker := s.quic(victim, cache)
-	attacker.early(zone, 4)
-	if admitted, early := decidedAs(t, zone, "admitted"), decidedAs(t, zone, "too_early"); admitted != 2 || early != 2 {
-		t.Errorf("before the ban is known: %d admitted and %d too early, want 2 by the limit and 2", admitted, early)
+	s.quic(victim, cache).early(zone, 2)
+	if admitted, early := decidedAs(t, zone, "admitted"), decidedAs(t, zone, "too_early"); admitted != 2 || early != 0 {
+		t.Errorf("before the ban is known: %d admitted and %d too early, want 2 of the limit of 3 and none", admitted, early)
 	}
 	if got := s.from(victim, 1); got != 0 || decidedAs(t, zone, "banned") != 1 {
 		t.Errorf("the address that is proven: %d admitted, want it banned", got)
 	}
-	s.quic("127.0.0.9", s.ticket()).early(zone, 3)
-	if admitted, early := decidedAs(t, zone, "admitted"), decidedAs(t, zone, "too_early"); admitted != 2 || early != 5 {
-		t.Errorf("when the ban is known: %d admitted and %d too early in all, want 2 and 5", admitted, early)
+	s.quic(victim, s.ticket()).early(zone, 3)
+	if admitted, early := decidedAs(t, zone, "admitted"), decidedAs(t, zone, "too_early"); admitted != 2 || early != 3 {
+		t.Errorf("when the ban is known: %d admitted and %d too early in all, want 2 and 3: the limit has room for one more", admitted, early)
+	}
+	s.quic(other, s.ticket()).early(zone, 4)
+	if admitted, early := decidedAs(t, zone, "admitted"), decidedAs(t, zone, "too_early"); admitted != 5 || early != 4 {
+		t.Errorf("with 4 of another address: %d admitted and %d too early in all, want 5 and 4 by the limit of 3", admitted, early)
 	}
 }
 
