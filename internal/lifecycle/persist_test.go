@@ -83,7 +83,7 @@ func TestWhatIsCountedAfterStopIsSaved(t *testing.T) {
 		writes := func(when string, want int) {
 			t.Helper()
 			if got := place.writes(); got != want {
-				t.Errorf("%s: %d writes, want %d", when, got, want)
+				t.Fatalf("%s: %d writes, want %d", when, got, want)
 			}
 		}
 		// restarts has another process take up what is saved, and says how many requests of it are
@@ -116,10 +116,15 @@ func TestWhatIsCountedAfterStopIsSaved(t *testing.T) {
 		writes("Close after a request", 3)
 		c.Close()
 		writes("another Close", 3)
-		for evaluates(t, z) {
+		evaluates(t, z)
+		evaluates(t, z)
+		c.Close()
+		writes("Close when the limit is spent", 4)
+		if evaluates(t, z) {
+			t.Fatal("a fifth request is admitted by a limit of 4")
 		}
 		c.Close()
-		writes("Close after a ban began", 4)
+		writes("Close after a ban began", 5)
 		end()
 		if admitted, banned := restarts(); admitted != 0 || !banned {
 			t.Errorf("after a restart %d are admitted and the key is banned: %t, want none and true", admitted, banned)
