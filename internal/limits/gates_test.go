@@ -227,6 +227,10 @@ func admittedSettles(t *testing.T) {
 				e := decide(t, []*Zone{z}, "x")
 				h := e.Hold()
 				e.Free()
+				if h == nil {
+					t.Errorf("%s: Hold = nil of a request that has a slot", kind)
+					continue
+				}
 				if n, slots := z.AllLimits[0].Table.Unsettled().Len(), z.Slots.Table.InUse(); (n == 1) != s.Settles() || slots != 1 {
 					t.Errorf("%s: of a request that runs %d keys have something reserved and %d slots are taken; want that one has: %t, and 1", kind, n, slots, s.Settles())
 				}
