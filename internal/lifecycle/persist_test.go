@@ -102,7 +102,10 @@ func TestWhatIsCountedAfterStopIsSaved(t *testing.T) {
 			return admitted, banned
 		}
 		c, z, end := keeping(t, k)
+		end = sync.OnceFunc(end)
+		defer end()
 		c.Start()
+		defer c.Stop()
 		writes("after Start", 1)
 		evaluates(t, z)
 		c.Stop()
