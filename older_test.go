@@ -93,9 +93,23 @@ func TestOlderKeysThatMeanTheAddressAreWarnedOf(t *testing.T) {
 	}
 }
 
+// besideLimits are options of a zone in JSON, and what they bring along.
+var besideLimits = map[string]string{
+	"limits from requests": `"limits": [{"max_events": "{http.request.header.Limit}", "window": "1h", "default": 2}]`,
+	"key":                  `"key": "all"`, "concurrent": `"concurrent": 2`, "bandwidth": `"bandwidth": "1kB/s"`, "burst": `"burst": 2`, "buckets": `"buckets": 2`, "queue": `"queue": 2`,
+	"count_denied": `"count_denied": true`, "count_responses": `"count_responses": {"status_code": [401]}`,
+	"cost": `"cost": [{"units": 2}]`, "cost_default": `"cost": [{"units": "{http.request.header.Units}"}], "cost_default": 2`,
+	"response_cost": `"response_cost": [{"header": "X-Cost"}]`, "response_cost_default": `"response_cost": [{"header": "X-Cost"}], "response_cost_default": 2`,
+	"reserve": `"key": "all", "reserve": [{"share": 0.5, "match": [{"header": {"X-Plan": ["paid"]}}]}]`, "ban": `"ban": {"for": "1h"}`,
+	"enforce": `"enforce": 0.5`, "empty_key": `"empty_key": "skip"`, "on_redis_loss": `"on_redis_loss": "deny"`, "early_sync": `"early_sync": false`, "max_keys": `"max_keys": 2`,
+	"ipv6_prefix": `"ipv6_prefix": 32`, "ipv4_prefix": `"ipv4_prefix": 16`, "headers": `"headers": ["kong"]`,
+	"match": `"match": [{"header": {"A": ["b"]}}]`, "except": `"except": [{"header": {"A": ["b"]}}]`,
+	"sync_rate strict": `"sync_rate": "strict"`, "sync_rate 1s": `"sync_rate": "1s"`, "sync_rate local": `"sync_rate": "local"`,
+}
+
 // A limit in the older plugin's words is one in others, beside each other option.
 func TestOlderWordsGoWithWhatALimitGoesWith(t *testing.T) {
-	for name, option := range pairValues {
+	for name, option := range besideLimits {
 		of := func(limit string) (all []any) {
 			zone := map[string]any{"algorithm": "sliding_window", "key": "{http.request.header.K}", "empty_key": "share"}
 			switch name {
@@ -111,8 +125,11 @@ func TestOlderWordsGoWithWhatALimitGoesWith(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			text := jsonOf(zone)
-			settings, warnings, err := ofJSON(t, oneZone(text[1:len(text)-1]), nil, true, false)
+			text, err := json.Marshal(zone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			settings, warnings, err := ofJSON(t, oneZone(string(text[1:len(text)-1])), nil, true, false)
 			return []any{settings, warnings, fmt.Sprint(err)}
 		}
 		got, want := of(`"window": "1h", "max_events": 2`), of(`"limits": [{"max_events": 2, "window": "1h"}]`)

@@ -1,35 +1,166 @@
-package ratelimit
+package stories
 
 import (
+	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"testing"
 	"time"
 )
 
-// What scenarios are made of: random configurations, and random things that happen.
+var (
+	scenarios = flag.String("scenarios", "0-39", "random `scenarios` that run: the first and the last one, or a list with commas")
+	traces    = flag.String("traces", "", "`file` that gets all that is seen in them")
+)
 
-// scenarioHandler is the configuration of a handler, as JSON has it.
-type scenarioHandler struct {
-	Zones   map[string]scenarioZone
+// Random scenarios run to their end: no request panics, no call waits for ever. What they do is
+// compared between two commits by internal/scenarios, which has it written to a file.
+func TestRandom(t *testing.T) {
+	begin(t)
+	out := bufio.NewWriter(nil)
+	if *traces != "" {
+		file, err := os.Create(*traces)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		out.Reset(file)
+	}
+	for _, seed := range seeds(t, *scenarios) {
+		lines := runScenario(t, seed)
+		if *traces != "" {
+			fmt.Fprintf(out, "scenario %d\n%s\n", seed, strings.Join(lines, "\n"))
+		}
+	}
+	if *traces != "" {
+		if err := out.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// seeds reads the flag.
+func seeds(t *testing.T, text string) (all []uint64) {
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, two := strings.Cut(part, "-")
+		from, err := strconv.ParseUint(first, 10, 32)
+		to := from
+		if err == nil && two {
+			to, err = strconv.ParseUint(last, 10, 32)
+		}
+		if err != nil {
+			t.Fatalf("-scenarios %s: %v", text, err)
+		}
+		for ; from <= to; from++ {
+			all = append(all, from)
+		}
+	}
+	return all
+}
+
+// scenario is a world with a random configuration, in which random things happen.
+type scenario struct {
+	*world
+	random    *rand.Rand
+	withRedis bool
+	handlers  []handler
+	loads     int
+}
+
+// runScenario returns what is seen in a scenario.
+func runScenario(t *testing.T, seed uint64) (lines []string) {
+	random := rand.New(rand.NewPCG(seed, 2026))
+	inWorld(t, time.Duration(random.IntN(3))*1370*time.Millisecond, func(w *world) {
+		s := &scenario{world: w, random: random}
+		s.run()
+		lines = s.lines()
+	})
+	return lines
+}
+
+func (s *scenario) run() {
+	app := s.makeApp(s.namespace)
+	if s.withRedis {
+		s.redis = newStandIn(s.world, app)
+		s.redis.heartbeats = true
+	}
+	for range 20 {
+		if s.load(app, s.makeHandlers()) {
+			break
+		}
+	}
+	if s.running == nil {
+		s.t.Fatal("no configuration is valid")
+	}
+	for range 30 + s.random.IntN(50) {
+		s.step(app)
+	}
+	if s.redis != nil && s.redis.state() != "up" {
+		s.recover()
+	}
+	for _, v := range s.visits {
+		v.tell("200")
+	}
+	s.pause(2 * time.Second)
+	s.look()
+	s.finish(app)
+}
+
+// load replaces the configuration, and reports whether that was possible.
+func (s *scenario) load(app string, handlers []handler) bool {
+	var all []string
+	for _, h := range handlers {
+		all = append(all, jsonOf(h))
+	}
+	s.note("load %s", jsonOf(handlers))
+	if s.world.load(app, all) != nil {
+		return false
+	}
+	s.handlers = handlers
+	s.loads++
+	return true
+}
+
+// look notes how the node stands.
+func (s *scenario) look() {
+	s.admin(http.MethodGet, "/rate_limit/", "")
+	for _, h := range s.handlers {
+		for _, name := range h.names() {
+			for _, key := range keys {
+				s.admin(http.MethodPost, "/rate_limit/explain", fmt.Sprintf(`{"zone":%q,"key":%q}`, name, key))
+			}
+		}
+	}
+	s.metrics("")
+}
+
+// handler is the configuration of a handler, as JSON has it.
+type handler struct {
+	Zones   map[string]zone
 	Options map[string]any
 }
 
-type scenarioZone = map[string]any
+type zone = map[string]any
 
-func (h scenarioHandler) names() []string { return slices.Sorted(maps.Keys(h.Zones)) }
+func (h handler) names() []string { return slices.Sorted(maps.Keys(h.Zones)) }
 
 // MarshalJSON writes it.
-func (h scenarioHandler) MarshalJSON() ([]byte, error) {
+func (h handler) MarshalJSON() ([]byte, error) {
 	all := map[string]any{"rate_limits": h.Zones}
 	maps.Copy(all, h.Options)
 	return json.Marshal(all)
 }
 
-// scenarioKeys are the keys that requests bring, and what looks at keys asks for.
-var scenarioKeys = []string{"a", "b", "c", "203.0.113.9"}
+// keys are the keys that requests bring, and what looks at keys asks for.
+var keys = []string{"a", "b", "c", "203.0.113.9"}
 
 // chance is true so many times of 100.
 func (s *scenario) chance(percent int) bool { return s.random.IntN(100) < percent }
@@ -38,10 +169,10 @@ func (s *scenario) chance(percent int) bool { return s.random.IntN(100) < percen
 func pick[T any](s *scenario, all ...T) T { return all[s.random.IntN(len(all))] }
 
 // makeApp is the configuration of the app.
-func (s *scenario) makeApp() string {
-	app := map[string]any{"namespace": s.namespace}
+func (s *scenario) makeApp(namespace string) string {
+	app := map[string]any{"namespace": namespace}
 	if s.withRedis = s.chance(60); s.withRedis {
-		app["redis"] = map[string]any{"url": scenarioURL}
+		app["redis"] = map[string]any{"url": redisURL}
 		app["strict_timeout"] = pick(s, "50ms", "100ms")
 		if s.chance(50) {
 			app["sync_rate"] = pick[any](s, "strict", "100ms", "300ms", "local")
@@ -59,9 +190,9 @@ func jsonOf(v any) string {
 }
 
 // makeHandlers is one handler or two with one zone to four.
-func (s *scenario) makeHandlers() (all []scenarioHandler) {
+func (s *scenario) makeHandlers() (all []handler) {
 	for range pick(s, 1, 1, 2) {
-		h := scenarioHandler{Zones: make(map[string]scenarioZone), Options: make(map[string]any)}
+		h := handler{Zones: make(map[string]zone), Options: make(map[string]any)}
 		for i := range pick(s, 1, 1, 2, 2, 3, 4) {
 			h.Zones[fmt.Sprintf("z%d%d", len(all), i)] = s.makeZone()
 		}
@@ -87,8 +218,8 @@ func (s *scenario) maybe(options map[string]any, percent int, name string, value
 }
 
 // makeZone is a zone of any options, some of which don't go together.
-func (s *scenario) makeZone() scenarioZone {
-	z := scenarioZone{}
+func (s *scenario) makeZone() zone {
+	z := zone{}
 	algorithm := pick(s, "sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket")
 	z["algorithm"] = algorithm
 	z["limits"] = s.makeLimits()
@@ -129,7 +260,7 @@ func (s *scenario) makeZone() scenarioZone {
 }
 
 // makeCosts has requests cost more than one unit at times, as they say or as their responses do.
-func (s *scenario) makeCosts(z scenarioZone) {
+func (s *scenario) makeCosts(z zone) {
 	units := func(amount any) []any { return []any{map[string]any{"units": amount}} }
 	if s.chance(20) {
 		z["cost"] = units(pick[any](s, 2, 3, "{http.request.header.Units}"))
@@ -142,7 +273,7 @@ func (s *scenario) makeCosts(z scenarioZone) {
 }
 
 // makeMore adds options that go with all others, or take the place of limits.
-func (s *scenario) makeMore(z scenarioZone) {
+func (s *scenario) makeMore(z zone) {
 	s.maybe(z, 25, "concurrent", 1, 2, 3)
 	s.maybe(z, 8, "bandwidth", "1kB/s", "4kB/s")
 	if (z["concurrent"] != nil || z["bandwidth"] != nil) && z["ban"] == nil && z["reserve"] == nil && z["count_responses"] == nil && s.chance(25) {
@@ -191,9 +322,9 @@ func (s *scenario) makeNumber(place int) int {
 }
 
 // change changes some numbers and options for a reload.
-func (s *scenario) change() (all []scenarioHandler) {
+func (s *scenario) change() (all []handler) {
 	for i, h := range s.handlers {
-		next := scenarioHandler{Zones: make(map[string]scenarioZone), Options: maps.Clone(h.Options)}
+		next := handler{Zones: make(map[string]zone), Options: maps.Clone(h.Options)}
 		for _, name := range h.names() {
 			z := maps.Clone(h.Zones[name])
 			switch n := s.random.IntN(100); {
@@ -236,7 +367,7 @@ func (s *scenario) step(app string) {
 	case n < 50:
 		s.randomRequest()
 	case n < 58:
-		key, ends := s.randomChange(), pick(s, scenarioEnds...)
+		key, ends := s.randomChange(), pick(s, ways...)
 		for range 2 + s.random.IntN(5) {
 			s.request("203.0.113.9", ends, false, key...)
 		}
@@ -247,10 +378,7 @@ func (s *scenario) step(app string) {
 	case n < 86:
 		s.operate()
 	case n < 89:
-		before := s.handlers
-		if s.use(s.change()); s.load(app) != nil {
-			s.use(before)
-		}
+		s.load(app, s.change())
 	case n < 90:
 		s.look()
 	default:
@@ -283,7 +411,7 @@ func (s *scenario) randomRequest() {
 		change = append(change, inEarlyData)
 	}
 	ip := pick(s, "203.0.113.9", "203.0.113.9", "203.0.113.9", "192.0.2.1", "2001:db8::1")
-	s.request(ip, pick(s, scenarioEnds...), s.chance(30), change...)
+	s.request(ip, pick(s, ways...), s.chance(30), change...)
 }
 
 // endOne has one of the requests that wait go on, or its client leave.
@@ -292,7 +420,7 @@ func (s *scenario) endOne() {
 		return
 	}
 	v := s.visits[max(0, len(s.visits)-1-s.random.IntN(8))]
-	if how := pick(s, append(scenarioEnds, "leave", "leave", "leave")...); how == "leave" {
+	if how := pick(s, append(ways, "leave", "leave", "leave")...); how == "leave" {
 		v.cancel()
 	} else if v.do != nil {
 		v.tell(how)
@@ -301,14 +429,14 @@ func (s *scenario) endOne() {
 }
 
 // keyOf is a key that a zone may have.
-func (s *scenario) keyOf(z scenarioZone) string {
+func (s *scenario) keyOf(z zone) string {
 	switch z["key"] {
 	case "all":
 		return "all"
 	case "{client_ip}":
 		return pick(s, "203.0.113.9", "203.0.113.9", "192.0.2.1", "2001:db8::1")
 	}
-	return pick(s, scenarioKeys...)
+	return pick(s, keys...)
 }
 
 // operate is something that an operator does.
@@ -317,12 +445,12 @@ func (s *scenario) operate() {
 	if len(h.Zones) == 0 {
 		return
 	}
-	zone := pick(s, h.names()...)
-	key, limit := s.keyOf(h.Zones[zone]), fmt.Sprint(s.random.IntN(6))
-	if limits, ok := h.Zones[zone]["limits"].([]any); ok {
+	name := pick(s, h.names()...)
+	key, limit := s.keyOf(h.Zones[name]), fmt.Sprint(s.random.IntN(6))
+	if limits, ok := h.Zones[name]["limits"].([]any); ok {
 		limit += "/" + pick(s, limits...).(map[string]any)["window"].(string)
 	}
-	target := fmt.Sprintf(`{"zone":%q,"key":%q`, zone, key)
+	target := fmt.Sprintf(`{"zone":%q,"key":%q`, name, key)
 	const overrides, enforcement = "/rate_limit/overrides", "/rate_limit/enforcement"
 	switch s.random.IntN(9) {
 	case 0:
@@ -336,11 +464,11 @@ func (s *scenario) operate() {
 	case 4:
 		s.admin(http.MethodPost, "/rate_limit/reset", target+`}`)
 	case 5:
-		s.admin(http.MethodPost, "/rate_limit/reset", fmt.Sprintf(`{"zone":%q,"all":true}`, zone))
+		s.admin(http.MethodPost, "/rate_limit/reset", fmt.Sprintf(`{"zone":%q,"all":true}`, name))
 	case 6:
-		s.admin(http.MethodPost, enforcement, fmt.Sprintf(`{"zone":%q,"share":%g,"for":"10s"}`, zone, pick(s, 0, 0.5, 1)))
+		s.admin(http.MethodPost, enforcement, fmt.Sprintf(`{"zone":%q,"share":%g,"for":"10s"}`, name, pick(s, 0, 0.5, 1)))
 	case 7:
-		s.admin(http.MethodDelete, enforcement, fmt.Sprintf(`{"zone":%q}`, zone))
+		s.admin(http.MethodDelete, enforcement, fmt.Sprintf(`{"zone":%q}`, name))
 	case 8:
 		s.admin(http.MethodPost, "/rate_limit/explain", target+`}`)
 	}

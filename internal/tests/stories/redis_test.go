@@ -1,4 +1,4 @@
-package ratelimit
+package stories
 
 import (
 	"cmp"
@@ -26,17 +26,21 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/limits"
 )
 
-// scenarioRedis is the Redis of a scenario: a server in memory, whose time is that of the bubble,
+// standIn is the Redis of a world: a server in memory, whose time is that of the bubble,
 // and a way to it that takes time, fails and notes what is asked.
-type scenarioRedis struct {
-	s      *scenario
+type standIn struct {
+	w      *world
 	server *miniredis.Miniredis
 	shared interface{ Release() }
 	other  *redis.Client // the other node's
 	first  int64         // of the numbers of strict calls
+
+	heartbeats bool // are noted
 
 	mu       sync.Mutex
 	fault    string // up, refused, silent, lost
@@ -53,11 +57,11 @@ type lastCommand struct {
 	words []string
 }
 
-// scenarioURL is where the configurations of scenarios find their Redis.
-const scenarioURL = "redis://scenario.invalid:6379"
+// redisURL is where configurations find their Redis.
+const redisURL = "redis://redis:6379"
 
-func newScenarioRedis(s *scenario, app string) *scenarioRedis {
-	r := &scenarioRedis{s: s, server: miniredis.NewMiniRedis(), passed: time.Now(), fault: "up", commands: make(map[string]lastCommand), kinds: make(map[string]string)}
+func newStandIn(w *world, app string) *standIn {
+	r := &standIn{w: w, server: miniredis.NewMiniRedis(), passed: time.Now(), fault: "up", commands: make(map[string]lastCommand), kinds: make(map[string]string)}
 	connect := func() *redis.Client {
 		return redis.NewClient(&redis.Options{
 			Dialer:     func(context.Context, string, string) (net.Conn, error) { return r.server.Dial() },
@@ -66,37 +70,48 @@ func newScenarioRedis(s *scenario, app string) *scenarioRedis {
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
 	}
-	var a App
+	var a ratelimit.App
 	if err := json.Unmarshal([]byte(app), &a); err != nil {
-		s.t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	set, err := a.Redis.Resolve(caddy.NewReplacer())
 	if err != nil {
-		s.t.Fatal(err)
+		w.t.Fatal(err)
 	}
 	client := connect()
 	client.AddHook(r)
 	r.other, r.first = connect(), time.Now().UnixMicro()
-	r.shared = openScenarioRedis(s.t, set.Key(), s.namespace, func() (redis.UniversalClient, error) { return client, nil })
+	r.shared, err = limits.OpenRedis(set.Key(), limits.RedisOptions{
+		Namespace: w.namespace, Timeout: time.Second, StrictTimeout: 100 * time.Millisecond, Logger: caddy.Log().Named("rate_limit"),
+	}, func() (redis.UniversalClient, error) { return client, nil })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.pause(time.Second)
 	return r
 }
 
 // end lets go of the Redis, and notes what is in it.
-func (r *scenarioRedis) end() {
+func (r *standIn) end() {
 	r.shared.Release()
 	clock.Sleep(context.Background(), 3*time.Second)
 	_ = r.other.Close()
-	dump := chargesPattern.ReplaceAllString(r.s.normal(r.server.Dump()), "")
-	if !r.s.rough.IsZero() {
-		// Some depend on when Redis was found again.
-		dump = instantPattern.ReplaceAllString(dump, "<at>")
-	}
-	r.s.note("in redis:\n%s", dump)
+	r.holds()
 	r.server.Close()
 }
 
+// holds notes what is in Redis.
+func (r *standIn) holds() {
+	dump := chargesPattern.ReplaceAllString(r.w.normal(r.server.Dump()), "")
+	if !r.w.rough.IsZero() {
+		// Some depend on when Redis was found again.
+		dump = instantPattern.ReplaceAllString(dump, "<at>")
+	}
+	r.w.note("redis holds\n           %s", strings.ReplaceAll(strings.TrimSpace(dump), "\n", "\n           "))
+}
+
 // pass has keys expire.
-func (r *scenarioRedis) pass() {
+func (r *standIn) pass() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -104,30 +119,30 @@ func (r *scenarioRedis) pass() {
 	r.passed = now
 }
 
-func (r *scenarioRedis) set(fault string) {
+func (r *standIn) set(fault string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fault = fault
 }
 
-func (r *scenarioRedis) state() string {
+func (r *standIn) state() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.fault
 }
 
 // DialHook is for redis.Hook.
-func (r *scenarioRedis) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (r *standIn) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessPipelineHook is for redis.Hook.
-func (r *scenarioRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (r *standIn) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, all []redis.Cmder) error {
 		return r.ask(ctx, all, func() error { return next(ctx, all) })
 	}
 }
 
 // ProcessHook is for redis.Hook.
-func (r *scenarioRedis) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (r *standIn) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		return r.ask(ctx, []redis.Cmder{cmd}, func() error { return next(ctx, cmd) })
 	}
@@ -140,7 +155,7 @@ var delays = map[string]time.Duration{
 }
 
 // ask makes calls, if they arrive.
-func (r *scenarioRedis) ask(ctx context.Context, all []redis.Cmder, do func() error) error {
+func (r *standIn) ask(ctx context.Context, all []redis.Cmder, do func() error) error {
 	kind := r.kindOf(textsOf(all[0].Args()))
 	if kind == "hello" {
 		return do() // a new connection, which whoever is first need not make
@@ -188,7 +203,7 @@ func textsOf(args []any) (words []string) {
 }
 
 // kindOf is the kind of a call.
-func (r *scenarioRedis) kindOf(words []string) string {
+func (r *standIn) kindOf(words []string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch name := strings.ToLower(words[0]); name {
@@ -215,13 +230,13 @@ func (r *scenarioRedis) kindOf(words []string) string {
 
 // note notes a command that the server has done: by message where it carries several, which may go
 // together in any way.
-func (r *scenarioRedis) note(words []string, err error) {
+func (r *standIn) note(words []string, err error) {
 	kind := r.kindOf(words)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") || kind == "probe" {
 		return
 	}
 	if !strings.HasPrefix(strings.ToLower(words[0]), "eval") {
-		r.s.command(kind, r.s.normal(strings.Join(words, " ")))
+		r.tell(kind, strings.Join(words, " "))
 		return
 	}
 	n, _ := strconv.Atoi(words[2])
@@ -233,7 +248,17 @@ func (r *scenarioRedis) note(words []string, err error) {
 	}
 	r.mu.Unlock()
 	for _, text := range messagesOf(kind, keys, args) {
-		r.s.command(kind, r.numberless(r.s.normal(text)))
+		r.tell(kind, r.numberless(text))
+	}
+}
+
+// tell notes what Redis is told. While nodes find it again, they ask at random.
+func (r *standIn) tell(kind, text string) {
+	r.w.mu.Lock()
+	rough := time.Now().Before(r.w.rough)
+	r.w.mu.Unlock()
+	if kind != "heartbeat" || r.heartbeats && !rough {
+		r.w.note("redis %s: %s", kind, text)
 	}
 }
 
@@ -285,7 +310,7 @@ var number = regexp.MustCompile(`\d{15,}`)
 
 // numberless leaves out the numbers of strict calls, which are given in the order in which keys
 // come to their turns.
-func (r *scenarioRedis) numberless(text string) string {
+func (r *standIn) numberless(text string) string {
 	return number.ReplaceAllStringFunc(text, func(n string) string {
 		if at, err := strconv.ParseInt(n, 10, 64); err == nil && at >= r.first && at < r.first+50_000 {
 			return "<seq>"
@@ -295,7 +320,7 @@ func (r *scenarioRedis) numberless(text string) string {
 }
 
 // echo has another node do what this one did last, in one of these ways. A count is more each time.
-func (r *scenarioRedis) echo(kind string, more int64) {
+func (r *standIn) echo(kind string, more int64) {
 	r.mu.Lock()
 	words := slices.Clone(r.commands[kind].words)
 	r.mu.Unlock()
@@ -317,10 +342,10 @@ func (r *scenarioRedis) echo(kind string, more int64) {
 		args = append(args, ids.replace(word, func(id string) string { return "other" + id[5:] }))
 	}
 	err := r.other.Do(context.Background(), args...).Err()
-	r.s.note("the other node: %s: %v", kind, err != nil && err != redis.Nil)
+	r.w.note("the other node: %s: %v", kind, err != nil && err != redis.Nil)
 }
 
-// ids are the random names of nodes, while a scenario runs.
+// ids are the random names of nodes, while a world runs.
 var ids nodeIDs
 
 type nodeIDs struct {
@@ -352,6 +377,13 @@ func (n *nodeIDs) replace(text string, by func(string) string) string {
 		}
 	}
 	return text
+}
+
+// forget begins with the first name again.
+func (n *nodeIDs) forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = n.all[:0]
 }
 
 // record has names of nodes be known until the test ends.
