@@ -13,7 +13,7 @@ import (
 
 // comparison is what has come out.
 type comparison struct {
-	unsteady []string // scenarios that differ from themselves
+	unsteady int // scenarios that differ from themselves
 	differ   map[string]*kind
 }
 
@@ -118,7 +118,7 @@ func (c *comparison) write(w io.Writer, n int) {
 		all, differ = append(all, k), differ+k.count
 	}
 	slices.SortFunc(all, func(a, b *kind) int { return cmp.Or(b.count-a.count, cmp.Compare(a.name, b.name)) })
-	fmt.Fprintf(w, "Of %d scenarios %d are the same, %d differ, and %d differ from themselves and are left out.\n", n, n-differ-len(c.unsteady), differ, len(c.unsteady))
+	fmt.Fprintf(w, "Of %d scenarios %d are the same, %d differ, and %d differ from themselves and are left out.\n", n, n-differ-c.unsteady, differ, c.unsteady)
 	for _, k := range all {
 		fmt.Fprintf(w, "\n%d: all by\n", k.count)
 		for line := range strings.SplitSeq(k.name, "\n") {

@@ -7,8 +7,9 @@
 // A kind is what scenarios have in common that differ in the same lines, whatever the numbers,
 // names and keys in them; each is shown with its count and one example. Processes hash keys each in
 // its own way, and a busy machine does another thing first of what happens at one instant: so what
-// differs runs again in other processes, and scenarios that differ from themselves are left out and
-// counted. The command ends with 1 where something differs.
+// differs runs again in other processes. Scenarios that differ from themselves, and have not done
+// the same with both commits, are left out and counted. The command ends with 1 where something
+// differs.
 package main
 
 import (
@@ -77,50 +78,55 @@ func run(ctx context.Context, w io.Writer, base string, n, again int) (differ bo
 	return len(c.differ) > 0, nil
 }
 
-// compare runs scenarios on both sides, and those that differ again.
+// compare runs scenarios on both sides, and again those that have not done the same on both yet.
 func compare(ctx context.Context, before, now side, seeds string, again int) (c comparison, err error) {
-	var a, b map[string][]string
-	for round := range again + 1 {
+	var seen [2]traces // of those that have not done the same on both sides
+	for round := 0; round <= again && (round == 0 || seeds != ""); round++ {
 		runs, err := both(ctx, before, now, seeds)
 		if err != nil {
 			return c, err
 		}
 		if round == 0 {
-			a, b = runs[0], runs[1]
+			seen = runs
 		}
+		seeds = ""
 		for seed := range runs[0] {
-			if !slices.Equal(runs[0][seed], a[seed]) || !slices.Equal(runs[1][seed], b[seed]) {
-				c.unsteady = append(c.unsteady, seed)
-				delete(a, seed)
+			for i := range seen {
+				if !seen[i].has(seed, runs[i][seed][0]) {
+					seen[i][seed] = append(seen[i][seed], runs[i][seed][0])
+				}
 			}
-		}
-		var differ []string
-		for seed := range a {
-			if !slices.Equal(a[seed], b[seed]) {
-				differ = append(differ, seed)
+			if slices.ContainsFunc(seen[0][seed], func(trace string) bool { return seen[1].has(seed, trace) }) {
+				delete(seen[0], seed)
+			} else {
+				seeds = strings.TrimPrefix(seeds+","+seed, ",")
 			}
-		}
-		if seeds = strings.Join(differ, ","); seeds == "" {
-			break
 		}
 	}
-	for seed, lines := range a {
-		if !slices.Equal(lines, b[seed]) {
-			c.add(seed, lines, b[seed])
+	for seed, all := range seen[0] {
+		if len(all) == 1 && len(seen[1][seed]) == 1 {
+			c.add(seed, strings.Split(all[0], "\n"), strings.Split(seen[1][seed][0], "\n"))
+		} else {
+			c.unsteady++
 		}
 	}
 	return c, nil
 }
 
+// traces are what scenarios have done, each in one way or several.
+type traces map[string][]string
+
+func (t traces) has(seed, trace string) bool { return slices.Contains(t[seed], trace) }
+
 // both runs scenarios on both sides at once.
-func both(ctx context.Context, before, now side, seeds string) (traces [2]map[string][]string, err error) {
+func both(ctx context.Context, before, now side, seeds string) (runs [2]traces, err error) {
 	var wait sync.WaitGroup
 	var errs [2]error
 	for i, s := range []side{before, now} {
-		wait.Go(func() { traces[i], errs[i] = s.run(ctx, seeds) })
+		wait.Go(func() { runs[i], errs[i] = s.run(ctx, seeds) })
 	}
 	wait.Wait()
-	return traces, errors.Join(errs[0], errs[1])
+	return runs, errors.Join(errs[0], errs[1])
 }
 
 // side is the code of a commit, or of the working tree.
@@ -137,7 +143,7 @@ func (s side) build(ctx context.Context) error {
 }
 
 // run returns what is seen in scenarios.
-func (s side) run(ctx context.Context, seeds string) (traces map[string][]string, err error) {
+func (s side) run(ctx context.Context, seeds string) (traces, error) {
 	out := s.program + ".txt"
 	if err := call(ctx, filepath.Join(s.dir, runner), s.program, "-test.run", "^TestRandom$", "-test.timeout", "0", "-scenarios", seeds, "-traces", out); err != nil {
 		return nil, err
@@ -147,16 +153,14 @@ func (s side) run(ctx context.Context, seeds string) (traces map[string][]string
 }
 
 // parse reads the file that the runner writes.
-func parse(text string) map[string][]string {
-	traces, seed := map[string][]string{}, ""
-	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
-		if next, ok := strings.CutPrefix(line, "scenario "); ok {
-			seed = next
-		} else {
-			traces[seed] = append(traces[seed], line)
+func parse(text string) traces {
+	all := traces{}
+	for part := range strings.SplitSeq("\n"+strings.TrimSuffix(text, "\n"), "\nscenario ") {
+		if seed, trace, ok := strings.Cut(part, "\n"); ok {
+			all[seed] = []string{trace}
 		}
 	}
-	return traces
+	return all
 }
 
 // call runs a program, whose output goes into the error where it fails.
