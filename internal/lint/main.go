@@ -6,16 +6,9 @@
 //	go run ./internal/lint
 //
 // It prints a line for each finding, and exits with 1 where there is one.
-//
-//	go run ./internal/lint -walk [-ran profile] [directory]
-//
-// This says instead how a reader moves who follows a request through the code (walker), and how
-// much the objects that evaluate it have (objects).
 package main
 
 import (
-	"cmp"
-	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -80,16 +73,6 @@ type linter struct {
 }
 
 func main() {
-	follow := flag.Bool("walk", false, "say how a reader moves who follows a request, instead of checking")
-	profile := flag.String("ran", "", "with -walk: a `profile` of go test -coverprofile; only what ran is followed")
-	flag.Parse()
-	if *follow {
-		if err := walk(os.Stdout, cmp.Or(flag.Arg(0), "."), *profile); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2)
-		}
-		return
-	}
 	l := newLinter()
 	if err := filepath.WalkDir(".", l.visit); err != nil {
 		fmt.Fprintln(os.Stderr, err)
