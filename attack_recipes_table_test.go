@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
@@ -274,19 +273,5 @@ func TestRecipesWarnOfNothing(t *testing.T) {
 		if warned := warnedOf(t, config); len(warned) > 0 {
 			t.Errorf("%s warns: %q", r.where, warned)
 		}
-	}
-}
-
-// The login of the README, of Caddyfile.example, of the example and of its own page is one text. As
-// it says "at most", it counts exactly.
-func TestThereIsOneLogin(t *testing.T) {
-	var all []string
-	for _, file := range []string{"README.md", "Caddyfile.example", "examples/login/Caddyfile", "docs/login.md"} {
-		_, login, _ := strings.Cut(readPage(t, file), "\t\tzone login {\n")
-		login, _, _ = strings.Cut(login, "\n\t\t}\n")
-		all = append(all, login)
-	}
-	if len(slices.Compact(all)) != 1 || !strings.Contains(all[0], "match path /login*") || !strings.Contains(all[0], "algorithm sliding_log") {
-		t.Errorf("the logins differ: %q", all)
 	}
 }

@@ -179,42 +179,6 @@ func TestEveryHardEnd(t *testing.T) {
 	}
 }
 
-// shownByEveryHardEnd are the rows of the page that TestEveryHardEnd shows, with a path of it.
-var shownByEveryHardEnd = map[string]string{
-	"a panic in the next handler": "/panics", "`http.ErrAbortHandler`": "/aborts", "a connection that is hijacked": "/taken",
-	"Server-Sent Events": "/events", "103 and other 1xx": "/hints", "a handler that never writes": "/silent",
-	"a handler that writes two statuses": "/twice", "an upstream that is cut": "/cut",
-}
-
-// Each cell of the page of hard ends names a test, or says in italics why there is nothing to see,
-// or is in a row that TestEveryHardEnd shows. That the tests exist is TestTestsOfThePagesExist.
-func TestEachHardEndNamesItsTest(t *testing.T) {
-	source := readPage(t, "hardends_test.go")
-	cells, shown := 0, 0
-	for line := range strings.SplitSeq(readPage(t, "docs/internals/hard-ends.md"), "\n") {
-		row := strings.Split(strings.Trim(line, "| "), " | ")
-		if !strings.HasPrefix(line, "| ") || row[0] == "what happens" || row[0] == "together" {
-			continue
-		}
-		path := shownByEveryHardEnd[row[0]]
-		if path != "" {
-			if shown++; !strings.Contains(source, `{"`+path+`", `) {
-				t.Errorf("%s: TestEveryHardEnd has no path %s", row[0], path)
-			}
-		}
-		for _, cell := range row[1:] {
-			cells++
-			italic := len(cell) > 2 && strings.HasPrefix(cell, "*") && strings.HasSuffix(cell, "*")
-			if path == "" && !italic && !strings.Contains(cell, "`Test") {
-				t.Errorf("%s: %q names no test", row[0], cell)
-			}
-		}
-	}
-	if cells < 80 || shown != len(shownByEveryHardEnd) {
-		t.Errorf("%d cells and %d of %d rows were found, want more", cells, shown, len(shownByEveryHardEnd))
-	}
-}
-
 // Two handlers with a zone that one request passes reserve a unit each, and settle each.
 func TestTwoHandlersReserveAUnitEach(t *testing.T) {
 	zone := "rate_limit {\n" + zoneBlock("ends-twice", "limit 4/1h\ncount_responses 401\nkey all") + "}\n"

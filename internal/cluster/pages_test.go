@@ -50,42 +50,9 @@ var taskPages = map[string]taskPage{
 	"upgrading":       {saved: "login", started: true, bare: true},
 }
 
-// otherPages are pages with commands that other tests run.
-var otherPages = map[string]string{
-	"README.md":               "TestFirstLimitOfTheReadme",
-	"docs/containers.md":      "TestThePageOfContainers",
-	"docs/getting-started.md": "TestGettingStarted",
-	"docs/migration.md":       "TestThePageOfMigrationHasBothAnswersInTheLog",
-}
-
-// Every command that a page for users shows at a prompt is one that a test runs.
-func TestEveryPageWithCommandsIsRun(t *testing.T) {
-	others := maps.Clone(otherPages)
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/migration/*.md", "examples/*.md", "grafana/*.md"} {
-		all, err := filepath.Glob(filepath.Join("../..", pattern))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range all {
-			page := filepath.ToSlash(strings.TrimPrefix(path, filepath.Join("../..")+string(filepath.Separator)))
-			if page == "CONTRIBUTING.md" || len(stepsOf(t, path)) == 0 {
-				continue
-			}
-			_, isTask := taskPages[strings.TrimSuffix(strings.TrimPrefix(page, "docs/"), ".md")]
-			if others[page] == "" && !isTask {
-				t.Errorf("no test runs the commands of %s", page)
-			}
-			delete(others, page)
-		}
-	}
-	for page := range others {
-		t.Errorf("%s has no commands", page)
-	}
-}
-
 // elsewhere are commands that no test can run as they stand, and why.
 var elsewhere = map[string]string{
-	"cp -r grafana/provisioning/. /etc/grafana/provisioning/":                                "Grafana is not needed for tests: TestGrafanaProvisioning",
+	"cp -r grafana/provisioning/. /etc/grafana/provisioning/":                                "Grafana is not needed for tests: the lint compares the page with the files",
 	"mkdir -p /var/lib/grafana/dashboards":                                                   "the same",
 	"cp grafana/tide.json /var/lib/grafana/dashboards/":                                      "the same",
 	"systemctl restart caddy":                                                                "it needs systemd: TestPersistOverRealRestarts starts a node again",

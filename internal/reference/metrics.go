@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"go/ast"
+	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -53,7 +55,17 @@ func (s *source) metricsPage() (string, error) {
 	}
 	var page strings.Builder
 	page.WriteString(metricsIntro)
+	var counted []string
 	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "decision" {
+					counted = append(counted, l.GetValue())
+				} else if l.GetName() == "result" && !regexp.MustCompile(`\b`+l.GetValue()+`\b`).MatchString(f.GetHelp()) {
+					return "", fmt.Errorf("the help of %s doesn't have the result %q", f.GetName(), l.GetValue())
+				}
+			}
+		}
 		var labels []string
 		for _, l := range f.GetMetric()[0].GetLabel() {
 			labels = append(labels, "`"+l.GetName()+"`")
@@ -61,11 +73,28 @@ func (s *source) metricsPage() (string, error) {
 		kind := strings.ToLower(f.GetType().String())
 		fmt.Fprintf(&page, "\n## %s\n\n%s", f.GetName(), wrap(fmt.Sprintf("%s *%s by %s*", marked(f.GetHelp()), kind, strings.Join(labels, ", ")), ""))
 	}
+	if err := s.countedAs(counted); err != nil {
+		return "", err
+	}
 	page.WriteString("\n## Decisions\n\n| `decision` | what it is |\n|---|---|\n")
 	for _, d := range s.decisions {
 		fmt.Fprintf(&page, "| `%s` | %s |\n", d[0], marked(d[1]))
 	}
 	return page.String(), nil
+}
+
+// countedAs checks that the decisions with a text are those that metrics count.
+func (s *source) countedAs(counted []string) error {
+	var told []string
+	for _, d := range s.decisions {
+		told = append(told, d[0])
+	}
+	slices.Sort(told)
+	slices.Sort(counted)
+	if counted = slices.Compact(counted); !slices.Equal(told, counted) {
+		return fmt.Errorf("internal/answer/reason.go tells of the decisions %q, and metrics count %q", told, counted)
+	}
+	return nil
 }
 
 // everything is the state of a node that has something of everything.

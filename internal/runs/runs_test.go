@@ -77,35 +77,6 @@ func TestARunThatIsOtherwiseFails(t *testing.T) {
 	})
 }
 
-// The page names each run, and each form of a line.
-func TestThePageOfRuns(t *testing.T) {
-	text, err := os.ReadFile("../../docs/internals/runs.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if links := regexp.MustCompile(`internal/runs/testdata/\S+\.txt`).FindAllString(string(text), -1); len(links) != len(files) {
-		t.Errorf("the page has %d runs, there are %d", len(links), len(files))
-	}
-	for _, file := range files {
-		if !strings.Contains(string(text), "../../internal/runs/"+filepath.ToSlash(file)) {
-			t.Errorf("the page doesn't have %s", file)
-		}
-	}
-	_, block, _ := strings.Cut(string(text), "```text\n")
-	block, _, _ = strings.Cut(block, "```")
-	var forms []string
-	for _, s := range statements {
-		forms = append(forms, s.words)
-	}
-	if got := strings.Join(forms, "\n") + "\n"; got != block {
-		t.Errorf("a line can say\n%sand the page has\n%s", got, block)
-	}
-}
-
 // settings are the zone of all nodes.
 type settings struct {
 	limit    int64

@@ -1,9 +1,13 @@
 // Command architecture draws docs/architecture.svg: how requests are decided and how counts travel.
 //
 //	go run ./internal/plot/cmd/architecture
+//
+// With -check it draws nothing, and says whether the picture is another one.
 package main
 
 import (
+	"bytes"
+	"flag"
 	"fmt"
 	"os"
 
@@ -13,10 +17,22 @@ import (
 const file = "docs/architecture.svg"
 
 func main() {
-	if err := os.WriteFile(file, picture().SVG(), 0o644); err != nil {
+	check := flag.Bool("check", false, "say whether the picture is another one, and draw none")
+	flag.Parse()
+	if err := draw(*check); err != nil {
 		fmt.Fprintln(os.Stderr, "architecture:", err)
 		os.Exit(1)
 	}
+}
+
+func draw(check bool) error {
+	if !check {
+		return os.WriteFile(file, picture().SVG(), 0o644)
+	}
+	if drawn, err := os.ReadFile(file); err != nil || !bytes.Equal(drawn, picture().SVG()) {
+		return fmt.Errorf("%s is not what this code draws (%v); go run ./internal/plot/cmd/architecture brings it up to date", file, err)
+	}
+	return nil
 }
 
 // The styles of the two ways.

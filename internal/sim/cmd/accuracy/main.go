@@ -5,6 +5,7 @@
 //
 //	accuracy         all that is simulated
 //	accuracy -real   what is measured on real processes, see internal/sim/validate
+//	accuracy -check  nothing: it says which tables and plots are on no page
 package main
 
 import (
@@ -23,8 +24,16 @@ const seeds = 10
 
 func main() {
 	real := flag.Bool("real", false, "measure real processes instead, which takes about three minutes and needs redis-server")
+	checks := flag.Bool("check", false, "say which tables and plots are on no page, and write none")
 	only := flag.String("only", "", "write only the section or plot of this name")
 	flag.Parse()
+	if *checks {
+		if err := check(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, *real, *only); err != nil {

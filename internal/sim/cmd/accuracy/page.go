@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -60,6 +63,41 @@ func rewrite(path string, bodies map[string]string) error {
 }
 
 func has(text, name string) bool { return strings.Contains(text, fmt.Sprintf(begins, name)) }
+
+// check says which tables and plots are on no page, and which sections have no table.
+func check() error {
+	var wrong []error
+	var all strings.Builder
+	for _, page := range pages {
+		text, err := os.ReadFile(filepath.FromSlash(page))
+		if err != nil {
+			return err
+		}
+		all.Write(text)
+	}
+	for _, m := range regexp.MustCompile(`<!-- figures: (\S+),`).FindAllStringSubmatch(all.String(), -1) {
+		if _, ok := tables[m[1]]; !ok && m[1] != "real" {
+			wrong = append(wrong, fmt.Errorf("a page has a section %q that no table writes", m[1]))
+		}
+		_, rest, _ := strings.Cut(all.String(), fmt.Sprintf(begins, m[1]))
+		if body, _, ended := strings.Cut(rest, ends); !ended || strings.Count(body, "\n|") < 3 {
+			wrong = append(wrong, fmt.Errorf("section %q has no end or no table: %q", m[1], body))
+		}
+	}
+	for name := range tables {
+		if !has(all.String(), name) {
+			wrong = append(wrong, fmt.Errorf("no page has a section %q", name))
+		}
+	}
+	for name := range plots {
+		_, err := os.Stat(filepath.Join("docs", "accuracy", name+".svg"))
+		if !strings.Contains(all.String(), "accuracy/"+name+".svg") {
+			err = fmt.Errorf("no page shows %s.svg", name)
+		}
+		wrong = append(wrong, err)
+	}
+	return errors.Join(wrong...)
+}
 
 // replace puts a body into a section.
 func replace(text, name, body string) (string, error) {

@@ -4,45 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 )
 
 const root = "../../../../"
-
-// Each table is on a page, each section of a page has a table, and none is empty.
-func TestPagesHaveTheSections(t *testing.T) {
-	found := make(map[string]bool)
-	for _, page := range pages {
-		text := read(t, page)
-		for _, m := range regexp.MustCompile(`<!-- figures: (\S+),`).FindAllStringSubmatch(text, -1) {
-			name := m[1]
-			found[name] = true
-			if _, ok := tables[name]; !ok && name != "real" {
-				t.Errorf("%s has a section %q that no table writes", page, name)
-			}
-			_, rest, _ := strings.Cut(text, fmt.Sprintf(begins, name))
-			body, _, ended := strings.Cut(rest, ends)
-			if !ended || strings.Count(body, "\n|") < 3 {
-				t.Errorf("%s: section %q has no end or no table: %q", page, name, body)
-			}
-		}
-	}
-	for name := range tables {
-		if !found[name] {
-			t.Errorf("no page has a section %q", name)
-		}
-	}
-	for name := range plots {
-		if _, err := os.Stat(filepath.Join(root, "docs", "accuracy", name+".svg")); err != nil {
-			t.Error(err)
-		}
-		if !strings.Contains(readAll(t), "accuracy/"+name+".svg") {
-			t.Errorf("no page shows %s.svg", name)
-		}
-	}
-}
 
 // The same code writes the same figures, and those of the pages are of this code. A table that
 // takes long is not held here, nor the one whose keys are hashed with a seed of the process.
