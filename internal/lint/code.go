@@ -82,7 +82,8 @@ func (r *repo) length() {
 	})
 }
 
-// sleeps checks that a test sleeps in virtual time, or says on the line or the one before why.
+// sleeps checks that a test sleeps in virtual time, or says on the line or the one before why. The
+// rule on the clock takes its place once that is on.
 func (r *repo) sleeps() {
 	for _, s := range r.all {
 		if !s.test || s.dir == "internal/lint" || strings.Contains(r.texts[s.path], `"testing/synctest"`) {

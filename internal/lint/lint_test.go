@@ -209,3 +209,62 @@ func (x *T) work() {}
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
+
+func TestOnlyWhatGoesByTheRealClockIsFound(t *testing.T) {
+	r := repoOf(t, `-- p_test.go --
+package p
+
+func TestA(t *testing.T) {
+	time.Sleep(1) // found, with 5/1s
+	synctest.Test(t, func(t *testing.T) { time.Sleep(1); helper(); both() })
+	inBubble(t, func() { time.Now(); s.step() })
+	synctest.Test(t, named)
+	both()
+	marked()
+	load("limit 5/1m 5/30d 5/s 10/720h", "window 1h", "{\"window\":\"10s\"}")
+	use(Rate{Window: 24 * time.Hour}, Rate{Window: caddy.Duration(time.Minute)}, Rate{Window: 31 * 24 * time.Hour})
+}
+
+func inBubble(t *testing.T, f func()) { synctest.Test(t, func(t *testing.T) { f() }) }
+
+func helper() { redistest.Pause(1) }
+
+func both() { redistest.Pause(1) }
+
+func named(t *testing.T) { time.Since(x) }
+
+func (s *S) step() { time.Now() }
+
+// marked is called elsewhere.
+//
+// bubble: of those tests.
+func marked() { time.Now() }
+-- q_test.go --
+//go:build chaos
+
+package p
+
+var x = time.Now()
+-- r_test.go --
+// bubble: all of it.
+
+package p
+
+var x = time.Now()
+-- algorithms/a_test.go --
+package algorithms
+
+var x = "5/1s"
+`)
+	var want []string
+	for _, place := range []string{"4: time.Sleep", "10: a window of 1m0s", "10: a window of 1s", "10: a window of 1h0m0s", "10: a window of 10s", "11: a window of 24h0m0s", "11: a window of 1m0s", "18: redistest.Pause"} {
+		want = append(want, "p_test.go:"+place)
+	}
+	found := r.onTheClock()
+	got := found["p_test.go"]
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) || len(found) != 1 {
+		t.Errorf("found\n%s\nwant\n%s\nand only in one file: %v", strings.Join(got, "\n"), strings.Join(want, "\n"), found)
+	}
+}

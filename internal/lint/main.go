@@ -4,9 +4,14 @@
 //	go run ./internal/lint
 //
 // It prints a line for each finding, and exits with 1 where there is one. It needs Go alone.
+//
+//	go run ./internal/lint -clock
+//
+// This prints instead where tests go by the real clock, by files with how many places there are.
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -66,13 +71,21 @@ var rules = []rule{
 	{"coded", "a warning is logged with its code", 6, (*repo).coded},
 	{"options", "options and their choices are in the page of options", 60, (*repo).options},
 	{"generated", "pages and pictures that a command writes are what it writes", 3, (*repo).generated},
+
+	{"clock", "tests go by virtual time, or by nothing that ends soon", 0, (*repo).clock},
 }
 
 func main() {
+	clock := flag.Bool("clock", false, "print where tests go by the real clock, instead of checking")
+	flag.Parse()
 	r, err := read(os.DirFS("."))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
+	}
+	if *clock {
+		r.printClock(os.Stdout)
+		return
 	}
 	if r.check(rules); len(r.findings) > 0 {
 		fmt.Println(strings.Join(r.findings, "\n"))

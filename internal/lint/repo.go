@@ -187,6 +187,12 @@ func (r *repo) leads(at spot, file, anchor string) {
 	}
 }
 
+// isOf reports whether a node is one of the names of a package.
+func isOf(n ast.Node, pkg string, names ...string) bool {
+	s, ok := n.(*ast.SelectorExpr)
+	return ok && lastName(s.X) == pkg && slices.Contains(names, s.Sel.Name)
+}
+
 // lastName returns c of a.b.c and of a.b.c[i], "" of what has no name.
 func lastName(e ast.Expr) string {
 	switch e := e.(type) {
