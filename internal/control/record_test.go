@@ -53,8 +53,8 @@ func TestOneHeartbeatBringsAnEntry(t *testing.T) {
 	}
 }
 
-// tied are entries of one name and stamp, as two nodes write them that Redis doesn't hear: each wins
-// over those before it.
+// tied are entries of one name and stamp, as two nodes write them that Redis doesn't hear: each
+// wins over those before it.
 func tied(stamp int64) (all []Entry) {
 	ms := stamp / 1000
 	add := func(until, keep, length int64, body string) {
@@ -143,8 +143,8 @@ func TestInWhichOrderRedisIsTold(t *testing.T) {
 	}
 }
 
-// Lists for people have one order: overrides that are as old by their zones and keys, and nodes that
-// have one name by their leases.
+// Lists for people have one order: overrides that are as old by their zones and keys, and nodes
+// that have one name by their leases.
 func TestListsOfWhatIsEqual(t *testing.T) {
 	const stamp, now = int64(1e15), int64(1e18)
 	c := New(Options{Now: func() int64 { return now }})

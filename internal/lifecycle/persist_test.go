@@ -54,8 +54,8 @@ func (p *memoryPlace) writes() int {
 	return len(p.written)
 }
 
-// keeping is a configuration of a process that keeps the counters of one zone, which bans. end gives
-// them up, as the end of the process does.
+// keeping is a configuration of a process that keeps the counters of one zone, which bans. end
+// gives them up, as the end of the process does.
 func keeping(t *testing.T, k *Keeper) (c *Config, z *limits.Zone, end func()) {
 	t.Helper()
 	const month = 30 * 24 * time.Hour

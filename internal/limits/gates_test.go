@@ -144,8 +144,8 @@ func settled(t *testing.T, z *Zone, key string, want int64, what string) {
 // settling are the kinds of limits whose units responses may settle.
 var settling = []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA}
 
-// Whatever ends a request before its handler runs: nothing of it is spent or reserved in a zone that
-// had admitted it, and its slot is free.
+// Whatever ends a request before its handler runs: nothing of it is spent or reserved in a zone
+// that had admitted it, and its slot is free.
 func TestNothingIsReservedOfARequestThatEnds(t *testing.T) { synctest.Test(t, nothingReserved) }
 
 func nothingReserved(t *testing.T) {
@@ -185,7 +185,8 @@ func nothingReserved(t *testing.T) {
 					zones = test.others(z)
 				}
 				k, _ := z.KeyOf(request("x"))
-				z.AllLimits[0].Take(keys.KeyOf(k.Raw), k.Raw, clock.Now(), 2, 0) // by others, which stay spent
+				// by others, which stay spent
+				z.AllLimits[0].Take(keys.KeyOf(k.Raw), k.Raw, clock.Now(), 2, 0)
 				if e, err := Evaluate(zones, request("x"), clock.Now()); err == nil {
 					if n := z.Slots.Table.InUse(); n != 0 {
 						t.Errorf("%s: %s: %d slots are taken while the answer is written, want none", test.what, kind, n)

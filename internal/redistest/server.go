@@ -26,8 +26,8 @@ import (
 // What the client writes to stderr for each failed attempt is what tests of a lost Redis expect.
 func init() { logging.Disable() }
 
-// Program is the server that tests start: redis-server, or what REDIS_SERVER names, such as the path
-// of a valkey-server.
+// Program is the server that tests start: redis-server, or what REDIS_SERVER names, such as the
+// path of a valkey-server.
 var Program = cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server")
 
 // A Server is a redis-server of its own for one test. It stops when the test ends.
