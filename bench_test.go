@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"encoding/binary"
@@ -14,22 +14,24 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
 
 // benchmarkServeHTTP sends requests from 10,000 addresses through one zone.
 func benchmarkServeHTTP(b *testing.B, options string) {
-	benchmarkHandler(b, inServer(b, "headers off\ndisable_placeholders\n"+zoneBlock(b.Name(), options)))
+	benchmarkHandler(b, inServer(b, "headers off\ndisable_placeholders\n"+sitetest.ZoneBlock(b.Name(), options)))
 }
 
 // inServer provisions a handler that knows what one in a route of a server knows: no request comes
 // to it by an error route, and none goes to one.
-func inServer(b *testing.B, block string) *Handler {
-	h := newSite(b, &App{}, block).handler
+func inServer(b *testing.B, block string) *ratelimit.Handler {
+	h := sitetest.NewSite(b, &ratelimit.App{}, block).Handler
 	for _, z := range h.Zones() {
 		z.AfterErrors = false
 	}
-	h.answers.NoErrorRoutes = true
-	return h
+	return h.WithoutErrorRoutes()
 }
 
 func benchmarkHandler(b *testing.B, h caddyhttp.MiddlewareHandler) {
@@ -45,7 +47,7 @@ func benchmarkHandler(b *testing.B, h caddyhttp.MiddlewareHandler) {
 		for i := range ips {
 			ips[i] = net.IP(binary.BigEndian.AppendUint32(nil, 0x0a000000+uint32(i))).String()
 		}
-		w := sink{http.Header{}}
+		w := sitetest.Sink{}
 		vars := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
 		boxed := make([]any, len(ips))
 		for i := range ips {
@@ -53,18 +55,12 @@ func benchmarkHandler(b *testing.B, h caddyhttp.MiddlewareHandler) {
 		}
 		for i := 0; pb.Next(); i++ {
 			vars[caddyhttp.ClientIPVarKey] = boxed[i%len(ips)]
-			clear(w.h)
+			clear(w)
 			*repl = fresh // as for a request of its own
 			_ = h.ServeHTTP(w, r, next)
 		}
 	})
 }
-
-type sink struct{ h http.Header }
-
-func (d sink) Header() http.Header         { return d.h }
-func (d sink) Write(b []byte) (int, error) { return len(b), nil }
-func (d sink) WriteHeader(int)             {}
 
 func BenchmarkServeHTTPAdmitted(b *testing.B) {
 	benchmarkServeHTTP(b, "limit 1000000000/1m\nkey {client_ip}")
@@ -76,7 +72,7 @@ func BenchmarkServeHTTPAdmittedDynamic(b *testing.B) {
 }
 
 func BenchmarkServeHTTPAdmittedDraft(b *testing.B) {
-	benchmarkHandler(b, inServer(b, "headers draft\n"+zoneBlock(b.Name(), "limit 1000000000/1m\nkey {client_ip}")))
+	benchmarkHandler(b, inServer(b, "headers draft\n"+sitetest.ZoneBlock(b.Name(), "limit 1000000000/1m\nkey {client_ip}")))
 }
 
 // nothing is what a request takes without the handler: what the benchmark itself does.
@@ -91,7 +87,7 @@ func BenchmarkServeHTTPNextAlone(b *testing.B) { benchmarkHandler(b, nothing{}) 
 func BenchmarkServeHTTPDenied(b *testing.B) { benchmarkServeHTTP(b, "limit 0/1m\nkey {client_ip}") }
 
 func BenchmarkServeHTTPDeniedDraft(b *testing.B) {
-	benchmarkHandler(b, inServer(b, "headers draft\n"+zoneBlock(b.Name(), "limit 0/1m\nkey {client_ip}")))
+	benchmarkHandler(b, inServer(b, "headers draft\n"+sitetest.ZoneBlock(b.Name(), "limit 0/1m\nkey {client_ip}")))
 }
 
 // BenchmarkAnswer is a request from a connection that costs nothing, through Go's and Caddy's
@@ -184,13 +180,19 @@ func (c *tape) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (c *tape) Write(p []byte) (int, error)    { c.written++; return len(p), nil }
-func (c *tape) Close() error                   { close(c.closed); return nil }
-func (*tape) LocalAddr() net.Addr              { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
-func (*tape) RemoteAddr() net.Addr             { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1234} }
-func (*tape) SetReadDeadline(time.Time) error  { return nil }
+func (c *tape) Write(p []byte) (int, error) { c.written++; return len(p), nil }
+
+func (c *tape) Close() error { close(c.closed); return nil }
+
+func (*tape) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
+
+func (*tape) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1234} }
+
+func (*tape) SetReadDeadline(time.Time) error { return nil }
+
 func (*tape) SetWriteDeadline(time.Time) error { return nil }
-func (*tape) SetDeadline(time.Time) error      { return nil }
+
+func (*tape) SetDeadline(time.Time) error { return nil }
 
 // oneConn is a listener that has one connection to give.
 type oneConn struct {
@@ -205,5 +207,6 @@ func (l *oneConn) Accept() (c net.Conn, err error) {
 	return c, err
 }
 
-func (*oneConn) Close() error   { return nil }
+func (*oneConn) Close() error { return nil }
+
 func (*oneConn) Addr() net.Addr { return &net.TCPAddr{} }

@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"bytes"
@@ -14,63 +14,24 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
+	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// goldenDashes part a golden's Caddyfile from what it must become.
-const goldenDashes = "\n----------\n"
-
-// goldens are the files of a directory. With UPDATE_GOLDENS set, what a test gets becomes what it
-// wants: read the difference.
-func goldens(t *testing.T, pattern string, get func(t *testing.T, input string) string) {
-	t.Helper()
-	files, err := filepath.Glob(pattern)
-	if err != nil || len(files) == 0 {
-		t.Fatalf("Glob(%s) = %d files, %v", pattern, len(files), err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			input, want, ok := strings.Cut(string(text), goldenDashes)
-			if !ok {
-				t.Fatalf("%s has no line of ten dashes", file)
-			}
-			got := get(t, input)
-			if os.Getenv("UPDATE_GOLDENS") != "" {
-				if err := os.WriteFile(file, []byte(input+goldenDashes+got+"\n"), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if got != strings.TrimSpace(want) {
-				t.Errorf("%s\ngot:\n%s\nwant:\n%s", file, got, want)
-			}
-		})
-	}
-}
-
-func adapt(input string) ([]byte, error) {
-	text, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(input), map[string]any{"filename": "Caddyfile"})
-	return text, err
-}
-
 func TestCaddyfile(t *testing.T) {
-	goldens(t, "testdata/caddyfile/*.caddyfiletest", func(t *testing.T, input string) string {
-		got, err := adapt(input)
+	sitetest.Goldens(t, "testdata/caddyfile/*.caddyfiletest", func(t *testing.T, input string) string {
+		got, err := sitetest.Adapt(input)
 		if err != nil {
 			t.Fatalf("Adapt: %v", err)
 		}
-		for _, h := range handlersIn(t, got) {
+		for _, h := range sitetest.HandlersIn(t, got) {
 			checkRoundTrip(t, h, got)
 		}
 		var indented bytes.Buffer
@@ -83,8 +44,8 @@ func TestCaddyfile(t *testing.T) {
 
 func TestCaddyfileErrors(t *testing.T) {
 	place := regexp.MustCompile(`at Caddyfile:\d+`)
-	goldens(t, "testdata/errors/*.caddyfiletest", func(t *testing.T, input string) string {
-		text, err := adapt(input)
+	sitetest.Goldens(t, "testdata/errors/*.caddyfiletest", func(t *testing.T, input string) string {
+		text, err := sitetest.Adapt(input)
 		if err == nil {
 			t.Fatalf("Adapt = %s, want an error", text)
 		}
@@ -95,87 +56,15 @@ func TestCaddyfileErrors(t *testing.T) {
 	})
 }
 
-// handlersIn are the rate_limit handlers of a configuration, wherever they are.
-func handlersIn(t testing.TB, config []byte) (found []*Handler) {
-	t.Helper()
-	var walk func(v any)
-	walk = func(v any) {
-		switch v := v.(type) {
-		case []any:
-			for _, e := range v {
-				walk(e)
-			}
-		case map[string]any:
-			if v["handler"] == "rate_limit" {
-				found = append(found, strictly[Handler](t, v))
-				return
-			}
-			for _, key := range slices.Sorted(keysOf(v)) {
-				walk(v[key])
-			}
-		}
-	}
-	var all any
-	decoder := json.NewDecoder(bytes.NewReader(config))
-	decoder.UseNumber() // an int64 has more digits than a float64
-	if err := decoder.Decode(&all); err != nil {
-		t.Fatal(err)
-	}
-	walk(all)
-	return found
-}
-
-func keysOf(m map[string]any) func(yield func(string) bool) {
-	return func(yield func(string) bool) {
-		for key := range m {
-			if !yield(key) {
-				return
-			}
-		}
-	}
-}
-
-// strictly decodes as Caddy decodes a module.
-func strictly[T any](t testing.TB, v map[string]any) *T {
-	t.Helper()
-	delete(v, "handler")
-	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	decoded := new(T)
-	if err := caddy.StrictUnmarshalJSON(text, decoded); err != nil {
-		t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
-	}
-	return decoded
-}
-
-// appIn are the global options.
-func appIn(t testing.TB, config []byte) *App {
-	t.Helper()
-	var c struct {
-		Apps map[string]json.RawMessage `json:"apps"`
-	}
-	if err := json.Unmarshal(config, &c); err != nil {
-		t.Fatal(err)
-	}
-	app := new(App)
-	if text := c.Apps["rate_limit"]; text != nil {
-		if err := caddy.StrictUnmarshalJSON(text, app); err != nil {
-			t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
-		}
-	}
-	return app
-}
-
 // checkRoundTrip fails unless a handler means the same after one more conversion to JSON and back.
-func checkRoundTrip(t testing.TB, h *Handler, config []byte) {
+func checkRoundTrip(t testing.TB, h *ratelimit.Handler, config []byte) {
 	t.Helper()
-	app := appIn(t, config)
-	if err := app.check(app.globalsAsWritten()); err != nil {
+	app := sitetest.AppIn(t, config)
+	globals, err := app.Checked()
+	if err != nil {
 		t.Errorf("check of %s: %v", config, err)
 	}
-	once, warnings, err := h.settings(app.globalsAsWritten())
+	once, warnings, err := h.Settings(globals)
 	if err != nil {
 		t.Fatalf("settings of %s: %v", config, err)
 	}
@@ -183,20 +72,20 @@ func checkRoundTrip(t testing.TB, h *Handler, config []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := new(Handler)
+	again := new(ratelimit.Handler)
 	if err := caddy.StrictUnmarshalJSON(text, again); err != nil {
 		t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
 	}
-	twice, warned, err := again.settings(app.globalsAsWritten())
+	twice, warned, err := again.Settings(globals)
 	if err != nil || !reflect.DeepEqual(once, twice) || !reflect.DeepEqual(warnings, warned) {
 		t.Errorf("settings after JSON = %+v, %q, %v, want %+v, %q", twice, warned, err, once, warnings)
 	}
 }
 
 // parseOnly is UnmarshalCaddyfile of one directive.
-func parseOnly(t testing.TB, input string) *Handler {
+func parseOnly(t testing.TB, input string) *ratelimit.Handler {
 	t.Helper()
-	h := new(Handler)
+	h := new(ratelimit.Handler)
 	if err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser(input)); err != nil {
 		t.Fatalf("UnmarshalCaddyfile(%s): %v", input, err)
 	}
@@ -231,7 +120,7 @@ func TestOlderPluginJSON(t *testing.T) {
 		sweep_interval 1m
 		disable_metrics
 	}`)
-	fromJSON := new(Handler)
+	fromJSON := new(ratelimit.Handler)
 	text := `{
 		"rate_limits": {
 			"dynamic": {"match": [{"method": ["GET"]}], "key": "{http.request.remote.host}", "window": "1m", "max_events": 10, "ipv4_prefix": 24, "ipv6_prefix": 64},
@@ -248,7 +137,7 @@ func TestOlderPluginJSON(t *testing.T) {
 	if string(got) != string(want) {
 		t.Errorf("the older plugin's JSON = %s, want %s", got, want)
 	}
-	zones, _, err := fromJSON.settings(globals{hasRedis: true})
+	zones, _, err := fromJSON.Settings(ratelimit.Globals(true))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,11 +152,11 @@ func TestOlderPluginJSON(t *testing.T) {
 // names are the zones of a configuration in the order of its sites.
 func names(t *testing.T, input string) (all []string) {
 	t.Helper()
-	config, err := adapt(input)
+	config, err := sitetest.Adapt(input)
 	if err != nil {
 		t.Fatalf("Adapt(%s): %v", input, err)
 	}
-	for _, h := range handlersIn(t, config) {
+	for _, h := range sitetest.HandlersIn(t, config) {
 		for name := range h.RateLimits {
 			all = append(all, name)
 		}
@@ -364,12 +253,12 @@ func someSites() (shared string, sites []string) {
 // byMessage are the names of unnamed limits by the messages of their handlers.
 func byMessage(t *testing.T, input string) map[string]string {
 	t.Helper()
-	config, err := adapt(input)
+	config, err := sitetest.Adapt(input)
 	if err != nil {
 		t.Fatalf("Adapt(%s): %v", input, err)
 	}
 	all := map[string]string{}
-	for _, h := range handlersIn(t, config) {
+	for _, h := range sitetest.HandlersIn(t, config) {
 		for name := range h.RateLimits {
 			all[h.Message] = name
 		}
@@ -437,12 +326,12 @@ func TestNamesNeedTheSiteOfCaddy(t *testing.T) {
 // Where Caddy doesn't name the site, names are made without it, and still never shared.
 func TestNamesWithoutASite(t *testing.T) {
 	for _, helper := range []any{struct{}{}, struct{ parentBlock int }{1}, struct{ parentBlock struct{ Keys []string } }{}, struct{ parentBlock caddyfile.ServerBlock }{}} {
-		if text, ok := firstKey(reflect.ValueOf(helper)); ok || text != "" {
+		if text, ok := ratelimit.FirstKey(reflect.ValueOf(helper)); ok || text != "" {
 			t.Errorf("firstKey(%+v) = %q, %t, want none", helper, text, ok)
 		}
 	}
 	known := struct{ parentBlock caddyfile.ServerBlock }{caddyfile.ServerBlock{Keys: []caddyfile.Token{{Text: "a.example"}}}}
-	if text, ok := firstKey(reflect.ValueOf(known)); !ok || text != "a.example" {
+	if text, ok := ratelimit.FirstKey(reflect.ValueOf(known)); !ok || text != "a.example" {
 		t.Errorf("firstKey = %q, %t, want a.example", text, ok)
 	}
 	h := parseOnly(t, "rate_limit 10/s 1000/1h")
@@ -455,13 +344,13 @@ func TestNamesWithoutASite(t *testing.T) {
 
 // Limits that differ in their order only are warned of, with file and line.
 func TestIdenticalLimitsAreWarnedOf(t *testing.T) {
-	config, err := adapt("http://a.example {\n\trate_limit 5/1m\n\trate_limit /x 5/1m\n\trate_limit 5/1m\n}")
+	config, err := sitetest.Adapt("http://a.example {\n\trate_limit 5/1m\n\trate_limit /x 5/1m\n\trate_limit 5/1m\n}")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var texts []string
-	for _, h := range handlersIn(t, config) {
-		_, found, err := h.settings(globals{})
+	for _, h := range sitetest.HandlersIn(t, config) {
+		_, found, err := h.Settings(ratelimit.Globals(false))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -484,7 +373,7 @@ func TestSnippetInManySites(t *testing.T) {
 
 // The order of directives: rate_limit is where the design says.
 func TestDirectiveOrder(t *testing.T) {
-	config, err := adapt("http://a.example { \n respond ok \n basic_auth { \n u $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG \n } \n rate_limit 5/1m \n try_files {path} /x \n rewrite /y \n }")
+	config, err := sitetest.Adapt("http://a.example { \n respond ok \n basic_auth { \n u $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG \n } \n rate_limit 5/1m \n try_files {path} /x \n rewrite /y \n }")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -506,7 +395,7 @@ func FuzzCaddyfile(f *testing.F) {
 			if err != nil {
 				f.Fatal(err)
 			}
-			input, _, _ := strings.Cut(string(text), goldenDashes)
+			input, _, _ := strings.Cut(string(text), sitetest.GoldenDashes)
 			if i := strings.Index(input, "rate_limit"); i >= 0 {
 				f.Add(input[i:])
 			}
@@ -529,17 +418,17 @@ func FuzzCaddyfile(f *testing.F) {
 }
 
 func fuzzSegment(t *testing.T, segment caddyfile.Segment) {
-	_, _ = parseGlobalOption(caddyfile.NewDispenser(segment), nil)
-	h := new(Handler)
+	_, _ = ratelimit.ParseGlobalOption(caddyfile.NewDispenser(segment), nil)
+	h := new(ratelimit.Handler)
 	if err := h.UnmarshalCaddyfile(caddyfile.NewDispenser(segment)); err != nil {
 		return
 	}
-	zones, _, err := h.settings(globals{hasRedis: true})
+	zones, _, err := h.Settings(ratelimit.Globals(true))
 	if err != nil || len(zones) == 0 {
 		t.Errorf("settings = %v, %v of a handler that was let through", zones, err)
 	}
 	for _, s := range zones {
-		if fingerprint(s) == "" || len(s.Limits) == 0 && s.Bandwidth == 0 && s.Concurrent == 0 || s.Name == "" {
+		if ratelimit.Fingerprint(s) == "" || len(s.Limits) == 0 && s.Bandwidth == 0 && s.Concurrent == 0 || s.Name == "" {
 			t.Errorf("settings = %+v, want a name, and a limit, concurrent or bandwidth", s)
 		}
 	}
@@ -560,9 +449,9 @@ func TestCaddyfileIsValid(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		input, _, _ := strings.Cut(string(text), goldenDashes)
+		input, _, _ := strings.Cut(string(text), sitetest.GoldenDashes)
 		input = strings.ReplaceAll(input, "{env.TIDE_REGION}", "eu")
-		config, err := adapt(input)
+		config, err := sitetest.Adapt(input)
 		if err != nil {
 			t.Fatalf("Adapt(%s): %v", file, err)
 		}

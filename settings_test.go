@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -291,7 +292,10 @@ func FuzzJSON(f *testing.F) {
 			if fingerprint(s) == "" || len(s.Limits) == 0 || s.MaxKeys < 1 || s.Buckets < 1 || s.Burst < 0 || s.Queue < 0 {
 				t.Fatalf("settings = %+v of %s", s, text)
 			}
-			z := newZone(t, limits.ZoneOptions{Settings: s})
+			z, err := limits.NewZone(limits.ZoneOptions{Settings: s})
+			if err != nil {
+				t.Fatal(err)
+			}
 			for l := range z.Each {
 				d := l.Take(keys.KeyOf(nil), nil, clock.Now(), 1, 0)
 				if d.Remaining < 0 || d.Retry < 0 || !d.Allowed && d.Retry == 0 || d.Allowed && l.Rate.Limit == 0 {
@@ -302,3 +306,109 @@ func FuzzJSON(f *testing.F) {
 		}
 	})
 }
+
+func TestOlderKeysThatMeanTheAddressAreWarnedOf(t *testing.T) {
+	inOlderWords := `"window": "1h", "max_events": 2, "key": `
+	for key, codes := range map[string][]string{
+		`"{http.request.remote_ip}"`:                         {warning.AddressIntended},
+		`"{http.request.client_ip}"`:                         {warning.AddressIntended},
+		`"{http.request.client_ip}{http.request.remote_ip}"`: {warning.AddressIntended, warning.AddressIntended},
+		`"{remote_ip}"`:                                      {warning.UnknownKey},
+		`"{client_ip}"`:                                      nil,
+		`"{http.request.remote.host}"`:                       nil,
+	} {
+		_, warnings, err := ofJSON(t, oneZone(inOlderWords+key), nil, false, false)
+		var got []string
+		for _, w := range warnings {
+			got = append(got, w.Code)
+			if !strings.Contains(w.Text, "{client_ip}") {
+				t.Errorf("the warning of %s is %q, want one that names {client_ip}", key, w.Text)
+			}
+		}
+		if err != nil || strings.Join(got, " ") != strings.Join(codes, " ") {
+			t.Errorf("settings with the key %s warn with %q, %v, want %q", key, got, err, codes)
+		}
+	}
+	for _, words := range []string{`"limits": [{"max_events": 2, "window": "1h"}]`, `"limits": [{"max_events": 2, "window": "1h"}], "algorithm": "sliding_log"`} {
+		if _, _, err := ofJSON(t, oneZone(words+`, "key": "{http.request.remote_ip}"`), nil, false, false); err == nil {
+			t.Errorf("a zone with %s and the key {http.request.remote_ip} loads, want an error", words)
+		}
+	}
+	if _, _, err := ofJSON(t, oneZone(inOlderWords+`"{http.request.hots}"`), nil, false, false); err == nil {
+		t.Error("a zone in the older plugin's words with a placeholder that means no address loads, want an error")
+	}
+}
+
+// besideLimits are options of a zone in JSON, and what they bring along.
+var besideLimits = map[string]string{
+	"limits from requests": `"limits": [{"max_events": "{http.request.header.Limit}", "window": "1h", "default": 2}]`,
+	"key":                  `"key": "all"`, "concurrent": `"concurrent": 2`, "bandwidth": `"bandwidth": "1kB/s"`, "burst": `"burst": 2`, "buckets": `"buckets": 2`, "queue": `"queue": 2`,
+	"count_denied": `"count_denied": true`, "count_responses": `"count_responses": {"status_code": [401]}`,
+	"cost": `"cost": [{"units": 2}]`, "cost_default": `"cost": [{"units": "{http.request.header.Units}"}], "cost_default": 2`,
+	"response_cost": `"response_cost": [{"header": "X-Cost"}]`, "response_cost_default": `"response_cost": [{"header": "X-Cost"}], "response_cost_default": 2`,
+	"reserve": `"key": "all", "reserve": [{"share": 0.5, "match": [{"header": {"X-Plan": ["paid"]}}]}]`, "ban": `"ban": {"for": "1h"}`,
+	"enforce": `"enforce": 0.5`, "empty_key": `"empty_key": "skip"`, "on_redis_loss": `"on_redis_loss": "deny"`, "early_sync": `"early_sync": false`, "max_keys": `"max_keys": 2`,
+	"ipv6_prefix": `"ipv6_prefix": 32`, "ipv4_prefix": `"ipv4_prefix": 16`, "headers": `"headers": ["kong"]`,
+	"match": `"match": [{"header": {"A": ["b"]}}]`, "except": `"except": [{"header": {"A": ["b"]}}]`,
+	"sync_rate strict": `"sync_rate": "strict"`, "sync_rate 1s": `"sync_rate": "1s"`, "sync_rate local": `"sync_rate": "local"`,
+}
+
+// A limit in the older plugin's words is one in others, beside each other option.
+func TestOlderWordsGoWithWhatALimitGoesWith(t *testing.T) {
+	for name, option := range besideLimits {
+		of := func(limit string) (all []any) {
+			zone := map[string]any{"algorithm": "sliding_window", "key": "{http.request.header.K}", "empty_key": "share"}
+			switch name {
+			case "burst", "cost", "response_cost":
+				zone["algorithm"] = "token_bucket"
+			case "queue":
+				zone["algorithm"] = "leaky_bucket"
+			case "limits from requests": // are limits
+				return nil
+			}
+			for _, text := range []string{limit, option} {
+				if err := json.Unmarshal([]byte("{"+text+"}"), &zone); err != nil {
+					t.Fatal(err)
+				}
+			}
+			text, err := json.Marshal(zone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			settings, warnings, err := ofJSON(t, oneZone(string(text[1:len(text)-1])), nil, true, false)
+			return []any{settings, warnings, fmt.Sprint(err)}
+		}
+		got, want := of(`"window": "1h", "max_events": 2`), of(`"limits": [{"max_events": 2, "window": "1h"}]`)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s beside window and events:\n got %+v\nwant %+v", name, got, want)
+		}
+	}
+}
+
+// What follows is what the tests of package ratelimit_test see of this one.
+
+// Globals are the globals of an app with Redis, or without.
+func Globals(hasRedis bool) globals { return globals{hasRedis: hasRedis} }
+
+// Settings are those of a handler beside an app.
+func (h *Handler) Settings(g globals) ([]config.Settings, []warning.Warning, error) {
+	return h.settings(g)
+}
+
+// Checked are an app's globals as they are written, and whether they can be.
+func (a *App) Checked() (globals, error) {
+	g := a.globalsAsWritten()
+	return g, a.check(g)
+}
+
+// WithoutErrorRoutes has the handler know that no request goes to an error route.
+func (h *Handler) WithoutErrorRoutes() *Handler {
+	h.answers.NoErrorRoutes = true
+	return h
+}
+
+var (
+	FirstKey          = firstKey
+	ParseGlobalOption = parseGlobalOption
+	Fingerprint       = fingerprint
+)

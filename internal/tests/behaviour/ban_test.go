@@ -1,0 +1,399 @@
+package behaviour_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+const abnormal = "http-problem-types#abnormal-usage-detected"
+
+// banned reports whether a reply is that to a request during a ban, with so many seconds left.
+func banned(a sitetest.Reply, seconds int) bool {
+	return a.Status == http.StatusTooManyRequests && a.Header.Get("Retry-After") == fmt.Sprint(seconds) && strings.Contains(a.Body, abnormal)
+}
+
+// A ban begins with the denied request that is one too many, lasts to the millisecond from there,
+// and no request prolongs it.
+func TestABan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("banning", "limit 2/1s\nalgorithm sliding_log\nban 15m after 3/10m"))
+		s.Admits("1.2.3.4", 2, 2)
+		for i := range 2 {
+			if a := s.Get("1.2.3.4"); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "1" || !strings.Contains(a.Body, "quota-exceeded") {
+				t.Fatalf("denied request %d: %d %v %s, want 429 for a second", i, a.Status, a.Header, a.Body)
+			}
+		}
+		if a := s.Get("1.2.3.4"); !banned(a, 900) || !strings.Contains(a.Body, `"violated-policies":["banning"]`) || a.Header.Get("RateLimit") == "" {
+			t.Fatalf("the third denied request: %d %v %s, want a ban of 15 minutes", a.Status, a.Header, a.Body)
+		}
+		s.Admits("1.2.3.5", 2, 2)
+		time.Sleep(time.Minute)
+		if a := s.Get("1.2.3.4"); !banned(a, 840) || a.Header.Get("RateLimit") != "" || a.Header.Get("Cache-Control") != "no-store" {
+			t.Errorf("after a minute: %d %v %s, want 14 minutes left, and nothing of limits", a.Status, a.Header, a.Body)
+		}
+		for range 100 {
+			s.Get("1.2.3.4")
+		}
+		time.Sleep(14*time.Minute - time.Millisecond)
+		if a := s.Get("1.2.3.4"); !banned(a, 1) {
+			t.Errorf("a millisecond before the end: %d %v, want it banned", a.Status, a.Header)
+		}
+		time.Sleep(time.Millisecond)
+		s.Admits("1.2.3.4", 3, 2)
+		for decision, want := range map[string]int{"admitted": 6, "denied": 4, "banned": 102} {
+			if n := sitetest.DecidedAs(t, "banning", decision); n != want {
+				t.Errorf("%d decisions are %s, want %d", n, decision, want)
+			}
+		}
+		s.End()
+	})
+}
+
+// Without a number the first denied request begins a ban. Denied requests of the window before
+// don't add up with those of this one.
+func TestWhatBeginsABan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("first", "match path /first\nlimit 1/1s\nban 1m")+
+			sitetest.ZoneBlock("windows", "match path /windows\nlimit 1/1s\nban 1m after 2/10s"))
+		s.Admits("1.2.3.4", 1, 1, sitetest.To("/first"))
+		if a := s.Get("1.2.3.4", sitetest.To("/first")); !banned(a, 60) {
+			t.Errorf("the first denied request: %d %v, want a ban of a minute", a.Status, a.Header)
+		}
+		time.Sleep(time.Until(time.Now().Truncate(10 * time.Second).Add(19 * time.Second)))
+		s.Admits("1.2.3.4", 2, 1, sitetest.To("/windows"))
+		time.Sleep(2 * time.Second)
+		s.Admits("1.2.3.4", 1, 1, sitetest.To("/windows"))
+		if a := s.Get("1.2.3.4", sitetest.To("/windows")); a.Status != http.StatusTooManyRequests || banned(a, 60) {
+			t.Errorf("a second denied request in the next window: %d %s, want no ban yet", a.Status, a.Body)
+		}
+		if a := s.Get("1.2.3.4", sitetest.To("/windows")); !banned(a, 60) {
+			t.Errorf("the second denied request in a window: %d %s, want a ban", a.Status, a.Body)
+		}
+		s.End()
+	})
+}
+
+// A request during a ban counts in no zone of the handler, also not where denied ones count, and no
+// zone is told that it was there.
+func TestABanCountsNowhere(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("nowhere-all", "limit 100/1h\ncount_denied")+sitetest.ZoneBlock("nowhere-shadow", "limit 1/1h\nenforce off")+
+		sitetest.ZoneBlock("nowhere-login", "match path /login\nlimit 1/1h\nban 1h"))
+	s.Admits("1.2.3.4", 2, 1, sitetest.To("/login"))
+	before := operate.CurrentState().Zones
+	would := sitetest.DecidedAs(t, "nowhere-shadow", "would_deny")
+	s.Admits("1.2.3.4", 5, 0, sitetest.To("/login"))
+	for i, z := range operate.CurrentState().Zones {
+		if z.Own != before[i].Own {
+			t.Errorf("%s has counted %d requests during a ban", z.Zone, z.Own-before[i].Own)
+		}
+	}
+	if n := sitetest.DecidedAs(t, "nowhere-shadow", "would_deny"); n != would {
+		t.Errorf("%d requests during a ban are told of in shadow mode", n-would)
+	}
+	s.Admits("1.2.3.4", 1, 1, sitetest.To("/elsewhere")) // the zone is not for that
+}
+
+// In shadow mode a ban is noted: there is a line, it would deny, and it denies nobody, also not
+// when the zone is enforced afterwards.
+func TestABanInShadowMode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const zone = "ban-shadow"
+		app := &ratelimit.App{Namespace: t.Name()}
+		s := sitetest.NewSite(t, app, sitetest.ZoneBlock(zone, "limit 1/1s\nban 1m after 2/1h\nenforce off"))
+		s.Admits("1.2.3.4", 3, 3)
+		time.Sleep(30 * time.Second)
+		s.Admits("1.2.3.4", 1, 1) // by its limit it would be admitted
+		if would := sitetest.DecidedAs(t, zone, "would_deny"); would != 3 {
+			t.Errorf("%d requests would have been denied, want the two beyond the limit and the one during the ban", would)
+		}
+		if n := operate.CurrentState().Zones[0].Banned; n == nil || *n != 0 {
+			t.Errorf("the state shows %v banned keys, want 0", n)
+		}
+		next := sitetest.NewSite(t, app, sitetest.ZoneBlock(zone, "limit 1/1s\nban 1m after 2/1h"))
+		s.End()
+		next.Admits("1.2.3.4", 1, 1)
+		next.End()
+	})
+}
+
+// The kill switch goes before all, then what operators deny, then a ban, then other overrides. A
+// reset ends a ban.
+func TestWhatGoesBeforeABan(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("precedence", "limit 1/720h\nban 720h"))
+	s.Admits("1.2.3.4", 2, 1)
+	key := `{"zone":"precedence","key":"1.2.3.4"`
+	switchedOff := func() { // by the kill switch
+		t.Helper()
+		sitetest.Changed(t, http.MethodPost, sitetest.Enforcement, `{"all":true,"share":0}`)
+		s.Admits("1.2.3.4", 1, 1)
+		sitetest.Changed(t, http.MethodDelete, sitetest.Enforcement, `{"all":true}`)
+		s.Admits("1.2.3.4", 1, 0)
+	}
+	switchedOff() // the ban alone denies
+	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, key+`,"limit":"unlimited"}`)
+	s.Admits("1.2.3.4", 1, 0)
+	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, key+`,"limit":"deny"}`)
+	if a := s.Get("1.2.3.4"); a.Status != http.StatusForbidden {
+		t.Errorf("a banned key that an operator denies gets %d, want 403", a.Status)
+	}
+	switchedOff() // and what an operator has said of the key
+	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, key+`}`)
+	s.Admits("1.2.3.4", 1, 0)
+	if status, text := sitetest.Ask(http.MethodPost, "/rate_limit/reset", key+`}`); status != http.StatusOK {
+		t.Fatalf("reset = %d %s", status, text)
+	}
+	s.Admits("1.2.3.4", 2, 1)
+	if a := s.Get("1.2.3.4"); !banned(a, 30*24*3600) {
+		t.Errorf("after a reset and another denied request: %d %s, want another ban", a.Status, a.Body)
+	}
+	if status, text := sitetest.Ask(http.MethodPost, "/rate_limit/reset", `{"zone":"precedence","all":true}`); status != http.StatusOK {
+		t.Fatalf("reset = %d %s", status, text)
+	}
+	s.Admits("1.2.3.4", 1, 1)
+}
+
+// Denied requests count towards a ban where a limit is really spent: not beyond max_keys, where
+// others count as well, and not by a share of a limit.
+func TestWhatIsNoReasonForABan(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("no-reason", "limit 1/1h\nban 1h\nmax_keys 1"))
+	s.Admits("1.2.3.4", 1, 1)
+	for range 3 {
+		s.Get("1.2.3.5")
+	}
+	if n := sitetest.DecidedAs(t, "no-reason", "banned"); n != 0 {
+		t.Errorf("%d requests were denied by a ban of a key beyond max_keys", n)
+	}
+	s.Admits("1.2.3.4", 1, 0)
+	if a := s.Get("1.2.3.4"); !strings.Contains(a.Body, abnormal) {
+		t.Errorf("a key with a counter of its own: %s, want it banned", a.Body)
+	}
+	s.End()
+	r := redistest.Start(t)
+	shared := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("no-reason-shared", "limit 4/1h\nalgorithm fixed_window\nban 1h\nsync_rate 100ms\non_redis_loss divide"))
+	r.Do("HSET", ratesync.NewKeyspace("test").Nodes(0), "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	redistest.Eventually(t, "there are two nodes", func() bool { return shared.Shared().Replicator.Nodes() == 2 })
+	r.Kill()
+	redistest.Eventually(t, "Redis is lost", func() bool { return shared.Lost("no-reason-shared") })
+	shared.Admits("1.2.3.4", 4, 2)
+	if n := sitetest.DecidedAs(t, "no-reason-shared", "banned"); n != 0 {
+		t.Errorf("%d requests were denied by a ban for a share of the limit", n)
+	}
+}
+
+// A flood of addresses that are all banned fills no more than max_keys. Later newcomers have
+// counters of their own, and are banned for themselves. In `make chaos` it is one of a million
+// addresses.
+func TestAFloodOfBans(t *testing.T) {
+	maxKeys, addresses := 1000, 5000
+	if redistest.Chaos {
+		maxKeys, addresses = 100_000, 1_000_000
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("flood", fmt.Sprintf("limit 1/1m\nban 15m after 2/10m\nmax_keys %d", maxKeys)))
+		address := func(net, i int) string { return fmt.Sprintf("%d.%d.%d.%d", net, i>>16, i>>8&255, i&255) }
+		for i := range addresses {
+			for range 3 {
+				s.Get(address(10, i))
+			}
+		}
+		z := operate.CurrentState().Zones[0]
+		t.Logf("after %d addresses with 3 requests each %d keys have a counter and %d are banned", addresses, z.Keys, *z.Banned)
+		if most := int64(maxKeys); z.Keys > maxKeys || *z.Banned > most || *z.Banned < most*9/10 {
+			t.Errorf("%d keys have a counter and %d are banned, want %d at most", z.Keys, *z.Banned, maxKeys)
+		}
+		time.Sleep(16 * time.Minute) // the ban's length, and a minute
+		for i := range maxKeys / 2 {
+			ip := address(11, i)
+			s.Admits(ip, 1, 1)
+			s.Admits(ip, 2, 0)
+			if a := s.Get(ip); !banned(a, 900) {
+				t.Fatalf("newcomer %d: %d %s, want a ban for itself", i, a.Status, a.Body)
+			}
+		}
+		if z := operate.CurrentState().Zones[0]; *z.Banned != int64(maxKeys)/2 || z.Overflow < int64(3*maxKeys) {
+			t.Errorf("%d are banned, %d decisions in the sketch; want %d, and those of the flood", *z.Banned, z.Overflow, maxKeys/2)
+		}
+		s.End()
+	})
+}
+
+// Bans go on over a reload, also one that changes the namespace, and over a restart with persist.
+func TestBansOutliveAConfiguration(t *testing.T) {
+	h := sitetest.NewHome(t, "storage")
+	const options = "limit 1/1h\nban 1h after 2/1h"
+	s := h.Boot(sitetest.ZoneBlock("outlives", options))
+	s.Admits("1.2.3.4", 3, 1)
+	s.Admits("1.2.3.5", 2, 1) // one denied request
+	next := h.BootIn("another", sitetest.ZoneBlock("outlives", options))
+	s.End()
+	banned := func(s *sitetest.Site, ip string) {
+		t.Helper()
+		if a := s.Get(ip); !strings.Contains(a.Body, abnormal) {
+			t.Errorf("%s: %d %s, want it banned", ip, a.Status, a.Body)
+		}
+	}
+	banned(next, "1.2.3.4")
+	next.End()
+	after := h.BootIn("another", sitetest.ZoneBlock("outlives", options))
+	banned(after, "1.2.3.4")
+	banned(after, "1.2.3.5") // the second denied request
+	after.End()
+	without := h.BootIn("another", sitetest.ZoneBlock("outlives", "limit 1/1h"))
+	if a := without.Get("1.2.3.4"); strings.Contains(a.Body, abnormal) {
+		t.Errorf("without ban: %s", a.Body)
+	}
+}
+
+// A ban that began elsewhere is known with the key's next sync, and where Redis decides with the
+// next request. Redis keeps it for its rest.
+func TestABanFromElsewhere(t *testing.T) {
+	for _, options := range []string{"sync_rate 100ms", "sync_rate strict", "sync_rate strict\nalgorithm token_bucket", "sync_rate strict\nalgorithm sliding_log"} {
+		t.Run(options, func(t *testing.T) {
+			r := redistest.Start(t)
+			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("before", "limit 100000/1h\ncount_denied\n"+options)+sitetest.ZoneBlock("elsewhere", "match path /login\nlimit 100000/1h\nban 1h\n"+options))
+			name := ratesync.NewKeyspace("test").Zone("elsewhere", "ban").Of(keys.IDOf(rawKey(s, "1.2.3.4")))
+			began := time.Now().Add(-10 * time.Minute).UnixMicro()
+			if err := r.Client().Set(context.Background(), name, fmt.Sprint(began, " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
+				t.Fatal(err)
+			}
+			admitted := 0
+			var a sitetest.Reply
+			redistest.Eventually(t, "the ban is known", func() bool {
+				if a = s.Get("1.2.3.4", sitetest.To("/login")); a.Status == http.StatusOK {
+					admitted++
+				}
+				return a.Status != http.StatusOK
+			})
+			s.Admits("1.2.3.4", 3, 0, sitetest.To("/login"))
+			if !strings.Contains(a.Body, abnormal) || !strings.Contains("3000 2999 2998 2997", a.Header.Get("Retry-After")) {
+				t.Errorf("%d %v %s, want a ban of 50 minutes", a.Status, a.Header, a.Body)
+			}
+			if strings.Contains(options, "strict") && admitted > 0 {
+				t.Errorf("%d requests were admitted before", admitted)
+			}
+			redistest.Eventually(t, "what was counted before Redis said so is refunded", func() bool {
+				admitted++
+				left := s.Get("1.2.3.4").Header.Get("RateLimit")
+				return strings.HasPrefix(left, fmt.Sprintf(`"before";r=%d;`, 100_000-admitted))
+			})
+		})
+	}
+}
+
+// A ban that begins while Redis is away holds at once, and is shared when it is back. After a
+// FLUSHALL the node writes it back.
+func TestABanWhileRedisIsAway(t *testing.T) {
+	for _, options := range []string{"sync_rate 100ms", "sync_rate strict\nalgorithm token_bucket"} {
+		t.Run(options, func(t *testing.T) {
+			r := redistest.Start(t)
+			app := sitetest.AppWith(r)
+			app.StrictTimeout = 0
+			s := sitetest.NewSite(t, app, sitetest.ZoneBlock("away", "limit 1/1h\nban 1h\n"+options))
+			s.Admits("1.2.3.5", 1, 1)
+			r.Kill()
+			redistest.Eventually(t, "Redis is lost", func() bool { return !s.Shared().Replicator.Status().Up })
+			s.Admits("1.2.3.4", 2, 1)
+			if a := s.Get("1.2.3.4"); !strings.Contains(a.Body, abnormal) {
+				t.Errorf("%d %s, want it banned though Redis is away", a.Status, a.Body)
+			}
+			r.Restart()
+			name := ratesync.NewKeyspace("test").Zone("away", "ban").Of(keys.IDOf(rawKey(s, "1.2.3.4")))
+			shared := func() bool { return r.Client().PTTL(context.Background(), name).Val() > 50*time.Minute }
+			redistest.Eventually(t, "the ban is shared", shared)
+			r.Do("FLUSHALL")
+			redistest.Eventually(t, "the ban is written back", shared)
+		})
+	}
+}
+
+// rawKey is the key of requests from an address.
+func rawKey(s *sitetest.Site, ip string) []byte {
+	k, _ := s.Handler.Zones()[0].KeyOf(s.Request(ip))
+	return k.Raw
+}
+
+// The metrics and the state tell how many keys are banned, explain and top until when, and for
+// which key.
+func TestWhereBansAreShown(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("shown", "limit 1/1h 5/1d\nban 1h")+sitetest.ZoneBlock("shown-without", "limit 9/1h"))
+	s.Admits("1.2.3.4", 2, 1)
+	gauges := map[string]float64{}
+	sitetest.Scrape(t, func(name string, labels map[string]string, value float64) {
+		if name == "caddy_rate_limit_banned_keys" {
+			gauges[labels["zone"]] = value
+		}
+	})
+	if n, ok := gauges["shown"]; len(gauges) != 1 || !ok || n != 1 {
+		t.Errorf("the gauges are %v, want 1 for the zone that bans", gauges)
+	}
+	for _, z := range operate.CurrentState().Zones {
+		if has := z.Banned != nil; has != (z.Zone == "shown") || has && *z.Banned != 1 {
+			t.Errorf("the state of %s shows %v banned keys", z.Zone, z.Banned)
+		}
+	}
+	_, text := sitetest.Ask(http.MethodPost, "/rate_limit/explain", `{"zone":"shown","key":"1.2.3.4"}`)
+	var said operate.Explained
+	if err := json.Unmarshal([]byte(text), &said); err != nil || said.Decision != answer.Banned || said.Zones[0].Decision != answer.Banned || said.Zones[0].BannedUntil == nil {
+		t.Fatalf("explain says %s, want the key banned", text)
+	}
+	if left := time.Until(*said.Zones[0].BannedUntil); left > time.Hour || left < 59*time.Minute || said.Wait > 3600 || said.Wait < 3540 {
+		t.Errorf("explain says %s, want an hour from the beginning", text)
+	}
+	_, text = sitetest.Ask(http.MethodGet, "/rate_limit/top?zone=shown", "")
+	var top []operate.Top
+	if err := json.Unmarshal([]byte(text), &top); err != nil || len(top) != 2 || len(top[0].Keys) != 1 || top[0].Keys[0].BannedUntil == nil {
+		t.Fatalf("top says %s, want one key that is banned", text)
+	}
+	_, text = sitetest.Ask(http.MethodPost, "/rate_limit/explain", fmt.Sprintf(`{"zone":"shown","id":%q}`, top[0].Keys[0].ID))
+	if !strings.Contains(text, `"banned_until"`) {
+		t.Errorf("explain of the id says %s, want it banned", text)
+	}
+}
+
+// Nothing of a zone with ban is left when no configuration has it any more.
+func TestBansAreReleased(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("released", "limit 1/1h\nban 1h after 2/1h"))
+	s.End()
+	limits.EachBans(func(b *limits.Bans) {
+		if b.Zone() == "released" {
+			t.Error("its bans are left")
+		}
+	})
+}
+
+// The page's Caddyfile, over every protocol.
+func TestBanOfThePage(t *testing.T) {
+	_, site := sitetest.SiteInPage(t, "docs/ban.md", "example.com")
+	s := sitetest.StartCaddy(t, "", strings.ReplaceAll(site, "reverse_proxy localhost:9000", "respond in"))
+	login := func(r *http.Request) { r.Method, r.URL.Path = http.MethodPost, "/login" }
+	s.Answers("HTTP/1.1", 5, http.StatusOK, 5, login)
+	s.Answers("HTTP/1.1", 3, http.StatusTooManyRequests, 3, login)
+	for _, protocol := range protocols {
+		a, err := s.Get(t.Context(), protocol, login)
+		if err != nil || a.Status != http.StatusTooManyRequests || !strings.Contains(a.Body, abnormal) || len(a.Header.Get("Retry-After")) != 3 {
+			t.Errorf("%s: %d %v %s, %v, want a ban of 15 minutes", protocol, a.Status, a.Header, a.Body, err)
+		}
+	}
+	s.Answers("HTTP/1.1", 1, http.StatusOK, 1)
+	if n := loggedMessages(s, "rate limit banned"); n != 1 {
+		t.Errorf("%d lines of bans, want 1", n)
+	}
+}
+
+// forged is what a client may send to have another one dropped.
+const forged = `","logger":"http.handlers.rate_limit","msg":"rate limit banned","zone":"x","wait":1,"limit":1,"remote_ip":"","client_ip":"203.0.113.77"`

@@ -1,0 +1,571 @@
+package behaviour_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// running are requests whose handlers do not return before they are told to.
+type running struct {
+	s     *sitetest.Site
+	leave chan struct{}
+	wg    sync.WaitGroup
+	in    atomic.Int64
+}
+
+func runs(s *sitetest.Site) *running {
+	r := &running{s: s, leave: make(chan struct{})}
+	s.Next = func(w http.ResponseWriter, _ *http.Request) error {
+		r.in.Add(1)
+		defer r.in.Add(-1)
+		<-r.leave
+		return nil
+	}
+	return r
+}
+
+// begin begins requests that are to be admitted.
+func (r *running) begin(ip string, count int) {
+	r.s.T.Helper()
+	for range count {
+		before := r.in.Load()
+		r.wg.Go(func() {
+			if a := r.s.Get(ip); a.Status != http.StatusOK {
+				r.s.T.Errorf("%s: %d, want to be admitted", ip, a.Status)
+			}
+		})
+		redistest.Eventually(r.s.T, "the request runs", func() bool { return r.in.Load() > before })
+	}
+}
+
+// end lets so many of them end.
+func (r *running) end(count int) {
+	want := r.in.Load() - int64(count)
+	for range count {
+		r.leave <- struct{}{}
+	}
+	redistest.Eventually(r.s.T, "they have ended", func() bool { return r.in.Load() == want })
+	if want == 0 {
+		r.wg.Wait()
+	}
+}
+
+// inUse is how many slots of a zone are taken on this node.
+func inUse(t *testing.T, zone string) (n int64) {
+	t.Helper()
+	for _, l := range operate.CurrentState().Zones {
+		if l.Zone == zone && l.Concurrent {
+			return l.Own
+		}
+	}
+	t.Fatalf("there is no zone %q with concurrent", zone)
+	return 0
+}
+
+func TestConcurrentLimitsWhatRuns(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(t.Name(), "concurrent 2"))
+	r := runs(s)
+	r.begin("1.2.3.4", 2)
+	a := s.Get("1.2.3.4")
+	if a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "1" {
+		t.Errorf("a third request: %d %v, want 429 with Retry-After 1", a.Status, a.Header)
+	}
+	name := t.Name()
+	if policy, now := a.Header.Get("Ratelimit-Policy"), a.Header.Get("Ratelimit"); policy != `"`+name+`";q=2;qu="concurrent-requests"` || now != `"`+name+`";r=0;t=1` {
+		t.Errorf("it is told %q and %q", policy, now)
+	}
+	r.begin("1.2.3.5", 1)
+	if n := inUse(t, t.Name()); n != 3 {
+		t.Errorf("%d run, want 3", n)
+	}
+	r.end(3)
+	if n := inUse(t, t.Name()); n != 0 {
+		t.Errorf("%d run, want none", n)
+	}
+	s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
+	if a := s.Get("1.2.3.4"); a.Status != http.StatusOK || a.Header.Get("Ratelimit") != `"`+name+`";r=1` {
+		t.Errorf("one that is alone: %d %v", a.Status, a.Header)
+	}
+	s.Admits("1.2.3.4", 100, 100)
+}
+
+// What is denied by one limit is not charged to another, whichever it is: neither in its own zone
+// nor in others.
+func TestConcurrentBesideLimits(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("a", "limit 3/1h\nconcurrent 1")+sitetest.ZoneBlock("b", "limit 4/1h\nkey all"))
+	r := runs(s)
+	r.begin("1.1.1.1", 1)
+	s.Admits("1.1.1.1", 5, 0) // one runs
+	r.end(1)
+	s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
+	s.Admits("1.1.1.1", 5, 2) // 3 in all
+	a := s.Get("1.1.1.1")
+	if got := a.Header.Get("Ratelimit"); !strings.Contains(got, `"a-concurrent";r=1,`) || !strings.Contains(got, `"a";r=0;`) {
+		t.Errorf("the limit denies, and says %q", got)
+	}
+	s.Admits("2.2.2.2", 3, 1) // b has had 3
+	s.Admits("3.3.3.3", 3, 0)
+	for _, zone := range []string{"a"} {
+		if n := inUse(t, zone); n != 0 {
+			t.Errorf("%d run, want none", n)
+		}
+	}
+}
+
+// A slot is free when the handler has returned, however it does.
+func TestConcurrentIsFreeAfterEachEnd(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(t.Name(), "concurrent 1"))
+	for name, next := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"an error": func(http.ResponseWriter, *http.Request) error { return errors.New("broken") },
+		"a panic":  func(http.ResponseWriter, *http.Request) error { panic("broken") },
+		"aborted":  func(http.ResponseWriter, *http.Request) error { panic(http.ErrAbortHandler) },
+	} {
+		s.Next = next
+		func() {
+			defer func() { _ = recover() }()
+			s.Get("1.2.3.4")
+		}()
+		if n := inUse(t, t.Name()); n != 0 {
+			t.Errorf("%d run after %s", n, name)
+		}
+	}
+}
+
+// A request that waits in a queue has its slot, and gives it back when its client leaves.
+func TestConcurrentHoldsWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(t.Name(), "limit 1/1m\nalgorithm leaky_bucket\nqueue 5\nconcurrent 2"))
+		defer s.End()
+		var wg sync.WaitGroup
+		s.Admits("1.2.3.4", 1, 1)
+		ctx, leave := context.WithCancel(t.Context())
+		wg.Go(func() {
+			if a := s.Send(s.Request("1.2.3.4").WithContext(ctx)); a.Err == nil {
+				t.Errorf("%+v for a client that has left", a)
+			}
+		})
+		wg.Go(func() { s.Admits("1.2.3.4", 1, 1) })
+		synctest.Wait()
+		if n := inUse(t, t.Name()); n != 2 {
+			t.Errorf("%d run, want the two that wait", n)
+		}
+		s.Admits("1.2.3.4", 1, 0)
+		leave()
+		synctest.Wait()
+		if n := inUse(t, t.Name()); n != 1 {
+			t.Errorf("%d run, want the one that waits", n)
+		}
+		wg.Wait()
+		if n := inUse(t, t.Name()); n != 0 {
+			t.Errorf("%d run, want none", n)
+		}
+	})
+}
+
+// In shadow mode all run, and what would be denied is counted nowhere.
+func TestConcurrentInShadowMode(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(t.Name(), "concurrent 1\nenforce off"))
+	r := runs(s)
+	r.begin("1.2.3.4", 3)
+	if n := inUse(t, t.Name()); n != 1 {
+		t.Errorf("%d are counted, want 1", n)
+	}
+	r.end(3)
+	if n := inUse(t, t.Name()); n != 0 {
+		t.Errorf("%d are counted, want none", n)
+	}
+}
+
+// What runs goes on counting over a reload, also where the zone was gone in between, and a new
+// number holds at once.
+func TestConcurrentOverReloads(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: "one"}, sitetest.ZoneBlock(t.Name(), "concurrent 2"))
+	r := runs(s)
+	r.begin("1.2.3.4", 2)
+	other := sitetest.NewSite(t, &ratelimit.App{Namespace: "two"}, sitetest.ZoneBlock(t.Name(), "concurrent 3"))
+	s.End()
+	other.Admits("1.2.3.4", 1, 1)
+	s2 := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("other", "limit 3/1m"))
+	other.End()
+	s3 := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(t.Name(), "concurrent 2"))
+	s2.End()
+	s3.Admits("1.2.3.4", 1, 0)
+	r.end(1)
+	s3.Admits("1.2.3.4", 1, 1)
+	r.end(1)
+	if n := inUse(t, t.Name()); n != 0 {
+		t.Errorf("%d run, want none", n)
+	}
+}
+
+// What operators do has the effect that the page promises.
+func TestConcurrentAndOperators(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("downloads", "concurrent 1")+sitetest.ZoneBlock("both", "limit 100/1h\nconcurrent 2\nkey {http.request.header.K}"))
+	s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
+	s.Admits("1.2.3.4", 1, 1)
+	r := runs(s)
+	r.begin("1.2.3.4", 1)
+
+	var h operate.Explained
+	_, text := sitetest.Ask(http.MethodPost, "/rate_limit/explain", `{"zone":"downloads","key":"1.2.3.4"}`)
+	if err := json.Unmarshal([]byte(text), &h); err != nil {
+		t.Fatal(text)
+	}
+	if l := h.Zones[0].Limits[0]; h.Decision != answer.Denied || !l.Concurrent || l.Limit != 1 || l.Used != 1 || l.Remaining != 0 || l.Wait != 1 {
+		t.Errorf("explained as %s", text)
+	}
+	if n := inUse(t, "downloads"); n != 1 {
+		t.Errorf("explaining has changed what runs to %d", n)
+	}
+	if _, text := sitetest.Ask(http.MethodGet, "/rate_limit/top?zone=downloads", ""); !strings.Contains(text, `"concurrent":true`) || !strings.Contains(text, `"used":1`) {
+		t.Errorf("top says %s", text)
+	}
+	status, text := sitetest.Ask(http.MethodPost, "/rate_limit/reset", `{"zone":"downloads","key":"1.2.3.4"}`)
+	if status != http.StatusOK || !strings.Contains(text, "keeps its place until it ends") {
+		t.Errorf("reset says %d %s", status, text)
+	}
+	s.Admits("1.2.3.4", 1, 0)
+
+	if status, text := sitetest.Ask(http.MethodPost, sitetest.Overrides, `{"zone":"downloads","key":"1.2.3.4","limit":"3/1m"}`); status != 400 || !strings.Contains(text, "only concurrent") {
+		t.Errorf("a rate for a zone without one: %d %s", status, text)
+	}
+	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"downloads","key":"1.2.3.4","limit":"3"}`)
+	r.begin("1.2.3.4", 1)
+	r.end(2)
+	r.begin("1.2.3.5", 1)
+	s.Admits("1.2.3.5", 1, 0)
+	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"downloads","key":"1.2.3.5","limit":"unlimited"}`)
+	r.begin("1.2.3.5", 1)
+	if n := inUse(t, "downloads"); n != 1 {
+		t.Errorf("%d are counted, want the one from before", n)
+	}
+	r.end(2)
+}
+
+// 100,000 requests that end in all ways that a handler, a client or a reload can end them leave
+// nothing behind.
+func TestConcurrentLeaksNothing(t *testing.T) {
+	block := sitetest.ZoneBlock("a", "concurrent 40\nlimit 100000/1s\nalgorithm leaky_bucket\nqueue 1000\nkey all") +
+		sitetest.ZoneBlock("b", "concurrent 3\nmax_keys 5\nkey {http.request.header.K}") +
+		sitetest.ZoneBlock("c", "limit 90000/1m\nkey all") + sitetest.ZoneBlock("d", "concurrent 2\nenforce 50%\nkey {http.request.header.K}")
+	var current atomic.Pointer[sitetest.Site]
+	next := func(_ http.ResponseWriter, r *http.Request) error {
+		switch rand.IntN(50) {
+		case 0:
+			panic(http.ErrAbortHandler)
+		case 1:
+			panic("broken")
+		case 2:
+			return errors.New("broken")
+		case 3:
+			<-r.Context().Done() // a stream, until its client leaves
+		}
+		return nil
+	}
+	load := func() {
+		s := sitetest.NewSite(t, &ratelimit.App{}, block)
+		s.Next = next
+		if old := current.Swap(s); old != nil {
+			old.End()
+		}
+	}
+	load()
+	var wg sync.WaitGroup
+	var left, denied atomic.Int64
+	left.Store(100_000)
+	for range 64 {
+		wg.Go(func() {
+			for left.Add(-1) >= 0 {
+				func() {
+					defer func() { _ = recover() }()
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(2000))*time.Microsecond)
+					defer cancel()
+					s := current.Load()
+					a := s.Send(s.Request("1.2.3.4", sitetest.Header("K", fmt.Sprint(rand.IntN(20)))).WithContext(ctx))
+					if a.Status == http.StatusTooManyRequests {
+						denied.Add(1)
+					}
+				}()
+			}
+		})
+	}
+	for left.Load() > 0 {
+		load()
+		redistest.Pause(50 * time.Millisecond)
+	}
+	wg.Wait()
+	for _, zone := range []string{"a", "b", "d"} {
+		if n := inUse(t, zone); n != 0 {
+			t.Errorf("zone %s: %d run after the last one has ended", zone, n)
+		}
+	}
+	if denied.Load() == 0 {
+		t.Error("nothing was denied, so no limit was reached")
+	}
+}
+
+// slowBackend serves files, streams and upgraded connections that last until their client leaves.
+func slowBackend(t *testing.T) (address string) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/files/aborts":
+			panic(http.ErrAbortHandler)
+		case "/files/socket":
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", "websocket")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			c, buf, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_, _ = io.Copy(c, buf)
+		case "/files/stream":
+			sendEvents(w, r)
+		case "/files/silent":
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// sendEvents answers with events until the client goes.
+func sendEvents(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	for r.Context().Err() == nil {
+		if _, err := io.WriteString(w, "data: x\n\n"); err != nil {
+			return
+		}
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-r.Context().Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// panicking is a handler that panics.
+type panicking struct{}
+
+func init() {
+	caddy.RegisterModule(panicking{})
+	httpcaddyfile.RegisterHandlerDirective("tide_test_panic", func(httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+		return panicking{}, nil
+	})
+}
+
+func (panicking) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.tide_test_panic", New: func() caddy.Module { return new(panicking) }}
+}
+
+func (panicking) ServeHTTP(http.ResponseWriter, *http.Request, caddyhttp.Handler) error {
+	panic("broken")
+}
+
+// upgrade opens an upgraded connection.
+func upgrade(s *sitetest.Served) (net.Conn, int) {
+	s.T.Helper()
+	c, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.Port), s.Clients["HTTP/1.1"].Transport.(*http.Transport).TLSClientConfig)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	_, _ = fmt.Fprintf(c, "GET /files/socket HTTP/1.1\r\nHost: localhost:%d\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", s.Port)
+	a, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return c, a.StatusCode
+}
+
+// The page's own site limits what runs, by every protocol: an upgraded connection runs until it
+// ends, a stream until its client leaves, and nothing is left behind over resets, aborts and
+// reloads.
+func TestConcurrentByEveryProtocol(t *testing.T) {
+	global, site := sitetest.SiteInPage(t, "docs/concurrent.md", "example.com")
+	site = strings.Replace(site, "localhost:9000", slowBackend(t), 1) + "\nroute /files/panics {\ntide_test_panic\n}"
+	s := sitetest.StartCaddy(t, global, site)
+	empty := func() bool { return inUse(t, "downloads") == 0 && inUse(t, "backend") == 0 }
+
+	var sockets []net.Conn
+	for range 4 {
+		c, status := upgrade(s)
+		if status != http.StatusSwitchingProtocols {
+			t.Fatalf("an upgrade is answered by %d", status)
+		}
+		sockets = append(sockets, c)
+	}
+	for _, protocol := range protocols {
+		s.Answers(protocol, 1, http.StatusTooManyRequests, 1, sitetest.OnPath("/files/a"))
+	}
+	_ = sockets[0].Close()
+	redistest.Eventually(t, "the connection's place is free", func() bool { return inUse(t, "downloads") == 3 })
+	for range 3 {
+		s.Answers("HTTP/2.0", 1, http.StatusOK, 1, sitetest.OnPath("/files/a"))
+		// A client can have the whole response before the handler returns.
+		redistest.Eventually(t, "the request's place is free", func() bool { return inUse(t, "downloads") == 3 })
+	}
+	for _, c := range sockets[1:] {
+		_ = c.Close()
+	}
+	redistest.Eventually(t, "all places are free", empty)
+
+	if redistest.Chaos { // where nearly all are admitted
+		s = sitetest.StartCaddy(t, global, strings.ReplaceAll(site, "concurrent 4", "concurrent 100"))
+	}
+	endAllAtRandom(s)
+	redistest.Eventually(t, "all places are free", empty)
+}
+
+// endAllAtRandom sends requests that end in all ways, by each protocol, over a few reloads: 150, in
+// `make chaos` so many that 100,000 are admitted.
+func endAllAtRandom(s *sitetest.Served) {
+	clients, each, reloads := 6, 25, 3
+	if redistest.Chaos {
+		clients, each, reloads = 40, 3500, 20
+	}
+	before := sitetest.DecidedAs(s.T, "downloads", "admitted")
+	var wg sync.WaitGroup
+	var sent, answered atomic.Int64
+	for i := range clients {
+		random := rand.New(rand.NewPCG(1, uint64(i)))
+		wg.Go(func() {
+			for range each {
+				ctx, leave := context.WithTimeout(s.T.Context(), time.Duration(random.IntN(60))*time.Millisecond)
+				path := []string{"aborts", "stream", "silent", "a", "panics"}[random.IntN(5)]
+				if a, err := s.Get(ctx, protocols[random.IntN(3)], sitetest.OnPath("/files/"+path)); err == nil && a.Status == http.StatusOK {
+					answered.Add(1)
+				}
+				leave()
+				sent.Add(1)
+			}
+		})
+	}
+	for range reloads {
+		reload(s)
+		redistest.Pause(100 * time.Millisecond)
+	}
+	wg.Wait()
+	s.T.Logf("%d requests, %d of them admitted, %d with a whole response", sent.Load(), sitetest.DecidedAs(s.T, "downloads", "admitted")-before, answered.Load())
+}
+
+// A request of a key that only Redis knows to be banned has asked for its slot before, and gives it
+// back; also in shadow mode, where it goes on.
+func TestConcurrentOfAKeyBannedElsewhere(t *testing.T) {
+	for _, enforce := range []string{"", "enforce off"} {
+		r := redistest.Start(t)
+		s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("concurrent-banned", "limit 100/1h\nconcurrent 2\nban 1h\nsync_rate strict\n"+enforce))
+		name := ratesync.NewKeyspace("test").Zone("concurrent-banned", "ban").Of(keys.IDOf(rawKey(s, "1.2.3.4")))
+		if err := r.Client().Set(context.Background(), name, fmt.Sprint(time.Now().UnixMicro(), " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
+			t.Fatal(err)
+		}
+		a := s.Get("1.2.3.4")
+		if banned := strings.Contains(a.Body, abnormal); banned != (enforce == "") {
+			t.Errorf("%q: %d %s", enforce, a.Status, a.Body)
+		}
+		if n := inUse(t, "concurrent-banned"); n != 0 {
+			t.Errorf("%q: %d slots are in use after the end, want 0", enforce, n)
+		}
+		s.End()
+	}
+}
+
+// Requests don't wait for a Redis that is away, and the status and metrics say so, also where zones
+// have nothing but concurrent.
+func TestCircuitsOfConcurrent(t *testing.T) {
+	r := redistest.Start(t)
+	app := sitetest.AppWith(r)
+	app.StrictTimeout = 0
+	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("circuits", "concurrent 2\nsync_rate strict"))
+	open := func() (shown [2]int) {
+		sitetest.Scrape(t, func(name string, _ map[string]string, value float64) {
+			if name == "caddy_rate_limit_circuits_open" {
+				shown[0] = int(value)
+			}
+		})
+		shown[1] = operate.CurrentState().Strict.Open
+		return shown
+	}
+	s.Admits("1.2.3.4", 3, 3)
+	if got := open(); got != [2]int{0, 0} {
+		t.Errorf("the metric and the state show %v open circuits, want none", got)
+	}
+	r.Kill()
+	s.Admits("1.2.3.4", 3, 3)
+	if got, c := open(), operate.CurrentState().Strict; got != [2]int{1, 1} || c.Of != 1 {
+		t.Errorf("without Redis the metric and the state show %v open circuits, %+v, want one", got, c)
+	}
+	r.Restart()
+	redistest.Eventually(t, "the circuit is closed", func() bool { return open() == [2]int{0, 0} })
+	s.Admits("1.2.3.4", 3, 3)
+}
+
+// A request that passes several handlers with a zone has one slot in it, until the outermost of
+// them has returned. A key that is another one in the inner handler has a slot of its own.
+func TestConcurrentInTwoHandlersOnOneWay(t *testing.T) {
+	for _, rate := range []string{"local", "strict"} {
+		app := new(ratelimit.App)
+		if rate == "strict" {
+			app = sitetest.AppWith(redistest.Start(t))
+		}
+		block := sitetest.ZoneBlock("nested", "concurrent 1\nkey {http.request.uri.path}\nsync_rate "+rate) + sitetest.ZoneBlock("nested-few", "limit 9/1h\nkey {http.request.uri.path}")
+		outer, inner := sitetest.NewSite(t, app, block), sitetest.NewSite(t, app, sitetest.ZoneBlock("nested", "concurrent 1\nkey {http.request.uri.path}\nsync_rate "+rate)+sitetest.ZoneBlock("nested-one", "limit 2/1h\nkey {http.request.uri.path}"))
+		during := func(want int64) func(http.ResponseWriter, *http.Request) error {
+			return func(http.ResponseWriter, *http.Request) error {
+				if n := inUse(t, "nested"); n != want {
+					t.Errorf("%s: %d run within the inner handler, want %d", rate, n, want)
+				}
+				return nil
+			}
+		}
+		rewrite := false
+		outer.Next = func(w http.ResponseWriter, r *http.Request) error {
+			if rewrite {
+				r.URL.Path = "/rewritten"
+			}
+			err := inner.Handler.ServeHTTP(w, r, inner.Next)
+			if n := inUse(t, "nested"); n != 1 {
+				t.Errorf("%s: %d run after the inner handler has returned, want 1", rate, n)
+			}
+			return err
+		}
+		inner.Next = during(1)
+		// the third one is denied by the inner handler
+		outer.Admits("1.2.3.4", 3, 2, sitetest.To("/a"))
+		rewrite, inner.Next = true, during(2)
+		outer.Admits("1.2.3.4", 2, 2, sitetest.To("/b"))
+		if n := inUse(t, "nested"); n != 0 {
+			t.Errorf("%s: %d run at the end, want none", rate, n)
+		}
+		inner.End()
+		outer.End()
+	}
+}

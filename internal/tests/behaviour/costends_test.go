@@ -1,0 +1,672 @@
+package behaviour_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+)
+
+// costEnds is a handler that ends as the path of a request says, and whose responses say what they
+// have cost.
+type costEnds struct{}
+
+func init() {
+	caddy.RegisterModule(costEnds{})
+	httpcaddyfile.RegisterHandlerDirective("cost_ends", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+		h.Next()
+		return costEnds{}, nil
+	})
+}
+
+func (costEnds) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.cost_ends", New: func() caddy.Module { return costEnds{} }}
+}
+
+// begin writes a response that costs so much: in a header, in JSON, and in bytes. It may go on.
+func begin(w http.ResponseWriter, cost string) { beginWith(w, cost, "}") }
+
+// beginCut writes one whose JSON does not end.
+func beginCut(w http.ResponseWriter, cost string) { beginWith(w, cost, " ") }
+
+func beginWith(w http.ResponseWriter, cost, end string) {
+	n := 0
+	_, _ = fmt.Sscan(cost, &n)
+	w.Header().Set("X-Cost", cost)
+	w.Header().Set("Content-Type", "application/json")
+	body := fmt.Sprintf(`{"usage":%s`, cost) + end
+	_, _ = io.WriteString(w, body+strings.Repeat(" ", max(0, n-len(body))))
+	_ = http.NewResponseController(w).Flush()
+}
+
+func (costEnds) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	what, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	cost, _, _ := strings.Cut(rest, "/")
+	switch what {
+	case "panics":
+		panic("broken")
+	case "panics-late":
+		beginCut(w, cost)
+		panic("broken")
+	case "aborts":
+		panic(http.ErrAbortHandler)
+	case "aborts-late":
+		beginCut(w, cost)
+		panic(http.ErrAbortHandler)
+	case "fails":
+		return caddyhttp.Error(http.StatusUnauthorized, errors.New("no"))
+	case "hints":
+		w.Header().Set("X-Cost", "99999")
+		w.WriteHeader(http.StatusEarlyHints)
+		begin(w, cost)
+	case "ends":
+		begin(w, cost)
+	case "taken":
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	case "sized":
+		w.Header().Set("Content-Length", cost)
+		beginCut(w, cost)
+		<-r.Context().Done()
+	case "whole":
+		begin(w, cost)
+		<-r.Context().Done()
+	case "stays":
+		beginCut(w, cost)
+		<-r.Context().Done()
+	case "held":
+		begin(w, cost)
+		entered <- struct{}{}
+		<-leave
+	default:
+		return next.ServeHTTP(w, r)
+	}
+	return nil
+}
+
+// costSources are where the zones of costEndings look for a figure, each with an estimate of 40.
+var costSources = []string{"header", "bytes", "json"}
+
+const costZones = `
+zone costs-header {
+	key {http.request.uri.path}
+	limit 100000/30d
+	algorithm fixed_window
+	cost 40
+	response_cost header X-Cost
+}
+zone costs-bytes {
+	key {http.request.uri.path}
+	limit 100000/30d
+	algorithm fixed_window
+	cost 40
+	response_cost bytes
+}
+zone costs-json {
+	key {http.request.uri.path}
+	limit 100000/30d
+	algorithm fixed_window
+	cost 40
+	count_responses 2xx
+	response_cost json usage
+	response_cost_default 70
+}
+`
+
+// costEndings is a site with each source of a cost, beside these global options.
+func costEndings(t *testing.T, global, upstream string) *sitetest.Served {
+	return sitetest.StartCaddy(t, global, "route {\nrate_limit {\n"+costZones+"}\ncost_ends\nreverse_proxy /refused/* 127.0.0.1:1\nreverse_proxy "+upstream+"\n}\nhandle_errors {\nheader X-Cost 5\nrespond `{\"usage\":5}`\n}")
+}
+
+// explain says how limits stand for a path.
+func explain(s *sitetest.Served, path string) operate.ExplainedSite {
+	s.T.Helper()
+	x, err := sitetest.Explained(s.T, operate.ExplainRequest{Method: "GET", URL: fmt.Sprintf("https://localhost:%d%s", s.Port, path)})
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return x
+}
+
+// costsOf are how much of each source's limit is used for a path.
+func costsOf(s *sitetest.Served, path string) (used []int64) {
+	s.T.Helper()
+	x := explain(s, path)
+	for _, source := range costSources {
+		for _, z := range x.Handlers[0].Zones {
+			if z.Zone == "costs-"+source {
+				used = append(used, z.Limits[0].Used)
+			}
+		}
+	}
+	return used
+}
+
+// costs waits until a path has cost so much by each source.
+func settles(s *sitetest.Served, path string, want ...int64) {
+	s.T.Helper()
+	got := []int64(nil)
+	defer func() {
+		if s.T.Failed() {
+			s.T.Logf("%s has cost %v", path, got)
+		}
+	}()
+	redistest.Eventually(s.T, fmt.Sprintf("%s costs %v", path, want), func() bool {
+		got = costsOf(s, path)
+		return slices.Equal(got, want)
+	})
+}
+
+// cutBackend cuts responses before and after they begin.
+func cutBackend(t *testing.T) string {
+	b := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		parts := strings.Split(r.URL.Path, "/")
+		switch parts[1] {
+		case "cut":
+			panic(http.ErrAbortHandler)
+		case "cut-late":
+			beginCut(w, parts[2])
+			panic(http.ErrAbortHandler)
+		case "waits":
+			<-r.Context().Done()
+		}
+	}))
+	t.Cleanup(b.Close)
+	return b.Listener.Addr().String()
+}
+
+// However a request ends, by every protocol, with less and with more than its estimate of 40: what
+// a header said at the beginning holds, bytes are those that left, and of what may have grown it is
+// the estimate, the default of 70 or what was seen, whichever is most. Where nobody knows the
+// status the estimate stays. Who asks for /stays or /waits leaves, and for /whole or /sized leaves
+// with all of it.
+func TestEveryHardEndOfACost(t *testing.T) {
+	t.Run("local", func(t *testing.T) { everyHardEndOfACost(t, costEndings(t, "", cutBackend(t))) })
+	t.Run("strict", func(t *testing.T) {
+		redis := redistest.Start(t)
+		everyHardEndOfACost(t, costEndings(t, "rate_limit {\nredis "+redis.URL+"\nsync_rate strict\n}", cutBackend(t)))
+	})
+}
+
+func everyHardEndOfACost(t *testing.T, s *sitetest.Served) {
+	slowest := time.Duration(0) // of the requests so far
+	for _, c := range []struct {
+		path               string
+		header, bytes, obj int64
+	}{
+		{"/ends/30", 30, 30, 30}, {"/ends/500", 500, 500, 500}, {"/hints/30", 30, 30, 30}, {"/hints/500", 500, 500, 500},
+		{"/panics/30", 40, 0, 0}, {"/panics-late/30", 30, 30, 70}, {"/panics-late/500", 500, 500, 500},
+		{"/aborts/30", 40, 40, 40}, {"/aborts-late/30", 30, 30, 70}, {"/aborts-late/500", 500, 500, 500},
+		{"/fails/30", 40, 40, 0}, {"/taken/30", 40, 40, 40}, {"/refused/30", 40, 40, 0},
+		{"/cut/30", 40, 40, 40}, {"/cut-late/30", 30, 30, 70}, {"/cut-late/500", 500, 500, 500},
+		{"/stays/30", 30, 30, 70}, {"/stays/500", 500, 500, 500}, {"/waits/30", 40, 40, 40},
+		{"/whole/30", 30, 30, 30}, {"/whole/500", 500, 500, 500}, {"/sized/30", 30, 30, 30}, {"/sized/500", 500, 500, 500},
+	} {
+		for _, protocol := range protocols {
+			path, want := c.path+"/"+protocol, []int64{c.header, c.bytes, c.obj}
+			if strings.HasPrefix(path, "/taken") && protocol != "HTTP/1.1" {
+				want = []int64{40, 40, 0} // they have no connection to take, which is an error 500
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			if strings.HasPrefix(path, "/stays") || strings.HasPrefix(path, "/waits") || strings.HasPrefix(path, "/whole") || strings.HasPrefix(path, "/sized") {
+				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond+4*slowest)
+			}
+			began := time.Now()
+			// No client sends a POST again by itself. It ends the connection when it has all.
+			_, _ = s.Get(ctx, protocol, sitetest.OnPath(path), sitetest.Method(http.MethodPost), func(r *http.Request) { r.Close = strings.HasPrefix(path, "/sized") })
+			if ctx.Err() == nil {
+				slowest = max(slowest, time.Since(began))
+			}
+			cancel()
+			settles(s, path, want...)
+		}
+	}
+}
+
+// A reload in the middle of responses changes nothing: they settle in the counters that go on. Of a
+// zone that is removed meanwhile there are none, and one that comes back begins at nothing.
+func TestCostsOverReloads(t *testing.T) {
+	s := costEndings(t, "", cutBackend(t))
+	var asked sync.WaitGroup
+	ask := func() {
+		for _, path := range []string{"/held/30", "/held/500"} {
+			asked.Go(func() { _, _ = s.Get(t.Context(), "HTTP/1.1", sitetest.OnPath(path)) })
+			<-entered
+		}
+	}
+	ask()
+	reload(s)
+	settles(s, "/held/30", 30, 40, 40)
+	settles(s, "/held/500", 500, 40, 40)
+	leave <- struct{}{}
+	leave <- struct{}{}
+	settles(s, "/held/30", 30, 30, 30)
+	settles(s, "/held/500", 500, 500, 500)
+
+	ask()
+	with := s.Config
+	s.Config = []byte(strings.ReplaceAll(string(with), `"costs-`, `"others-`))
+	reload(s)
+	leave <- struct{}{}
+	leave <- struct{}{}
+	asked.Wait() // else a connection of theirs is idle when the reload has closed those that were
+	s.Config = with
+	reload(s)
+	if a, err := s.Get(t.Context(), "HTTP/1.1", sitetest.OnPath("/ends/30")); err != nil || a.Status != http.StatusOK {
+		t.Errorf("the zone that came back answers %d, %v", a.Status, err)
+	}
+	settles(s, "/ends/30", 30, 30, 30)
+}
+
+// After Destruct has flushed: where a zone is removed while its requests run, and its counters have
+// sent all, what the responses say then brings nothing back of what only a node counted. Redis goes
+// on with what it counts itself, as long as anybody is connected, and else hears of nothing.
+func TestSettlementsAfterTheirCountersHaveEnded(t *testing.T) {
+	redis := redistest.Start(t)
+	var zones strings.Builder
+	for _, rate := range []string{"50ms", "strict"} {
+		for _, algorithm := range settling {
+			fmt.Fprintf(&zones, "zone gone-%[1]s-%[2]s {\nkey all\nlimit 1000/30d\nalgorithm %[1]s\nsync_rate %[2]s\ncost 40\nresponse_cost json usage\n}\n", algorithm, rate)
+		}
+	}
+	s := sitetest.StartCaddy(t, "rate_limit {\nredis "+redis.URL+"\n}", "route {\nrate_limit {\n"+zones.String()+"}\ncost_ends\n}")
+	with := s.Config
+
+	end := holdTwo(s)
+	sent := make(map[string]string)
+	for _, algorithm := range settling {
+		zone := "gone-" + algorithm + "-50ms"
+		redistest.Eventually(t, zone+" has sent its counts", func() bool {
+			sent[zone] = countsIn(redis, zone)
+			return strings.Contains(sent[zone], "80 2 0")
+		})
+	}
+	s.Config = []byte(strings.ReplaceAll(string(with), `"gone-`, `"others-`))
+	reload(s)
+	for zone := range sent {
+		sent[zone] = countsIn(redis, zone)
+	}
+	end()
+	redisSettles(t, redis)
+	if _, err := s.Get(t.Context(), "HTTP/1.1", sitetest.OnPath("/ends/7")); err != nil {
+		t.Fatal(err)
+	}
+	redistest.Eventually(t, "others have synced", func() bool { return strings.Contains(countsIn(redis, "others-fixed_window-50ms"), "7 1 7") })
+	for zone, counts := range sent {
+		if now := countsIn(redis, zone); now != counts {
+			t.Errorf("%s had sent %q before it ended, and has %q", zone, counts, now)
+		}
+	}
+
+	s.Config = with
+	reload(s)
+	end = holdTwo(s)
+	s.Config = withoutLimits(t, with)
+	reload(s)
+	redis.Do("FLUSHALL")
+	end()
+	if redistest.Poll(300*time.Millisecond, func() bool { return redis.Do("DBSIZE") != int64(0) }) {
+		t.Errorf("of zones that have ended Redis has %v", redis.Do("KEYS", "*"))
+	}
+	s.Config = with
+	reload(s)
+	for _, z := range explain(s, "/ends/0").Handlers[0].Zones {
+		if used := z.Limits[0].Used; used != 0 {
+			t.Errorf("%s begins with %d", z.Zone, used)
+		}
+	}
+}
+
+// holdTwo has two requests wait in their handler, one that costs less than its estimate and one
+// that costs more, until end is called.
+func holdTwo(s *sitetest.Served) (end func()) {
+	var open sync.WaitGroup
+	for _, path := range []string{"/held/30", "/held/500"} {
+		open.Go(func() { _, _ = s.Get(s.T.Context(), "HTTP/1.1", sitetest.OnPath(path)) })
+		<-entered
+	}
+	return func() {
+		leave <- struct{}{}
+		leave <- struct{}{}
+		open.Wait()
+	}
+}
+
+// redisSettles waits until strict zones have what the two requests have cost. Of a bucket one may
+// have drained.
+func redisSettles(t *testing.T, redis *redistest.Server) {
+	t.Helper()
+	for zone, want := range map[string][]string{
+		"fixed_window": {"530 2 530"}, "sliding_window": {"530 2 530"}, "sliding_log": {"zset 530"},
+		"token_bucket": {"string 530 ", "string 529 "}, "gcra": {"string 530 ", "string 529 "},
+	} {
+		counts := ""
+		redistest.Eventually(t, fmt.Sprintf("strict %s has %q", zone, want), func() bool {
+			counts = countsIn(redis, "gone-"+zone+"-strict")
+			return slices.ContainsFunc(want, func(text string) bool { return strings.Contains(counts, text) })
+		})
+	}
+}
+
+// countsIn is all that Redis has of a zone's one key: sums, levels, and how many are in logs.
+func countsIn(redis *redistest.Server, zone string) string {
+	var all []string
+	for _, key := range redis.Do("KEYS", "*:"+zone+":*").([]any) {
+		switch kind := redis.Do("TYPE", key); kind {
+		case "hash":
+			all = append(all, fmt.Sprint(kind, redis.Do("HGETALL", key)))
+		case "zset":
+			all = append(all, fmt.Sprint(kind, " ", redis.Do("ZCARD", key)))
+		default:
+			all = append(all, fmt.Sprint(kind, " ", redis.Do("GET", key)))
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n")
+}
+
+// withoutLimits returns a configuration without its limits and their Redis.
+func withoutLimits(t *testing.T, config []byte) []byte {
+	t.Helper()
+	var whole map[string]any
+	if err := json.Unmarshal(config, &whole); err != nil {
+		t.Fatal(err)
+	}
+	delete(whole["apps"].(map[string]any), "rate_limit")
+	var visit func(v any) any
+	visit = func(v any) any {
+		switch v := v.(type) {
+		case map[string]any:
+			for name, of := range v {
+				v[name] = visit(of)
+			}
+		case []any:
+			kept := []any{}
+			for _, of := range v {
+				if handler, _ := of.(map[string]any); handler["handler"] != "rate_limit" {
+					kept = append(kept, visit(of))
+				}
+			}
+			return kept
+		}
+		return v
+	}
+	text, err := json.Marshal(visit(whole))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// Of 100 requests at once as many reach the upstream as estimates fit into the limit. Who leaves at
+// once pays the estimate, and an answer that takes longer than a window is charged in full.
+func TestFreeRides(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("rides", "key {http.request.header.K}\nlimit 1000/1m\nalgorithm fixed_window\ncost 100\ncount_responses 2xx\nresponse_cost json usage\nresponse_cost_default 300"))
+		defer s.End()
+		reached := make(chan struct{}, 100)
+		s.Next = func(w http.ResponseWriter, r *http.Request) error {
+			reached <- struct{}{}
+			time.Sleep(20 * time.Second)
+			begin(w, "10")
+			return nil
+		}
+		for range 100 {
+			go s.Get("1.2.3.4", sitetest.Header("K", "flood"))
+		}
+		synctest.Wait()
+		if n := len(reached); n != 10 {
+			t.Errorf("%d requests reach the upstream at once, want 10", n)
+		}
+		time.Sleep(time.Minute)
+
+		left := func(key string) (left string) {
+			s.Next = func(_ http.ResponseWriter, r *http.Request) error {
+				left = sitetest.ValueOf(r, "http.rate_limit.rides.remaining")
+				return caddyhttp.Error(http.StatusNotFound, nil) // which costs nothing
+			}
+			s.Get("1.2.3.4", sitetest.Header("K", key))
+			return left
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
+		s.Get("1.2.3.4", sitetest.Header("K", "leaver"), func(r *http.Request) { *r = *r.WithContext(ctx) })
+		if got, want := left("leaver"), "800"; got != want { // it has reserved another 100
+			t.Errorf("after one that left at once %s are left, want %s", got, want)
+		}
+		s.Next = func(w http.ResponseWriter, r *http.Request) error {
+			time.Sleep(90 * time.Second)
+			begin(w, "700")
+			return nil
+		}
+		before := unitsIn(t, "rides")["charged"]
+		s.Get("1.2.3.4", sitetest.Header("K", "long"))
+		if got, want := left("long"), "300"; got != want {
+			t.Errorf("after an answer longer than a window %s are left, want %s", got, want)
+		}
+		if n := unitsIn(t, "rides")["charged"] - before; n != 600 {
+			t.Errorf("%v were charged, want 600", n)
+		}
+	})
+}
+
+// A debt, however large, has a key wait for two windows at most, and a bucket until a window more
+// than its size has drained. Nothing of it is forgiven: until then the key is denied.
+func TestADebtEndsAfterTwoWindows(t *testing.T) {
+	for algorithm, ends := range map[string]time.Duration{
+		"fixed_window": time.Minute, "sliding_window": 2 * time.Minute, "sliding_log": time.Minute,
+		"token_bucket": 66 * time.Second, "gcra": 66 * time.Second, // when 110 of 200 have drained
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("debt", "key all\nlimit 100/1m\ncost 10\nresponse_cost header X-Cost\nalgorithm "+algorithm))
+			defer s.End()
+			s.Next = func(w http.ResponseWriter, _ *http.Request) error {
+				w.Header().Set("X-Cost", "1000000")
+				w.WriteHeader(http.StatusOK)
+				return nil
+			}
+			s.Admits("1.2.3.4", 1, 1)
+			answering(s, http.StatusOK, "", "X-Cost", "10")
+			s.Admits("1.2.3.4", 5, 0)
+			time.Sleep(ends - time.Second)
+			s.Admits("1.2.3.4", 5, 0)
+			time.Sleep(time.Second)
+			s.Admits("1.2.3.4", 1, 1)
+		})
+	}
+}
+
+// Keys beyond max_keys reserve and settle in the sketch, by units.
+func TestCostsBeyondMaxKeys(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("beyond", "key {http.request.header.K}\nlimit 10000/1h\nalgorithm fixed_window\nmax_keys 8\ncost 40\nresponse_cost header X-Cost"))
+	answers := func(cost string) {
+		s.Next = func(w http.ResponseWriter, _ *http.Request) error { begin(w, cost); return nil }
+	}
+	answers("1")
+	for i := range 64 {
+		s.Get("1.2.3.4", sitetest.Header("K", fmt.Sprint("filler-", i)))
+	}
+	for _, cost := range []string{"30", "500", "0"} {
+		answers(cost)
+		s.Get("1.2.3.4", sitetest.Header("K", "beyond"))
+	}
+	s.Next = func(_ http.ResponseWriter, r *http.Request) error {
+		if left, want := sitetest.ValueOf(r, "http.rate_limit.beyond.remaining"), fmt.Sprint(10000-530-40); left != want {
+			t.Errorf("%s are left, want %s", left, want)
+		}
+		return nil
+	}
+	s.Get("1.2.3.4", sitetest.Header("K", "beyond"))
+	overflow := 0.0
+	sitetest.Scrape(t, func(name string, labels map[string]string, value float64) {
+		if name == "caddy_rate_limit_overflow_decisions_total" && labels["zone"] == "beyond" {
+			overflow = value
+		}
+	})
+	if overflow < 4 {
+		t.Error("no key is beyond max_keys, so this shows nothing")
+	}
+}
+
+// What is reserved when a process ends stays spent in the next one.
+func TestPersistedReservationsStaySpent(t *testing.T) {
+	h := sitetest.NewHome(t, "storage")
+	block := sitetest.ZoneBlock("kept", "key all\nlimit 1000/1h\nalgorithm fixed_window\ncost 40\nresponse_cost header X-Cost")
+	s := h.Boot(block)
+	ends, begun := make(chan struct{}), make(chan struct{})
+	s.Next = func(w http.ResponseWriter, _ *http.Request) error {
+		close(begun)
+		<-ends
+		begin(w, "3")
+		return nil
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); s.Get("1.2.3.4") }()
+	<-begun
+	s.End()
+	close(ends)
+	<-done
+	s = h.Boot(block)
+	left := ""
+	s.Next = func(_ http.ResponseWriter, r *http.Request) error {
+		left = sitetest.ValueOf(r, "http.rate_limit.kept.remaining")
+		return nil
+	}
+	if s.Get("1.2.3.4"); left != "920" {
+		t.Errorf("%s are left, want 920: 40 of before stay spent", left)
+	}
+}
+
+// What is reset while a request is under way is forgiven: its settlement then neither refunds nor
+// charges.
+func TestAResetForgivesASettlementToo(t *testing.T) {
+	s := costEndings(t, "", cutBackend(t))
+	for _, path := range []string{"/held/30", "/held/500"} {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = s.Get(t.Context(), "HTTP/1.1", sitetest.OnPath(path))
+		}()
+		<-entered
+		for _, source := range costSources {
+			reset(t, fmt.Sprintf(`{"zone":"costs-%s","key":%q}`, source, path))
+		}
+		leave <- struct{}{}
+		<-done
+		settles(s, path, 0, 0, 0)
+	}
+}
+
+// A handler within that compresses hides figures of JSON, which then cost the default, and bytes
+// are those that left; one outside hides nothing. Nobody reads a body that is sent as a file and
+// has no figure, and its bytes are counted all the same.
+func TestCostsBesideEncode(t *testing.T) {
+	dir := t.TempDir()
+	body := `{"usage":500}` + strings.Repeat(" ", 5000)
+	const within = "rate_limit {\n" + costZones + "}\n"
+	for i, c := range []struct {
+		site, file, encoding string
+		smaller              bool
+		json                 int64
+	}{
+		{within + "encode gzip\n", "json", "gzip", true, 70}, {"encode gzip\n" + within, "json", "gzip", false, 500}, {within, "bin", "", false, 70},
+	} {
+		path := fmt.Sprintf("/usage-%d.%s", i, c.file)
+		if err := os.WriteFile(filepath.Join(dir, path), []byte(body), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := sitetest.StartCaddy(t, "", "route {\n"+c.site+"root "+dir+"\nfile_server\n}")
+		a, err := s.Get(t.Context(), "HTTP/2.0", sitetest.OnPath(path), sitetest.Header("Accept-Encoding", "gzip"))
+		if err != nil || a.Header.Get("Content-Encoding") != c.encoding {
+			t.Fatalf("%v, %v", a.Header, err)
+		}
+		bytes := int64(len(body))
+		if c.smaller {
+			bytes = int64(len(a.Body))
+		}
+		settles(s, path, 40, bytes, c.json)
+	}
+}
+
+// A stream through a zone that reads its JSON takes no memory, however long it is, and the usage in
+// its last event is what the request costs.
+func TestALongStreamTakesNoMemory(t *testing.T) {
+	event := []byte(`data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"` + strings.Repeat("The quick brown fox jumps over the lazy dog. ", 1400) + `"}}],"usage":null}` + "\n\n")
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("stream", "key all\nlimit 1000000/1h\nalgorithm fixed_window\ncost 10\ncount_responses 2xx\nresponse_cost json usage.total_tokens"))
+	s.Next = func(w http.ResponseWriter, _ *http.Request) error {
+		w.Header().Set("Content-Type", "text/event-stream")
+		flush := http.NewResponseController(w)
+		piece := func() {
+			if _, err := w.Write(event); err != nil {
+				t.Error(err)
+			}
+			_ = flush.Flush()
+		}
+		piece()
+		fewest := 1e9
+		for range 10 { // other goroutines may allocate meanwhile
+			fewest = min(fewest, testing.AllocsPerRun(10, piece))
+		}
+		if fewest > 0 {
+			t.Errorf("%v allocations for an event, want none", fewest)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		length, written := 1<<30, 0
+		if redistest.Raced {
+			length = 64 << 20
+		}
+		for ; written < length; written += len(event) {
+			piece()
+		}
+		runtime.ReadMemStats(&after)
+		if grown := after.TotalAlloc - before.TotalAlloc; grown > 16<<20 { // of all goroutines
+			t.Errorf("%d bytes are allocated for a body of %d", grown, written)
+		}
+		_, _ = io.WriteString(w, "data: {\"choices\":[],\"usage\":{\"total_tokens\":4321}}\n\ndata: [DONE]\n\n")
+		return nil
+	}
+	r := s.Request("1.2.3.4")
+	if err := s.Handler.ServeHTTP(flushSink{sitetest.Sink{}}, r, caddyhttp.HandlerFunc(s.Next)); err != nil {
+		t.Fatal(err)
+	}
+	s.Next = func(_ http.ResponseWriter, r *http.Request) error {
+		if left, want := sitetest.ValueOf(r, "http.rate_limit.stream.remaining"), fmt.Sprint(1_000_000-4321-10); left != want {
+			t.Errorf("after a stream that used 4321 %s are left for the next, want %s", left, want)
+		}
+		return nil
+	}
+	s.Get("1.2.3.4")
+}
+
+// flushSink is a sink that can be flushed.
+type flushSink struct{ sitetest.Sink }
+
+func (flushSink) Flush() {}

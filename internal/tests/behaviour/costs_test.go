@@ -1,0 +1,301 @@
+package behaviour_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+)
+
+// deniedIn returns how many requests a zone has denied, and would have.
+func deniedIn(t *testing.T, zone string) (denied, would float64) {
+	t.Helper()
+	all, err := metrics.ByZone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[zone].Denied, all[zone].WouldDeny
+}
+
+// A request takes as many units as its cost says, in each algorithm: all or nothing, and not one
+// more than the limit.
+func TestACostIsTakenAsAWhole(t *testing.T) {
+	for _, algorithm := range []string{
+		"sliding_window", "sliding_window\nbuckets 10", "fixed_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 99",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("whole", "limit 100/1m\nalgorithm "+algorithm+"\ncost {http.request.header.Cost}\ncost_default 7"))
+			defer s.End()
+			cost := func(n string) func(*http.Request) { return sitetest.Header("Cost", n) }
+			ctx := func(n string) int {
+				done := make(chan int, 1)
+				go func() { done <- s.Get("1.2.3.4", cost(n)).Status }()
+				select {
+				case status := <-done:
+					return status
+				case <-time.After(time.Millisecond): // it waits in the queue, and so is admitted
+					return http.StatusOK
+				}
+			}
+			for _, step := range []struct {
+				cost string
+				want int
+			}{{"60", 200}, {"41", 429}, {"33", 200}, {"8", 429}, {"7.1", 429}, {"six", 200}, {"1", 429}, {"0", 200}} {
+				if strings.HasPrefix(algorithm, "leaky") && step.cost == "0" {
+					continue // which a client can't have free
+				}
+				if step.cost == "0" {
+					step.want = 429
+				}
+				if got := ctx(step.cost); got != step.want {
+					t.Errorf("%q, cost %s: %d, want %d", algorithm, step.cost, got, step.want)
+				}
+			}
+			time.Sleep(3 * time.Minute) // queues empty
+		})
+	}
+}
+
+// What comes as a number, and what doesn't, in a placeholder that no client sets.
+func TestNumbersOfACost(t *testing.T) {
+	numbersOfACost(t, &ratelimit.App{}, "")
+}
+
+// So does a strict zone, whose Redis is not even asked for what is too large.
+func TestNumbersOfACostInAStrictZone(t *testing.T) {
+	numbersOfACost(t, sitetest.AppWith(redistest.Start(t)), "\nsync_rate strict")
+}
+
+func numbersOfACost(t *testing.T, app *ratelimit.App, options string) {
+	const limit = 1000
+	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("numbers", "key {http.request.host}\nlimit 1000/1h\nalgorithm fixed_window\ncost {http.vars.units}\ncost_default 10"+options))
+	for i, c := range []struct {
+		units string
+		takes int64 // -1 for too large
+	}{
+		{"5", 5}, {" 5 ", 5}, {"5.0", 5}, {"4.2", 5}, {"1e2", 100}, {"1E2", 100}, {"2.5e1", 25}, {"0", 0}, {"0.0", 0}, {"1e-9", 1}, {"1000", 1000},
+		{"", 10}, {"word", 10}, {"NaN", 10}, {"nan", 10}, {"Inf", 10}, {"-1", 10}, {"0x10", 10}, {"1,2", 10}, {"1, 2", 10}, {"+5", 10}, {"1_000", 10}, {".5", 10}, {"5.", 10}, {"1e", 10}, {"1e+", 10}, {"1 2", 10}, {"５", 10},
+		{"1001", -1}, {"1e999", -1}, {strings.Repeat("9", 1000), -1}, {"1" + strings.Repeat("0", 30), -1}, {fmt.Sprint(int64(1) << 62), -1},
+	} {
+		host := fmt.Sprintf("host-%d", i)
+		r := s.Request("1.2.3.4", func(r *http.Request) { r.Host = host })
+		caddyhttp.SetVar(r.Context(), "units", c.units)
+		a := s.Send(r)
+		probe := s.Request("1.2.3.4", func(r *http.Request) { r.Host = host })
+		caddyhttp.SetVar(probe.Context(), "units", "0")
+		s.Next = func(_ http.ResponseWriter, r *http.Request) error {
+			left := sitetest.ValueOf(r, "http.rate_limit.numbers.remaining")
+			want := fmt.Sprint(limit - max(c.takes, 0))
+			if left != want {
+				t.Errorf("cost %q: %s are left, want %s", c.units, left, want)
+			}
+			return nil
+		}
+		if got := s.Send(probe).Status; got != http.StatusOK {
+			t.Errorf("cost 0 after %q: %d, want to be admitted", c.units, got)
+		}
+		s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
+		if want := map[bool]int{true: http.StatusTooManyRequests, false: http.StatusOK}[c.takes < 0]; a.Status != want {
+			t.Errorf("cost %q: %d, want %d", c.units, a.Status, want)
+		}
+	}
+}
+
+// All terms are multiplied and added before the sum is rounded up, once.
+func TestTermsOfACostAddUp(t *testing.T) {
+	for _, c := range []struct {
+		options string
+		body    int
+		want    string
+	}{
+		{"cost 200", 0, "200"},
+		{"cost 0.4\ncost 0.4\ncost 0.2", 0, "1"},
+		{"cost 1000000 * 0.000123", 0, "123"},
+		{"cost 0.1 * 30", 0, "3"},
+		{"cost bytes\ncost_default 5", 300, "300"},
+		{"cost bytes * 0.25\ncost 200\ncost_default 5", 301, "276"},
+		{"cost bytes\ncost_default 5", -1, "5"},
+		{"cost bytes\ncost_default 5", 0, "0"},
+	} {
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("terms", "limit 1000/1h\n"+c.options))
+		s.Next = func(_ http.ResponseWriter, r *http.Request) error {
+			if got := sitetest.ValueOf(r, "http.rate_limit.terms.cost"); got != c.want {
+				t.Errorf("%q costs %s, want %s", c.options, got, c.want)
+			}
+			return nil
+		}
+		s.Admits("1.2.3.4", 1, 1, func(r *http.Request) { r.ContentLength = int64(c.body) })
+		s.End()
+	}
+}
+
+// A request that costs more than is ever admitted at once is denied for good: it spends nothing, is
+// not told to come back, and is no step towards a ban.
+func TestTooLargeIsForGood(t *testing.T) {
+	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket\nburst 10", "gcra\nburst 10", "leaky_bucket\nqueue 9"} {
+		options := "limit 10/1h\nalgorithm " + algorithm + "\nban 1h\ncost {http.request.header.Cost}\ncost_default 1\nheaders draft kong"
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("large", options)+sitetest.ZoneBlock("other", "limit 5000/1h"))
+		var left string
+		s.Next = func(_ http.ResponseWriter, r *http.Request) error {
+			left = sitetest.ValueOf(r, "http.rate_limit.other.remaining") + " " + sitetest.ValueOf(r, "http.rate_limit.large.remaining")
+			return nil
+		}
+		for range 1000 {
+			a := s.Get("1.2.3.4", sitetest.Header("Cost", "11"))
+			if a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "" || strings.Contains(a.Header.Get("Ratelimit"), `"large";r=10;t`) {
+				t.Fatalf("%s: %d %v %s", algorithm, a.Status, a.Header, a.Body)
+			}
+			if !strings.Contains(a.Body, `"detail":"This costs 11. At most 10 are admitted at once.","cost":11,"violated-policies":["large"]`) {
+				t.Fatalf("%s: it is told %s", algorithm, a.Body)
+			}
+		}
+		s.Admits("1.2.3.4", 1, 1, sitetest.Header("Cost", "1"))
+		if want := "4999 9"; left != want {
+			t.Errorf("%s: %s are left, want %s", algorithm, left, want)
+		}
+		if n, _ := deniedIn(t, "large"); n != 1000 {
+			t.Errorf("%s: %v were denied, want 1000", algorithm, n)
+		}
+		s.End()
+	}
+}
+
+// A limit of 0 denies as it does without a cost: another number may come. Of several limits one
+// that never admits is enough, and in shadow mode nobody is denied.
+func TestWhatIsTooLarge(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("zero", "limit 0/1h\ncost {http.request.header.Cost}\ncost_default 1"))
+	if a := s.Get("1.2.3.4", sitetest.Header("Cost", "5")); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
+		t.Errorf("limit 0: %d %v", a.Status, a.Header)
+	}
+	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("several", "limit 10/1m 8/1h\ncost {http.request.header.Cost}\ncost_default 1"))
+	if a := s.Get("1.2.3.4", sitetest.Header("Cost", "9")); a.Header.Get("Retry-After") != "" || !strings.Contains(a.Body, `At most 8 are admitted at once.","cost":9,"violated-policies":["several-1h"]`) {
+		t.Errorf("several: %d %v %s", a.Status, a.Header, a.Body)
+	}
+	s.Admits("1.2.3.4", 2, 1, sitetest.Header("Cost", "8"))
+	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shadow", "limit 10/1m\nenforce off\ncost {http.request.header.Cost}\ncost_default 1"))
+	s.Admits("1.2.3.4", 3, 3, sitetest.Header("Cost", "11"))
+	if _, n := deniedIn(t, "shadow"); n != 3 {
+		t.Errorf("shadow: %v would be denied, want 3", n)
+	}
+}
+
+// A zone that costs nothing reads how the limit stands, however much is spent, or more than that: a
+// page of one's use.
+func TestACostOfZeroReadsOnly(t *testing.T) {
+	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 9"} {
+		options := "limit 10/1h\nalgorithm " + algorithm + "\n"
+		spending := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("usage", options+"cost 10\n"))
+		reading := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("usage", options+"cost 0\n"))
+		got := ""
+		reading.Next = func(_ http.ResponseWriter, r *http.Request) error {
+			got = sitetest.ValueOf(r, "http.rate_limit.usage.remaining")
+			return nil
+		}
+		reading.Admits("1.2.3.4", 20, 20)
+		if got != "10" {
+			t.Errorf("%s: %s are left at first, want 10", algorithm, got)
+		}
+		spending.Admits("1.2.3.4", 1, 1)
+		reading.Admits("1.2.3.4", 20, 20)
+		if got != "0" {
+			t.Errorf("%s: %s are left, want 0", algorithm, got)
+		}
+		if !strings.HasPrefix(algorithm, "leaky") { // which settles nothing
+			owing := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("usage", options+"cost 10\nresponse_cost header X-Cost\n"))
+			answering(owing, http.StatusOK, "", "X-Cost", "1000")
+			owing.Admits("5.6.7.8", 2, 1)
+			got = ""
+			if reading.Admits("5.6.7.8", 20, 20); got != "0" {
+				t.Errorf("%s: in debt %s are left, want 0", algorithm, got)
+			}
+			owing.End()
+		}
+		spending.End()
+		reading.End()
+	}
+}
+
+// The draft's headers are read as numbers of requests, so they don't tell of other units unless
+// they are asked for, in no handler with a zone of that name; other sets do.
+func TestHeadersOfAZoneThatCountsUnits(t *testing.T) {
+	for _, c := range []struct{ caddyfile, policy, kong string }{
+		{"rate_limit {\nzone plain {\nlimit 100/1m\n}\n}", `"plain";q=100;w=60`, ""},
+		{"rate_limit {\nzone one {\nlimit 100/1m\ncost 1\n}\n}", `"one";q=100;w=60`, ""},
+		{"rate_limit {\nzone units {\nlimit 100/1m\ncost 2\n}\n}", "", ""},
+		{"rate_limit {\nheaders draft kong\nzone units2 {\nlimit 100/1m\ncost 2\n}\n}", "", "98"},
+		{"rate_limit {\nzone units3 {\nlimit 100/1m\ncost 2\nheaders draft\n}\n}", `"units3";q=100;w=60`, ""},
+		{"rate_limit 100/1m {\ncost 2\nheaders draft\n}", `q=100;w=60`, ""},
+		{"rate_limit 1KiB/1m {\ncost bytes\ncost_default 1KiB\nheaders draft\n}", `q=1024;qu="content-bytes";w=60`, ""},
+	} {
+		s := sitetest.AdaptedSite(t, ":80 {\n"+c.caddyfile+"\n}")
+		a := s.Get("1.2.3.4")
+		if got := a.Header.Get("Ratelimit-Policy"); !strings.HasSuffix(got, c.policy) || c.policy == "" && got != "" {
+			t.Errorf("%s: RateLimit-Policy %q, want %q", c.caddyfile, got, c.policy)
+		}
+		if got := a.Header.Get("Ratelimit-Remaining"); got != c.kong {
+			t.Errorf("%s: %q are left in Kong's headers, want %q", c.caddyfile, got, c.kong)
+		}
+	}
+}
+
+// What is wrong is said with what to write in its place.
+func TestCostsThatDontLoad(t *testing.T) {
+	for _, c := range []struct{ options, want string }{
+		{"limit 10/1m\ncost", "write it like `cost 10`"},
+		{"limit 10/1m\ncost -1", `"-1" is not a number of units`},
+		{"limit 10/1m\ncost ten", `"ten" is not a number of units`},
+		{"limit 10/1m\ncost 2 x 3", "write an amount like 1500"},
+		{"limit 10/1m\ncost 2 * 0", "the factor 0 is not above 0"},
+		{"limit 10/1m\ncost 2 * 1e10", "or above 10^9"},
+		{"limit 10/1m\ncost 0.5", "0.5 is not a whole number, and a request would take 1; write `cost 1`, with limits 2 times as high, like 20/1m"},
+		{"limit 100/1m\nalgorithm token_bucket\nburst 10\ncost 10 * 0.25", "2.5 is not a whole number, and a request would take 3; write `cost 5`, with limits and burst 2 times as high, like 200/1m"},
+		{"limit {plan}/1m\nlimit_default 10/1m\ncost 1.1", "a request would take 2; write `cost 11`, with limits 10 times as high"},
+		{"limit 10/1m\ncost 0.1 * 3", "0.3 is not a whole number, and a request would take 1; write `cost 3`, with limits 10 times as high, like 100/1m"},
+		{"limit 10/1m\ncost 0.30001", "a request would take 1; write `cost 1`, or another whole number"},
+		{"limit 1000/1m\ncost 200\ncost 0.5", "200.5 is not a whole number, and a request would take 201; write `cost 401`, with limits 2 times as high, like 2000/1m"},
+		{"limit 10/1m\ncost 0.5\nresponse_cost header X-Cost", "0.5 is not a whole number, and a request would take 1; write `cost 1`, or another whole number"},
+		{"limit 10/1m\ncost {x}", "add what it costs then, like `cost_default 10`"},
+		{"limit 10/1m\ncost bytes", "add what it costs then, like `cost_default 10`"},
+		{"limit 10/1m\ncost 2\ncost_default 2", "the cost is the same for all requests"},
+		{"limit 10/1m\ncost_default 2", "there is no cost that could lack a number"},
+		{"limit 10/1m\ncost {x}\ncost_default -1", "-1 is not between 0 and 2^40"},
+		{"limit 10/1m\ncost 11", "11 is more than 10/1m ever admits at once, so nobody would be admitted; write at most 10"},
+		{"limit 100/1m\nalgorithm token_bucket\nburst 10\ncost 11", "write at most 10"},
+		{"limit 10/1m\ncost 2\ncount_denied", "with cost, a denied request would take what it costs"},
+		{"limit 10KiB/1m", "10KiB is a size, and the zone counts requests"},
+		{"limit 10/1m\ncost 1KiB", "1KiB is a size, and the zone doesn't count bytes alone"},
+		{"limit 10KiB/1m\ncost bytes\ncost 5\ncost_default 1", "10KiB is a size, and the zone doesn't count bytes alone"},
+		{"limit 1025/1m\nalgorithm sliding_log\nsync_rate strict\ncost 2", "a sliding_log keeps each unit in redis, 1024 at most, and 1025/1m may be more; write `algorithm sliding_window`"},
+		{"limit {plan}/1m\nlimit_default 10/1m\nalgorithm sliding_log\nsync_rate strict\ncost 2", "1024 at most, and {plan}/1m may be more"},
+		{"limit 10/1m\nsync_rate strict\ncost 11", "write at most 10"},
+		{"concurrent 2\ncost 0.5", "it is about a limit, and the zone has none"},
+		{"concurrent 2\ncost 2", "it is about a limit, and the zone has none"},
+		{"limit 10/1m\ncost {a}{b}\ncost_default 1", "neither a whole number nor one placeholder"},
+	} {
+		h := new(ratelimit.Handler)
+		err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("rate_limit {\nzone x {\n" + c.options + "\n}\n}"))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %s", c.options, err, c.want)
+		}
+	}
+}
+
+// Zones of one name may have different costs: they count units.
+func TestCostsOfOneNameMayDiffer(t *testing.T) {
+	chat := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shared", "limit 100/1h\nalgorithm fixed_window\ncost 60"))
+	list := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shared", "limit 100/1h\nalgorithm fixed_window"))
+	chat.Admits("1.2.3.4", 1, 1)
+	list.Admits("1.2.3.4", 50, 40)
+	sitetest.AdaptedSite(t, ":80 {\nrate_limit {\nzone both {\nlimit 100/1m\ncost 60\n}\n}\nrate_limit {\nzone both {\nlimit 100/1m\n}\n}\n}")
+}

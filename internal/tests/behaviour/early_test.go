@@ -1,0 +1,402 @@
+package behaviour_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quic-go/quic-go"
+	"github.com/quic-go/quic-go/http3"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// A gate is a socket whose owner hears nothing while it is shut, as one who sends from an address
+// that is not his.
+type gate struct {
+	net.PacketConn
+	open chan struct{}
+}
+
+func (g *gate) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, from, err := g.PacketConn.ReadFrom(b)
+	<-g.open
+	return n, from, err
+}
+
+// quicClient sends requests in early data from an address on loopback.
+type quicClient struct {
+	s         *sitetest.Served
+	gate      *gate
+	transport *http3.Transport
+	open      func()
+}
+
+// ticket lets a client speak to the server from 127.0.0.1, which gives it what early data needs.
+func ticket(s *sitetest.Served) tls.ClientSessionCache {
+	s.T.Helper()
+	got := make(chan struct{})
+	cache := &watched{ClientSessionCache: tls.NewLRUClientSessionCache(0), put: sync.OnceFunc(func() { close(got) })}
+	c := overQUIC(s, "127.0.0.1", cache)
+	c.open()
+	if a, err := c.get(s.T.Context(), http.MethodGet, sitetest.Header("K", "ticket")); err != nil || a.Status != http.StatusOK {
+		s.T.Fatalf("to get a ticket: %d, %v", a.Status, err)
+	}
+	<-got
+	return cache
+}
+
+// watched signals when a ticket is there.
+type watched struct {
+	tls.ClientSessionCache
+	put func()
+}
+
+func (w *watched) Put(key string, state *tls.ClientSessionState) {
+	w.ClientSessionCache.Put(key, state)
+	w.put()
+}
+
+// overQUIC is a client at an address. It hears nothing before it is opened.
+func overQUIC(s *sitetest.Served, address string, cache tls.ClientSessionCache) *quicClient {
+	s.T.Helper()
+	socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(address)})
+	if err != nil {
+		s.T.Skipf("no socket at %s: %v", address, err)
+	}
+	c := &quicClient{s: s, gate: &gate{PacketConn: socket, open: make(chan struct{})}}
+	c.open = sync.OnceFunc(func() { close(c.gate.open) })
+	tr := &quic.Transport{Conn: c.gate}
+	config := s.Clients["HTTP/3.0"].Transport.(*http3.Transport).TLSClientConfig.Clone()
+	config.ClientSessionCache = cache
+	c.transport = &http3.Transport{
+		TLSClientConfig: config,
+		Dial: func(ctx context.Context, _ string, tlsConfig *tls.Config, quicConfig *quic.Config) (*quic.Conn, error) {
+			return tr.DialEarly(ctx, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: s.Port}, tlsConfig, quicConfig)
+		},
+	}
+	s.T.Cleanup(func() {
+		c.open()
+		_ = c.transport.Close()
+		_ = tr.Close()
+		_ = socket.Close()
+	})
+	return c
+}
+
+func (c *quicClient) get(ctx context.Context, method string, change ...func(*http.Request)) (sitetest.Reply, error) {
+	r, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("https://127.0.0.1:%d/", c.s.Port), nil)
+	if err != nil {
+		return sitetest.Reply{}, err
+	}
+	r.Host = fmt.Sprintf("localhost:%d", c.s.Port)
+	for _, f := range change {
+		f(r)
+	}
+	response, err := c.transport.RoundTrip(r)
+	if err != nil {
+		return sitetest.Reply{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return sitetest.Reply{Status: response.StatusCode, Header: response.Header, Body: string(body)}, err
+}
+
+// early sends requests in early data, and returns when the zone has decided on all of them. answers
+// gives those that come back.
+func (c *quicClient) early(zone string, count int, change ...func(*http.Request)) (answers func() []sitetest.Reply) {
+	t := c.s.T
+	t.Helper()
+	decided := func() int { return decidedBy(t, zone) + sitetest.DecidedAs(t, zone, "skipped") }
+	before := decided()
+	all := make([]sitetest.Reply, count)
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	var done sync.WaitGroup
+	for i := range all {
+		done.Go(func() { all[i], all[i].Err = c.get(ctx, http3.MethodGet0RTT, change...) })
+	}
+	redistest.Eventually(t, "all early data is decided on", func() bool { return decided()-before == count })
+	return func() []sitetest.Reply {
+		done.Wait()
+		return all
+	}
+}
+
+// decidedBy is on how many requests a zone has decided.
+func decidedBy(t *testing.T, zone string) (n int) {
+	t.Helper()
+	for _, decision := range []string{"admitted", "denied", "too_early", "would_deny"} {
+		n += sitetest.DecidedAs(t, zone, decision)
+	}
+	return n
+}
+
+// from is a client that speaks HTTP/1.1 from an address, which its handshake proves.
+func from(s *sitetest.Served, address string, count int, change ...func(*http.Request)) (admitted int) {
+	s.T.Helper()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	transport := s.Clients["HTTP/1.1"].Transport.(*http.Transport).Clone()
+	transport.DialContext = dialer.DialContext
+	defer transport.CloseIdleConnections()
+	proven := *s
+	proven.Clients = map[string]*http.Client{"HTTP/1.1": {Transport: transport}}
+	for range count {
+		a, err := proven.Get(s.T.Context(), "HTTP/1.1", change...)
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		if a.Status == http.StatusOK {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+var earlyZones atomic.Int64
+
+// Who sends early data from an address that is not his spends nothing that belongs to it, whatever
+// part of the key the address is.
+func TestEarlyDataSpendsNobodysLimit(t *testing.T) {
+	const victim = "127.0.0.9"
+	for name, c := range map[string]struct {
+		global, key string
+		change      []func(*http.Request)
+	}{
+		"the default key":                         {},
+		"the client's address in a composite key": {key: "key {http.request.host}+{client_ip}"},
+		"the peer's address":                      {key: "key {remote_host}"},
+		"the peer's address, not counted without": {key: "key {remote_host}\nempty_key skip"},
+		"the peer's network by Caddy":             {key: "key {http.request.remote.host/24,64}"},
+		"networks":                                {key: "ipv4_prefix 24"},
+		"in place of an empty key":                {key: "key {http.request.header.X-Api-Key}"},
+		"a proxy that is trusted": {
+			global: "servers {\ntrusted_proxies static " + victim + "\ntrusted_proxies_strict\n}",
+			change: []func(*http.Request){sitetest.Header("X-Forwarded-For", "198.51.100.7")},
+		},
+		"a header of a proxy": {
+			key: "key {http.request.header.X-Real-Ip}", change: []func(*http.Request){sitetest.Header("X-Real-Ip", "198.51.100.7")},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			zone := fmt.Sprint("early-", earlyZones.Add(1))
+			s := sitetest.StartCaddy(t, c.global, "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 20/1h\nalgorithm sliding_log\nmatch not header K ticket\n"+c.key)+"}\nrespond ok")
+			attacker := overQUIC(s, victim, ticket(s))
+			attacker.early(zone, 30, c.change...)
+			if got := sitetest.DecidedAs(t, zone, "too_early"); got != 10 {
+				t.Errorf("of 30 requests in early data %d were refused as too early, want 10", got)
+			}
+			if got := from(s, victim, 25, c.change...); got != 20 {
+				t.Errorf("the owner of the address: %d of 25 requests admitted after early data from it, want 20", got)
+			}
+		})
+	}
+}
+
+// A client whose early data is refused is told to come again when its address is proven, and is
+// admitted then.
+func TestEarlyDataIsRefusedWith425(t *testing.T) {
+	for _, errorRoutes := range []bool{false, true} {
+		zone, site := fmt.Sprint("early-", earlyZones.Add(1)), ""
+		if errorRoutes {
+			site = "\nhandle_errors {\nrespond \"page {err.status_code}\"\n}"
+		}
+		s := sitetest.StartCaddy(t, "", "rate_limit {\nheaders draft kong github\nmessage \"slow down\"\n"+
+			sitetest.ZoneBlock(zone, "limit 3/1h\nalgorithm sliding_log\nmatch not header K ticket")+"}\nrespond ok"+site)
+		cache := ticket(s)
+		c := overQUIC(s, "127.0.0.1", cache)
+		answers := c.early(zone, 4)
+		c.open()
+		var early []sitetest.Reply
+		for _, a := range answers() {
+			if a.Err != nil {
+				t.Fatal(a.Err)
+			}
+			if a.Status != http.StatusOK {
+				early = append(early, a)
+			}
+		}
+		if len(early) != 1 || early[0].Status != http.StatusTooEarly {
+			t.Fatalf("4 requests in early data, 3 an hour: denied %+v, want one with 425", early)
+		}
+		a := early[0]
+		for name := range a.Header {
+			if name == "Retry-After" || strings.Contains(strings.ToLower(name), "ratelimit") {
+				t.Errorf("a denial with 425 has %s: %q", name, a.Header[name])
+			}
+		}
+		if got := a.Header.Get("Cache-Control"); got != "no-store" {
+			t.Errorf("Cache-Control of 425: %q", got)
+		}
+		if got := a.Header.Get("Content-Type"); !errorRoutes && (got != "application/problem+json" || !strings.Contains(a.Body, `"status":425`)) {
+			t.Errorf("425 has a body of type %q: %s", got, a.Body)
+		}
+		if errorRoutes && a.Body != "page 425" {
+			t.Errorf("the error route's answer to 425: %q", a.Body)
+		}
+		for i := range 4 {
+			want := http.StatusOK
+			if i == 3 {
+				want = http.StatusTooManyRequests
+			}
+			if a, err := c.get(t.Context(), http.MethodGet); err != nil || a.Status != want {
+				t.Errorf("request %d after the handshake: %d, %v, want %d", i+1, a.Status, err, want)
+			}
+		}
+		if n := loggedMessages(s, "rate limit exceeded"); n != 1 {
+			t.Errorf("%d lines of denials, want one: nobody is named for early data", n)
+		}
+	}
+}
+
+// Keys that no address can have a part in count the same in early data.
+func TestEarlyDataWithAnotherKey(t *testing.T) {
+	zone := fmt.Sprint("early-", earlyZones.Add(1))
+	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 5/1h\nalgorithm sliding_log\nkey {http.request.tls.server_name}")+"}\nrespond ok")
+	// 2 of the 5
+	c, again := overQUIC(s, "127.0.0.9", ticket(s)), overQUIC(s, "127.0.0.9", ticket(s))
+	answers := c.early(zone, 2)
+	c.open()
+	answers()
+	s.Answers("HTTP/1.1", 2, http.StatusOK, 1)
+	answers = again.early(zone, 1)
+	again.open()
+	if a := answers()[0]; a.Err != nil || a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
+		t.Errorf("a denial in early data by a key without an address: %d %v, %v, want 429", a.Status, a.Header, a.Err)
+	}
+	if n := loggedMessages(s, "rate limit exceeded"); n != 1 {
+		t.Errorf("%d lines of denials, want 1", n)
+	}
+}
+
+// loggedMessages counts the lines with a message.
+func loggedMessages(s *sitetest.Served, message string) (n int) {
+	s.T.Helper()
+	written, err := os.ReadFile(s.Log)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return strings.Count(string(written), `"msg":"`+message+`"`)
+}
+
+// A node that has not heard of an address' ban decides on early data from it by the limit, on a
+// count of what nobody has proven, which all nodes share in a strict zone. When the address is
+// proven once, early data from it is refused as well.
+func TestEarlyDataFromAnAddressBannedElsewhere(t *testing.T) {
+	const victim, other, zone = "127.0.0.9", "127.0.0.10", "early-banned"
+	r := redistest.Start(t)
+	known := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("key-of", "limit 1/720h"))
+	id := keys.IDOf(rawKey(known, victim))
+	known.End()
+	s := sitetest.StartCaddy(t, "rate_limit {\nredis redis://"+r.Addr+"/0\nnamespace test\nstrict_timeout 30s\n}",
+		"rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 3/720h\nalgorithm fixed_window\nmatch not header K ticket\nban 720h\nsync_rate strict")+"}\nrespond ok")
+	cache := ticket(s)
+	name := ratesync.NewKeyspace("test").Zone(zone, "ban").Of(id)
+	if err := r.Client().Set(context.Background(), name, fmt.Sprint(time.Now().UnixMicro(), " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
+		t.Fatal(err)
+	}
+	overQUIC(s, victim, cache).early(zone, 2)
+	if admitted, early := sitetest.DecidedAs(t, zone, "admitted"), sitetest.DecidedAs(t, zone, "too_early"); admitted != 2 || early != 0 {
+		t.Errorf("before the ban is known: %d admitted and %d too early, want 2 of the limit of 3 and none", admitted, early)
+	}
+	if got := from(s, victim, 1); got != 0 || sitetest.DecidedAs(t, zone, "banned") != 1 {
+		t.Errorf("the address that is proven: %d admitted, want it banned", got)
+	}
+	overQUIC(s, victim, ticket(s)).early(zone, 3)
+	if admitted, early := sitetest.DecidedAs(t, zone, "admitted"), sitetest.DecidedAs(t, zone, "too_early"); admitted != 2 || early != 3 {
+		t.Errorf("when the ban is known: %d admitted and %d too early in all, want 2 and 3: the limit has room for one more", admitted, early)
+	}
+	overQUIC(s, other, ticket(s)).early(zone, 4)
+	if admitted, early := sitetest.DecidedAs(t, zone, "admitted"), sitetest.DecidedAs(t, zone, "too_early"); admitted != 5 || early != 4 {
+		t.Errorf("with 4 of another address: %d admitted and %d too early in all, want 5 and 4 by the limit of 3", admitted, early)
+	}
+}
+
+// victim is the address that is forged, and other one that is not.
+const victim, other = "127.0.0.5", "127.0.0.6"
+
+// byAnotherName are zones that know an address by another name.
+var byAnotherName = map[string]struct {
+	before, zone string
+	passed       int // of 9 requests in early data
+	owner, rest  int // of 5 requests each, after the handshake
+	change       func(*http.Request)
+}{
+	"a key by map":                       {zone: "key {customer}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
+	"a key by map, with a ban":           {zone: "key {customer}\nlimit 3/1h\nban 1h", passed: 3, owner: 3, rest: 3},
+	"a key by vars":                      {before: "vars owner {customer}", zone: "key {http.vars.owner}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
+	"a key by a header":                  {before: "request_header X-C {customer}", zone: "key {http.request.header.X-C}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
+	"a key by the host":                  {before: "request_header Host {customer}", zone: "key {host}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
+	"a key by the path":                  {before: "rewrite * /{customer}{uri}", zone: "key {path.0}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
+	"a key that is empty by map":         {before: "map {client_ip} {known} {\n" + victim + " \"\"\ndefault other\n}", zone: "key {known}\nempty_key skip\nlimit 3/1h", passed: 3, owner: 5, rest: 3},
+	"an exception by vars":               {zone: "key all\nlimit 3/1h\nexcept vars {customer} acme", passed: 3, owner: 5, rest: 3},
+	"an exception by an expression":      {zone: "key all\nlimit 3/1h\nexcept `{customer} == \"acme\"`", passed: 3, owner: 5, rest: 3},
+	"an exception by a header":           {before: "request_header X-C {customer}", zone: "key all\nlimit 3/1h\nexcept header X-C acme", passed: 3, owner: 5, rest: 3},
+	"an exception by a rewritten path":   {before: "rewrite * /{customer}{uri}", zone: "key all\nlimit 3/1h\nexcept path /acme/*", passed: 3, owner: 5, rest: 3},
+	"an exception by the path":           {zone: "key all\nlimit 3/1h\nexcept path /free", passed: 9, owner: 5, rest: 5, change: at("/free")},
+	"a matcher by vars":                  {zone: "key all\nlimit 3/1h\nmatch vars {customer} acme", passed: 3, owner: 3, rest: 5},
+	"a reserve by vars":                  {zone: "key all\nlimit 4/1h\nreserve @acme 50%", passed: 2, owner: 4, rest: 0},
+	"a limit by map":                     {zone: "key all\nlimit {plan}/1h\nlimit_default 3/1h", passed: 3, owner: 5, rest: 3},
+	"a count for all, whoever asks":      {zone: "key all\nlimit 3/1h", passed: 3, owner: 0, rest: 0},
+	"a key that the server itself knows": {zone: "key {http.request.tls.server_name}\nlimit 3/1h", passed: 3, owner: 0, rest: 0},
+}
+
+// Whatever a site makes of the address, by its own variables or by what it rewrites, who sends
+// early data from an address that is not his spends, bans, excepts and reserves nothing of
+// anybody's.
+func TestEarlyDataOfAnAddressByAnotherName(t *testing.T) {
+	names := "map {client_ip} {customer} {plan} {\n" + victim + " acme unlimited\ndefault other 3\n}\n"
+	for name, c := range byAnotherName {
+		t.Run(name, func(t *testing.T) {
+			zone := fmt.Sprint("early-", earlyZones.Add(1))
+			s := sitetest.StartCaddy(t, "", "@acme vars {customer} acme\n@attack not header K ticket\nroute {\n"+names+c.before+"\nrate_limit @attack {\n"+
+				sitetest.ZoneBlock(zone, "algorithm sliding_log\n"+c.zone)+"}\nrespond ok\n}")
+			change := []func(*http.Request){func(*http.Request) {}}
+			if c.change != nil {
+				change = append(change, c.change)
+			}
+			attacker := overQUIC(s, victim, ticket(s))
+			answers := attacker.early(zone, 9, change...)
+			attacker.open()
+			passed := 0
+			for _, a := range answers() {
+				switch {
+				case a.Err != nil:
+					t.Fatal(a.Err)
+				case a.Status == http.StatusOK:
+					passed++
+				case a.Status != http.StatusTooEarly && c.owner+c.rest > 0:
+					t.Errorf("early data that is denied: %d, want 425", a.Status)
+				}
+			}
+			if passed != c.passed {
+				t.Errorf("%d of 9 requests in early data pass, want %d", passed, c.passed)
+			}
+			if n := loggedMessages(s, "rate limit banned"); n != 0 {
+				t.Errorf("%d bans by early data", n)
+			}
+			if got := from(s, victim, 5, change...); got != c.owner {
+				t.Errorf("the owner of the address: %d of 5 requests admitted, want %d", got, c.owner)
+			}
+			if got := from(s, other, 5, change...); got != c.rest {
+				t.Errorf("another client: %d of 5 requests admitted, want %d", got, c.rest)
+			}
+		})
+	}
+}
+
+// at is a request for a path.
+func at(path string) func(*http.Request) { return func(r *http.Request) { r.URL.Path = path } }

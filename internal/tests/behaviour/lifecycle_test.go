@@ -1,0 +1,310 @@
+package behaviour_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/goleak"
+
+	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+)
+
+// traffic is requests to one zone, one after the other, and what came of them.
+type traffic struct {
+	zone                     string
+	admitted, denied, failed atomic.Int64
+	first                    atomic.Value
+}
+
+// run sends requests until stop is closed.
+func (f *traffic) run(l *sitetest.Lifetime, stop <-chan struct{}) {
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		switch status, _, err := l.Post("/"+f.zone, "K", strconv.Itoa(i%8)); {
+		case err != nil || status != http.StatusOK && status != http.StatusTooManyRequests:
+			f.failed.Add(1)
+			f.first.CompareAndSwap(nil, fmt.Sprint(status, " ", err))
+		case status == http.StatusOK:
+			f.admitted.Add(1)
+		default:
+			f.denied.Add(1)
+		}
+	}
+}
+
+func (f *traffic) answered() int64 { return f.admitted.Load() + f.denied.Load() + f.failed.Load() }
+
+// under runs f under the load of all traffic.
+func under(l *sitetest.Lifetime, all []*traffic, f func()) {
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for _, one := range all {
+		wg.Go(func() { one.run(l, stop) })
+	}
+	f()
+	close(stop)
+	wg.Wait()
+}
+
+// heap is what is in use after a collection.
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // what the first one found only to be finalized
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// reloads are the ways in which a configuration is replaced, in turn.
+type reloads struct {
+	*sitetest.Lifetime
+	redis [2]*redistest.Server
+	taken int // a port that is in use
+	at    int // which redis
+	tight int // the limit of the tight zone
+}
+
+func (r *reloads) written(more string) []byte {
+	var zones strings.Builder
+	for _, z := range []struct{ name, options string }{
+		{"life-fixed", "algorithm fixed_window"}, {"life-bucket", "algorithm token_bucket"}, {"life-local", "algorithm fixed_window\nsync_rate local"},
+		{"life-strict", "algorithm fixed_window\nsync_rate strict"},
+	} {
+		zones.WriteString(sitetest.ZoneBlock(z.name, fmt.Sprintf("match {\npath /%s\n}\nkey {http.request.header.K}\nlimit %d/30d\n%s", z.name, 1_000_000+r.tight, z.options)))
+	}
+	zones.WriteString(sitetest.ZoneBlock("life-tight", fmt.Sprintf("match {\npath /life-tight\n}\nkey all\nlimit %d/30d\nsync_rate local", r.tight)))
+	// Both timeouts are longer than a busy machine may hold a call up: what a node decides by
+	// itself after one, Redis may have decided as well.
+	return r.Config("redis "+r.redis[r.at].URL+"?timeout=30s\nnamespace test\nsync_rate 100ms\nstrict_timeout 30s", "rate_limit {\n"+zones.String()+"}\nrespond ok", more)
+}
+
+// reload replaces the configuration for the i-th time.
+func (r *reloads) reload(i int) {
+	r.T.Helper()
+	switch i % 5 {
+	case 0: // the same again
+	case 1:
+		r.tight++
+	case 2:
+		r.at = 1 - r.at
+	case 3:
+		broken := bytes.Replace(r.written(""), []byte("token_bucket"), []byte("no_bucket"), 1)
+		if caddy.Load(broken, true) == nil {
+			r.T.Fatal("a configuration with an unknown algorithm was loaded")
+		}
+		return
+	case 4: // this one fails when it starts, before or after the app, and may have served by then
+		r.at = 1 - r.at
+		broken := r.written(fmt.Sprintf("http://:%d {\n\tbind 127.0.0.1\n\trespond no\n}\n", r.taken))
+		r.at = 1 - r.at
+		if caddy.Load(broken, true) == nil {
+			r.T.Fatal("a configuration with a port that is taken was loaded")
+		}
+		return
+	}
+	r.Load(r.written(""))
+}
+
+// Fifty reloads of all kinds under load: no request fails, no count is lost or doubled, and nothing
+// is left in memory.
+func TestFiftyReloadsUnderLoad(t *testing.T) {
+	r := &reloads{redis: [2]*redistest.Server{redistest.Start(t), redistest.Start(t)}, tight: 50}
+	taken, free := takenPort(t)
+	defer free()
+	r.taken = taken
+	before := goleak.IgnoreCurrent()
+	r.Lifetime = sitetest.NewLifetime(t)
+	r.Load(r.written(""))
+	var all []*traffic
+	for _, zone := range []string{"life-fixed", "life-bucket", "life-local", "life-strict", "life-tight"} {
+		all = append(all, &traffic{zone: zone})
+	}
+	rounds := func(n int) {
+		under(r.Lifetime, all, func() {
+			for i := range n {
+				r.reload(i)
+				for _, f := range all {
+					want := f.answered() + 2
+					redistest.Eventually(t, "requests to "+f.zone+" are answered", func() bool { return f.answered() >= want })
+				}
+			}
+		})
+	}
+	rounds(20) // what stays after the first reloads is no leak
+	base := heap()
+	rounds(50)
+	var after uint64
+	redistest.Eventually(t, "the heap is back within 5 %", func() bool {
+		after = heap()
+		return after <= base+base/20
+	})
+	t.Logf("heap: %d bytes before 50 reloads, %d after", base, after)
+	r.checkCounts(all)
+	if err := caddy.Stop(); err != nil {
+		t.Errorf("Stop: %v", err)
+	}
+	r.Client.CloseIdleConnections()
+	goleak.VerifyNone(t, append(sitetest.CaddysOwn, before)...)
+}
+
+// takenPort is a port that is in use until free is called.
+func takenPort(t *testing.T) (port int, free func() error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close
+}
+
+// checkCounts holds what clients saw against the counters.
+func (r *reloads) checkCounts(all []*traffic) {
+	t := r.T
+	for _, f := range all {
+		admitted := f.admitted.Load()
+		t.Logf("%s: %d admitted, %d denied", f.zone, admitted, f.denied.Load())
+		if f.failed.Load() > 0 {
+			t.Errorf("%s: %d requests failed, the first with %v", f.zone, f.failed.Load(), f.first.Load())
+		}
+		switch f.zone {
+		case "life-tight":
+			if admitted != int64(r.tight) {
+				t.Errorf("%s: %d admitted, want the last limit, %d", f.zone, admitted, r.tight)
+			}
+		case "life-local":
+			sitetest.Shows(t, f.zone, fmt.Sprintf("has counted %d", admitted), func(z operate.LimitState) bool { return z.Own == admitted })
+		case "life-strict": // each Redis holds what it decided
+			if got := sitetest.SumIn(t, r.redis[0], f.zone) + sitetest.SumIn(t, r.redis[1], f.zone); got != admitted {
+				t.Errorf("%s: the two Redis hold %d, want the %d that were admitted", f.zone, got, admitted)
+			}
+		default:
+			sitetest.Shows(t, f.zone, fmt.Sprintf("has counted %d", admitted), func(z operate.LimitState) bool { return z.Own == admitted && z.Unsent == 0 })
+			if got := sitetest.SumIn(t, r.redis[r.at], f.zone); got != admitted {
+				t.Errorf("%s: redis holds %d, want the %d that were admitted", f.zone, got, admitted)
+			}
+		}
+		if f.zone != "life-tight" && f.denied.Load() > 0 {
+			t.Errorf("%s: %d requests were denied", f.zone, f.denied.Load())
+		}
+	}
+}
+
+// holder keeps requests in the configuration that took them until the test lets them go on.
+type holder struct{}
+
+var holding struct {
+	sync.Mutex
+	entered chan struct{}
+	release chan struct{}
+}
+
+func init() { caddy.RegisterModule(holder{}) }
+
+func (holder) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.tide_test_hold", New: func() caddy.Module { return new(holder) }}
+}
+
+func (holder) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if r.Header.Get("Hold") != "" {
+		holding.Lock()
+		entered, release := holding.entered, holding.release
+		holding.Unlock()
+		entered <- struct{}{}
+		<-release
+	}
+	return next.ServeHTTP(w, r)
+}
+
+// While a reload hands over, requests that the old configuration took and those that the new one
+// takes share their counters, each under its own limit.
+func TestTwoConfigurationsServeAtOnce(t *testing.T) {
+	r := redistest.Start(t)
+	for _, rate := range []string{"local", "100ms", "strict"} {
+		for try := range 4 { // Caddy stops apps in a random order
+			l := sitetest.NewLifetime(t)
+			zone := fmt.Sprintf("both-%s-%d", rate, try)
+			config := func(limit int) []byte {
+				text := l.Config("redis "+r.URL+"\nnamespace test\nstrict_timeout 30s", "rate_limit {\n"+
+					sitetest.ZoneBlock(zone, fmt.Sprintf("key all\nlimit %d/30d\nalgorithm fixed_window\nsync_rate %s", limit, rate))+"}\nrespond "+strconv.Itoa(limit), "")
+				return bytes.Replace(text, []byte(`{"handler":"rate_limit"`), []byte(`{"handler":"tide_test_hold"},{"handler":"rate_limit"`), 1)
+			}
+			l.Load(config(10))
+			handOver(l, config(15))
+			if err := caddy.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			l.Client.CloseIdleConnections()
+		}
+	}
+}
+
+// handOver reloads from a limit of 10 to one of 15 while 6 requests are held in the old
+// configuration.
+func handOver(l *sitetest.Lifetime, next []byte) {
+	t := l.T
+	const waiting = 6
+	holding.Lock()
+	holding.entered, holding.release = make(chan struct{}, waiting), make(chan struct{})
+	entered, release := holding.entered, holding.release
+	holding.Unlock()
+	old := make(chan int, waiting)
+	for range waiting {
+		go func() {
+			status, _, err := l.Post("/", "Hold", "1")
+			if err != nil {
+				t.Errorf("a request in the old configuration: %v", err)
+			}
+			old <- status
+		}()
+	}
+	for range waiting {
+		<-entered
+	}
+	loaded := make(chan error, 1)
+	go func() { loaded <- caddy.Load(next, true) }()
+	admitted := 0
+	// of the new one's 15; as many as the old one had left when it began may pass there
+	for admitted < 12 {
+		status, body, err := l.Post("/")
+		if err != nil || status != http.StatusOK && body != "10" {
+			if status != http.StatusTooManyRequests {
+				t.Fatalf("after %d requests: %d %q, %v", admitted, status, body, err)
+			}
+			continue // in the old configuration, whose limit is reached
+		}
+		admitted++
+	}
+	close(release)
+	for range waiting {
+		if status := <-old; status != http.StatusTooManyRequests {
+			t.Errorf("a request held in the old configuration: %d, want 429, as 12 of its 10 are spent", status)
+		}
+	}
+	if err := <-loaded; err != nil {
+		t.Fatalf("Load: %v", err)
+	}
+	for range 6 {
+		if status, _, err := l.Post("/"); err == nil && status == http.StatusOK {
+			admitted++
+		}
+	}
+	if admitted != 15 {
+		t.Errorf("%d requests were admitted in both, want 15", admitted)
+	}
+}

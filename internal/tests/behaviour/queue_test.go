@@ -1,0 +1,214 @@
+package behaviour_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+)
+
+// starts notes when requests begin.
+type starts struct {
+	mu sync.Mutex
+	at []time.Time
+}
+
+func (s *starts) next(http.ResponseWriter, *http.Request) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = append(s.at, time.Now())
+	return nil
+}
+
+// closest is the least time between two of them.
+func (s *starts) closest() time.Duration {
+	slices.SortFunc(s.at, time.Time.Compare)
+	least := time.Hour
+	for i := range s.at[1:] {
+		least = min(least, s.at[i+1].Sub(s.at[i]))
+	}
+	return least
+}
+
+// Requests leave a queue one by one, however many of those that came to it were denied by another
+// zone, or by another queue.
+func TestQueuesBesideEachOtherKeepTheirPace(t *testing.T) {
+	const shared = "limit 10/1s\nalgorithm leaky_bucket\nqueue 20\nkey all\n"
+	for name, block := range map[string]string{
+		"two queues":               sitetest.ZoneBlock("a", shared) + sitetest.ZoneBlock("b", "limit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"),
+		"two queues, turned round": sitetest.ZoneBlock("b", shared) + sitetest.ZoneBlock("a", "limit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"),
+		"a queue and a window":     sitetest.ZoneBlock("a", shared) + sitetest.ZoneBlock("b", "limit 1/1h\nkey {http.request.header.K}"),
+		"three queues": sitetest.ZoneBlock("a", shared) + sitetest.ZoneBlock("b", "limit 5/1s\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.G}") +
+			sitetest.ZoneBlock("c", "limit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"),
+		"one zone with two queues": sitetest.ZoneBlock("a", "limit 10/1s 100/1m\nalgorithm leaky_bucket\nqueue 20\nkey all"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := sitetest.NewSite(t, &ratelimit.App{}, block)
+				defer s.End()
+				var begun starts
+				s.Next = begun.next
+				random := rand.New(rand.NewPCG(1, 2))
+				denied := 0
+				var mu sync.Mutex
+				var wg sync.WaitGroup
+				for i := range 400 {
+					who := fmt.Sprint("spent ", i%3)
+					if random.IntN(4) == 0 {
+						who = fmt.Sprint(i)
+					}
+					wg.Go(func() {
+						if s.Get("1.2.3.4", sitetest.Header("K", who), sitetest.Header("G", fmt.Sprint(i%2))).Status != http.StatusOK {
+							mu.Lock()
+							denied++
+							mu.Unlock()
+						}
+					})
+					time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
+					synctest.Wait()
+				}
+				wg.Wait()
+				if got := begun.closest(); got < 100*time.Millisecond {
+					t.Errorf("%d of 400 requests denied, the others begin %v from each other, want 100ms at least", denied, got)
+				}
+				if len(begun.at) < 30 || denied < 100 {
+					t.Errorf("%d begin and %d are denied: that shows nothing", len(begun.at), denied)
+				}
+			})
+		})
+	}
+}
+
+// A queue that counts denied requests fills by those that another zone denies, and by no others.
+func TestQueueThatCountsDenied(t *testing.T) {
+	for option, want := range map[string]string{"count_denied": `"a";r=0;`, "count_denied off": `"a";r=6;`} {
+		synctest.Test(t, func(t *testing.T) {
+			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("a", "limit 10/1s\nalgorithm leaky_bucket\nqueue 5\nkey all\n"+option)+sitetest.ZoneBlock("b", "limit 0/1h"))
+			defer s.End()
+			var a sitetest.Reply
+			for range 10 {
+				a = s.Get("1.2.3.4")
+			}
+			if got := a.Header.Get("RateLimit"); a.Status != http.StatusTooManyRequests || !strings.Contains(got, want) {
+				t.Errorf("%s: after ten denials by another zone: %d, %s, want %s", option, a.Status, got, want)
+			}
+		})
+	}
+}
+
+// While Redis decides on a strict zone, others take the places behind a request in a queue: also
+// those begin no closer than its pace.
+func TestQueueKeepsItsPaceBesideStrictZones(t *testing.T) {
+	const pace = 400 * time.Millisecond
+	for name, block := range map[string]string{
+		"a queue of this node": sitetest.ZoneBlock("queue-a", "sync_rate local\nlimit 5/2s\nalgorithm leaky_bucket\nqueue 50\nkey all") +
+			sitetest.ZoneBlock("queue-b", "sync_rate strict\nlimit 1/1h\nkey {http.request.header.K}"),
+		"a strict queue": sitetest.ZoneBlock("queue-a", "sync_rate strict\nlimit 5/2s\nalgorithm leaky_bucket\nqueue 50\nkey all") +
+			sitetest.ZoneBlock("queue-b", "sync_rate strict\nlimit 1/1h\nkey {http.request.header.K}"),
+		"two strict queues": sitetest.ZoneBlock("queue-a", "sync_rate strict\nlimit 5/2s\nalgorithm leaky_bucket\nqueue 50\nkey all") +
+			sitetest.ZoneBlock("queue-b", "sync_rate strict\nlimit 1/1h\nalgorithm leaky_bucket\nqueue 0\nkey {http.request.header.K}"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := redistest.Start(t)
+			proxy := faultproxy.Start(t, r.Addr)
+			proxy.SetDelay(30 * time.Millisecond)
+			app := sitetest.AppWith(r)
+			app.Redis.Address = []string{proxy.Addr}
+			app.Redis.PoolSize = 64
+			s := sitetest.NewSite(t, app, strings.ReplaceAll(block, "queue-", strings.ReplaceAll(name, " ", "-")+"-"))
+			var begun starts
+			s.Next = begun.next
+			came, lateness := time.Now(), measureLateness()
+			s.Admits("1.2.3.4", 1, 1, sitetest.Header("K", "spent"))
+			var waiting sync.WaitGroup
+			for i := range 4 {
+				var denied sync.WaitGroup
+				before := proxy.Requests()
+				denied.Go(func() { s.Admits("1.2.3.4", 1, 0, sitetest.Header("K", "spent")) })
+				redistest.Eventually(t, "Redis is asked", func() bool { return proxy.Requests() > before })
+				waiting.Go(func() { s.Get("1.2.3.4", sitetest.Header("K", fmt.Sprint("behind ", i))) })
+				denied.Wait()
+				// before Redis has what was refunded, and after it
+				redistest.Pause(time.Duration(i) * 20 * time.Millisecond)
+				waiting.Go(func() { s.Get("1.2.3.4", sitetest.Header("K", fmt.Sprint("later ", i))) })
+			}
+			waiting.Wait()
+			// One that begins late, as on a busy machine, is closer to the next one. No more ever
+			// begin than the pace allows since the first one came.
+			got, late := begun.closest(), lateness()
+			if got < pace/2 && got < pace-2*late || len(begun.at) != 9 {
+				t.Errorf("%d requests begin, %v from each other, on a machine that is late by %v; want 9, about %v", len(begun.at), got, late, pace)
+			}
+			for i, at := range begun.at {
+				if early := time.Duration(i)*pace - at.Sub(came); early > 10*time.Millisecond {
+					t.Errorf("request %d begins %v before its turn", i+1, early)
+				}
+			}
+		})
+	}
+}
+
+// measureLateness begins to measure how late a goroutine goes on after a pause, and returns what
+// ends that and says how late at most.
+func measureLateness() (end func() time.Duration) {
+	const pause = 5 * time.Millisecond
+	done, most := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		late, last, ticks := time.Duration(0), time.Now(), time.NewTicker(pause)
+		defer ticks.Stop()
+		for {
+			select {
+			case <-ticks.C:
+				now := time.Now()
+				late, last = max(late, now.Sub(last)-pause), now
+			case <-done:
+				most <- late
+				return
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(done)
+		return <-most
+	}
+}
+
+// A request whose client leaves a queue is counted once in the zones beside it: the error route
+// that it comes back through does not ask them again.
+func TestAClientThatLeavesAQueueIsCountedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("beside", "limit 3/1h")+sitetest.ZoneBlock("queue", "limit 1/1m\nalgorithm leaky_bucket\nqueue 5"))
+		defer s.End()
+		s.Admits("1.2.3.4", 1, 1)
+		r := s.Request("1.2.3.4")
+		ctx, leave := context.WithCancel(r.Context())
+		r = r.WithContext(ctx)
+		left := make(chan sitetest.Reply)
+		go func() { left <- s.Send(r) }()
+		synctest.Wait()
+		leave()
+		a := <-left
+		if a.Err == nil {
+			t.Fatalf("%+v for a client that has left", a)
+		}
+		r = r.WithContext(context.WithValue(context.WithoutCancel(r.Context()), caddyhttp.ErrorCtxKey, a.Err))
+		before := time.Now()
+		if a := s.Send(r); a.Err != nil || a.Status != http.StatusOK || !time.Now().Equal(before) {
+			t.Errorf("on the error route: %d %v after %v, want it let through at once", a.Status, a.Err, time.Since(before))
+		}
+		s.Admits("1.2.3.4", 2, 1) // of three: the first, the one that left, and this one
+	})
+}

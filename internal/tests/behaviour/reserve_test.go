@@ -1,0 +1,228 @@
+package behaviour_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+)
+
+// class has a request be of a class, by a header.
+func class(name string) func(*http.Request) { return sitetest.Header("X-Class", name) }
+
+// reservedSite is a site with zones, each of which has these reserves for classes. Pairs of a class
+// and its share in per cent.
+func reservedSite(t *testing.T, app *ratelimit.App, block string, reserves ...any) *sitetest.Site {
+	t.Helper()
+	h := new(ratelimit.Handler)
+	if err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("rate_limit {\n" + block + "\n}")); err != nil {
+		t.Fatal(err)
+	}
+	for _, z := range h.RateLimits {
+		for i := 0; i < len(reserves); i += 2 {
+			match, err := json.Marshal(map[string][]string{"X-Class": {reserves[i].(string)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			z.Reserve = append(z.Reserve, ratelimit.Reserve{Share: float64(reserves[i+1].(int)) / 100, MatcherSetsRaw: caddyhttp.RawMatcherSets{{"header": match}}})
+		}
+	}
+	s, err := sitetest.TryHandler(t, new(caddy.Config), app, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.End)
+	return s
+}
+
+// Whoever it is for finds the reserve, and others never take it, under every algorithm and wherever
+// counts are.
+func TestReserve(t *testing.T) {
+	redis := redistest.Start(t)
+	for _, algorithm := range algorithms.KindNames() {
+		if algorithm == "leaky_bucket" {
+			continue
+		}
+		for _, rate := range []string{"local", "1h", "strict"} {
+			t.Run(algorithm+" "+rate, func(t *testing.T) {
+				app, n := &ratelimit.App{}, 0
+				if rate != "local" {
+					app = sitetest.AppWith(redis)
+				}
+				with := func(limit string, reserves ...any) *sitetest.Site {
+					n++
+					name := fmt.Sprintf(`"reserve %s %s %d"`, algorithm, rate, n)
+					return reservedSite(t, app, sitetest.ZoneBlock(name, "key all\nlimit "+limit+"\nsync_rate "+rate+"\nalgorithm "+algorithm), reserves...)
+				}
+				others, paying, staff := class(""), class("paying"), class("staff")
+				s := with("10/3650d", "paying", 20)
+				s.Admits("1.1.1.1", 9, 8, others)
+				s.Admits("1.1.1.1", 5, 2, paying)
+				s.Admits("1.1.1.1", 2, 0, others)
+				s = with("10/3650d", "paying", 20) // use by those that pay counts as well
+				s.Admits("1.1.1.1", 7, 7, paying)
+				s.Admits("1.1.1.1", 3, 1, others)
+				s.Admits("1.1.1.1", 3, 2, paying)
+				s = with("10/3650d", "paying", 20, "staff", 15) // 2 and 2
+				s.Admits("1.1.1.1", 9, 6, others)
+				s.Admits("1.1.1.1", 9, 2, staff)
+				s.Admits("1.1.1.1", 9, 0, paying) // they see 8, and the count is of all
+				s.Admits("1.1.1.1", 9, 2, func(r *http.Request) { r.Header["X-Class"] = []string{"paying", "staff"} })
+				s = with("3/3650d", "paying", 90) // others have one, where nobody pays
+				s.Admits("1.1.1.1", 3, 1, others)
+				s.Admits("1.1.1.1", 3, 2, paying)
+				s = with("1/3650d", "paying", 50)
+				s.Admits("1.1.1.1", 3, 1, others)
+				s = with("0/3650d", "paying", 50)
+				s.Admits("1.1.1.1", 3, 0, others)
+				s.Admits("1.1.1.1", 3, 0, paying)
+				s = with("100/3650d 10/365d", "paying", 7) // 7 and 1
+				s.Admits("1.1.1.1", 11, 9, others)
+				s.Admits("1.1.1.1", 3, 1, paying)
+				s = with("100/3650d", "paying", 7)
+				s.Admits("1.1.1.1", 100, 93, others)
+				s.Admits("1.1.1.1", 100, 7, paying)
+			})
+		}
+	}
+}
+
+// A burst is reserved from, and the drain of the bucket stays whole.
+func TestReserveOfABurst(t *testing.T) {
+	for _, algorithm := range []string{"token_bucket", "gcra"} {
+		s := reservedSite(t, &ratelimit.App{}, sitetest.ZoneBlock("burst-"+algorithm, "key all\nlimit 1000/3650d\nburst 10\nalgorithm "+algorithm), "paying", 20)
+		s.Admits("1.1.1.1", 10, 8, class(""))
+		whole := reservedSite(t, &ratelimit.App{}, sitetest.ZoneBlock("whole-"+algorithm, "key all\nlimit 1000/3650d\nburst 8\nalgorithm "+algorithm))
+		whole.Admits("1.1.1.1", 10, 8)
+		if got, want := s.Get("1.1.1.1").Header.Get("Retry-After"), whole.Get("1.1.1.1").Header.Get("Retry-After"); got != want || got == "" {
+			t.Errorf("%s: Retry-After %s with a reserve, %s of a bucket of that size", algorithm, got, want)
+		}
+		s.Admits("1.1.1.1", 3, 2, class("paying"))
+	}
+}
+
+// A request sees the limit without what is reserved for others, and so do its handlers.
+func TestHeadersOfAReserve(t *testing.T) {
+	for _, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket"} {
+		s := reservedSite(t, &ratelimit.App{}, "headers draft kong github\n"+sitetest.ZoneBlock("seen", "key all\nlimit 10/1h\nalgorithm "+algorithm), "paying", 20)
+		for _, c := range []struct{ class, policy, remaining, limit string }{
+			{"", `"seen";q=8;w=3600`, "7", "8"}, {"paying", `"seen";q=10;w=3600`, "8", "10"}, {"none", `"seen";q=8;w=3600`, "5", "8"},
+		} {
+			a := s.Get("1.1.1.1", class(c.class))
+			if got := a.Header; got.Get("RateLimit-Policy") != c.policy || !strings.Contains(got.Get("RateLimit"), ";r="+c.remaining+";") ||
+				got.Get("X-Ratelimit-Limit") != c.limit || got.Get("Ratelimit-Limit") != c.limit || got.Get("X-Ratelimit-Remaining-Hour") != c.remaining {
+				t.Errorf("%s, class %q: %v, want %+v", algorithm, c.class, got, c)
+			}
+		}
+	}
+}
+
+// The limit that is reserved from is the one that is in force: that of the request, and the one
+// that an operator has set.
+func TestReserveOfLimitsThatDiffer(t *testing.T) {
+	s := reservedSite(t, &ratelimit.App{}, sitetest.ZoneBlock("varies", "key all\nlimit {http.request.header.X-Plan}/3650d\nlimit_default 5/3650d"), "paying", 20)
+	s.Admits("1.1.1.1", 9, 4)
+	s.Admits("1.1.1.1", 9, 4, sitetest.Plan("10"))
+	s.Admits("1.1.1.1", 9, 2, sitetest.Plan("10"), class("paying"))
+	s.Admits("1.1.1.1", 9, 9, sitetest.Plan("unlimited"))
+	s.Admits("1.1.1.1", 9, 0, sitetest.Plan("0"), class("paying"))
+	s.End()
+
+	s = reservedSite(t, &ratelimit.App{Namespace: "reserve overrides"}, sitetest.ZoneBlock("set", "key {http.request.header.K}\nlimit 5/3650d"), "paying", 20)
+	key := sitetest.Header("K", "a")
+	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"set","key":"a","limit":"10"}`)
+	s.Admits("1.1.1.1", 9, 8, key)
+	s.Admits("1.1.1.1", 9, 2, key, class("paying"))
+	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"set","key":"a","limit":"unlimited"}`)
+	s.Admits("1.1.1.1", 9, 9, key)
+	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"set","key":"a","limit":"deny"}`)
+	if a := s.Get("1.1.1.1", key, class("paying")); a.Status != http.StatusForbidden {
+		t.Errorf("a key of which all is denied is answered %d to who pays", a.Status)
+	}
+	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"set","key":"a"}`)
+	s.Admits("1.1.1.1", 9, 0, key, class("paying"))
+	sitetest.Changed(t, http.MethodPost, "/rate_limit/reset", `{"zone":"set","key":"a"}`)
+	s.Admits("1.1.1.1", 9, 4, key)
+	s.Admits("1.1.1.1", 9, 1, key, class("paying"))
+}
+
+// Explain says what the request would see, and what a request would that has no class.
+func TestExplainOfAReserve(t *testing.T) {
+	s := reservedSite(t, &ratelimit.App{Namespace: "reserve explained"}, sitetest.ZoneBlock("told", "key all\nlimit 10/3650d"), "paying", 20)
+	s.Admits("1.1.1.1", 9, 8)
+	for what, want := range map[string]string{
+		`{"zone":"told","key":"all"}`: `"limit":8,"window":"3650d","used":8,"remote":0,"remaining":0,"after":0,"decision":"denied"`,
+	} {
+		status, text := sitetest.Ask(http.MethodPost, "/rate_limit/explain", what)
+		if status != http.StatusOK || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s, want %s", what, status, text, want)
+		}
+	}
+}
+
+// Beyond max_keys, windows and logs keep reserves. A bucket is counted there in whole windows, and
+// keeps none.
+func TestReserveBeyondMaxKeys(t *testing.T) {
+	for algorithm, want := range map[string]int{"sliding_window": 8, "fixed_window": 8, "sliding_log": 8, "token_bucket": 10, "gcra": 10} {
+		s := reservedSite(t, &ratelimit.App{}, sitetest.ZoneBlock("full-"+algorithm, "key {http.request.header.K}\nlimit 10/3650d\nmax_keys 1\nalgorithm "+algorithm), "paying", 20)
+		s.Admits("1.1.1.1", 1, 1, sitetest.Header("K", "first"))
+		for i := range 5 {
+			key := sitetest.Header("K", fmt.Sprint("beyond", i))
+			s.Admits("1.1.1.1", 12, want, key)
+			s.Admits("1.1.1.1", 12, 10-want, key, class("paying"))
+		}
+	}
+}
+
+// In shadow mode nobody is denied, and what would be is counted.
+func TestReserveInShadowMode(t *testing.T) {
+	s := reservedSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shadow-reserve", "key all\nlimit 10/3650d\nenforce off"), "paying", 20)
+	s.Admits("1.1.1.1", 12, 12)
+	s.Admits("1.1.1.1", 4, 4, class("paying"))
+	if got := sitetest.DecidedAs(t, "shadow-reserve", "would_deny"); got != 4+2 {
+		t.Errorf("%d would be denied, want 4 of the others and 2 that pay", got)
+	}
+}
+
+// The page's Caddyfile: who doesn't pay is denied first, and who pays finds the reserve.
+func TestThePageOfReserves(t *testing.T) {
+	upstream, asked := sitetest.Backend(t, "backend")
+	global, site := sitetest.SiteInPage(t, "docs/reserve.md", "example.com")
+	s := sitetest.StartCaddy(t, global, strings.NewReplacer("localhost:9000", upstream, "100/s", "100/3650d").Replace(site))
+	paying := sitetest.Header("X-Api-Key", "5ddc4eb2")
+	s.Answers("HTTP/1.1", 90, http.StatusOK, 80)
+	if a, err := s.Get(t.Context(), "HTTP/1.1"); err != nil || a.Header.Get("RateLimit-Policy") != `"backend";q=80;w=315360000` {
+		t.Errorf("who doesn't pay is told %v, %v", a.Header, err)
+	}
+	if a, err := s.Get(t.Context(), "HTTP/1.1", paying); err != nil || a.Header.Get("RateLimit-Policy") != `"backend";q=100;w=315360000` {
+		t.Errorf("who pays is told %v, %v", a.Header, err)
+	}
+	s.Answers("HTTP/1.1", 25, http.StatusOK, 19, paying)
+	if asked.Load() != 100 {
+		t.Errorf("the backend was asked %d times, want 100", asked.Load())
+	}
+}
+
+// A reserve where each client has a count of its own is warned of.
+func TestAReserveOfOneClientsCountIsWarnedOf(t *testing.T) {
+	for key, want := range map[string]int{"": 1, "key {client_ip}": 1, "key {remote_host}": 1, "key {host}-{client_ip}": 1, "key all": 0, "key {host}": 0} {
+		config, err := sitetest.Adapt("{\nadmin off\npersist_config off\n}\nhttp://127.0.0.1:0 {\n@paying header X-Plan paid\nrate_limit {\n" +
+			sitetest.ZoneBlock("z", "limit 5/1m\n"+key+"\nreserve @paying 20%") + "}\n}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if warned := sitetest.WarnedOf(t, config); len(warned) != want || want == 1 && !strings.Contains(fmt.Sprint(warned), "each client has a count of its own") {
+			t.Errorf("%q: warned of %q, want %d", key, warned, want)
+		}
+	}
+}

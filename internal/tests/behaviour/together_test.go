@@ -1,0 +1,486 @@
+package behaviour_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+)
+
+// A together is a zone with ban, concurrent and count_responses, and a model of it. Requests of a
+// few keys come, run and end in all ways; bans begin and end, and there are resets and reloads. One
+// goroutine does all that.
+type together struct {
+	t      *testing.T
+	random *rand.Rand
+	block  string
+	app    *ratelimit.App
+	s      *sitetest.Site
+	// exact is set where the model knows each decision: else it says what may not be admitted.
+	exact bool
+	ban   time.Duration
+	keys  []*togetherKey
+	runs  []*togetherRun
+	// entered has the requests that have reached the handler.
+	entered chan *togetherRun
+	wg      sync.WaitGroup
+	seen    map[string]int
+}
+
+func newTogether(t *testing.T, seed uint64, app *ratelimit.App, options string, seen map[string]int) *together {
+	m := &together{
+		t: t, random: rand.New(rand.NewPCG(seed, 1)), app: app, seen: seen, ban: 7 * time.Minute,
+		entered: make(chan *togetherRun),
+	}
+	keys := 4
+	if app.Redis != nil {
+		m.ban, keys = 300*time.Millisecond, 3
+	}
+	for i := range keys {
+		m.keys = append(m.keys, &togetherKey{name: fmt.Sprint(i), denials: make(map[int64]int)})
+	}
+	m.block = sitetest.ZoneBlock("together", fmt.Sprintf("key {http.request.header.K}\nlimit %d/%v\nconcurrent %d\nban %v after %d/%v\ncount_responses 401 403\n%s",
+		togetherLimit, togetherWindow, togetherPlaces, m.ban, togetherAfter, togetherDenied, options))
+	m.load()
+	return m
+}
+
+const (
+	togetherLimit  = 4
+	togetherPlaces = 3
+	togetherAfter  = 2
+	togetherWindow = time.Hour
+	togetherDenied = 20 * time.Minute // the window of denials
+)
+
+// togetherKey is what the model knows of a key.
+type togetherKey struct {
+	name    string
+	window  int64
+	settled int // in the window
+	running int
+	denials map[int64]int
+	until   int64 // of the ban
+	history []string
+}
+
+// togetherRun is a request in its handler.
+type togetherRun struct {
+	key      *togetherKey
+	window   int64 // of its unit; -1 where it is settled or forgiven
+	leave    context.CancelFunc
+	do       chan string
+	did      chan struct{}
+	answered chan sitetest.Reply
+}
+
+type togetherID struct{}
+
+// load replaces the configuration.
+func (m *together) load() {
+	s := sitetest.NewSite(m.t, m.app, m.block)
+	s.Next = m.handle
+	if m.s != nil {
+		m.s.End()
+	}
+	m.s = s
+	for _, k := range m.keys {
+		k.history = append(k.history, "reload")
+	}
+}
+
+// handle runs a request until it is told how to end.
+func (m *together) handle(w http.ResponseWriter, r *http.Request) error {
+	run := r.Context().Value(togetherID{}).(*togetherRun)
+	m.entered <- run
+	for what := range run.do {
+		switch what {
+		case "wrong":
+			w.WriteHeader(http.StatusUnauthorized)
+		case "right":
+			w.WriteHeader(http.StatusOK)
+		case "twice":
+			w.WriteHeader(http.StatusForbidden)
+			w.WriteHeader(http.StatusOK)
+		case "hints":
+			w.WriteHeader(http.StatusEarlyHints)
+			run.did <- struct{}{}
+			continue
+		case "wrong stream", "right stream":
+			w.WriteHeader(map[string]int{"wrong stream": http.StatusUnauthorized, "right stream": http.StatusOK}[what])
+			run.did <- struct{}{}
+			continue
+		case "forbids":
+			return caddyhttp.Error(http.StatusForbidden, errors.New("no"))
+		case "fails":
+			return caddyhttp.Error(http.StatusServiceUnavailable, errors.New("broken"))
+		case "cut": // by an upstream
+			return caddyhttp.Error(http.StatusBadGateway, errors.New("cut"))
+		case "panics":
+			panic("broken")
+		case "aborts":
+			panic(http.ErrAbortHandler)
+		case "leaves":
+			run.leave()
+		}
+		break
+	}
+	return nil
+}
+
+// ends are how a request can end, and whether its unit is spent then. Streams and hints go on.
+var togetherEnds = map[string]bool{
+	"wrong": true, "right": false, "twice": true, "hints": false, "wrong stream": true, "right stream": false, "forbids": true,
+	"fails": false, "cut": true, "panics": false, "aborts": true, "leaves": true, "silent": false,
+}
+
+// roll brings a key to the window of now.
+func (k *togetherKey) roll(now int64) {
+	if w := now / int64(togetherWindow); w != k.window {
+		k.window, k.settled = w, 0
+	}
+}
+
+// open is how many units of a key are reserved in its window.
+func (m *together) open(k *togetherKey) (n int) {
+	for _, r := range m.runs {
+		if r.key == k && r.window == k.window {
+			n++
+		}
+	}
+	return n
+}
+
+// expect is what the model says of the next request of a key: it is admitted, banned, denied for
+// good, or for a moment by what runs or is reserved.
+func (m *together) expect(k *togetherKey, now int64) string {
+	k.roll(now)
+	switch {
+	case now < k.until:
+		return "banned"
+	case k.running >= togetherPlaces:
+		return "in a moment"
+	case k.settled+m.open(k) < togetherLimit:
+		return "admitted"
+	case k.settled < togetherLimit:
+		return "in a moment"
+	case k.denials[now/int64(togetherDenied)]+1 >= togetherAfter:
+		return "banned"
+	}
+	return "denied"
+}
+
+// request sends a request, and compares what becomes of it.
+func (m *together) request(k *togetherKey) {
+	ctx, leave := context.WithCancel(context.Background())
+	run := &togetherRun{key: k, leave: leave, do: make(chan string), did: make(chan struct{}), answered: make(chan sitetest.Reply, 1)}
+	r := m.s.Request("192.0.2.1", sitetest.Header("K", k.name))
+	r = r.WithContext(context.WithValue(ctx, togetherID{}, run))
+	s, now := m.s, clock.Now()
+	want := m.expect(k, now)
+	m.wg.Go(func() {
+		a := sitetest.Reply{Status: -1}
+		defer func() {
+			_ = recover()
+			leave()
+			run.answered <- a
+		}()
+		a = s.Send(r)
+	})
+	got, a := "admitted", sitetest.Reply{}
+	select {
+	case <-m.entered:
+	case a = <-run.answered:
+		got = m.denialOf(a)
+	}
+	if !m.exact { // Redis may have decided after the end of a ban
+		want = m.expect(k, clock.Now())
+	}
+	if got != want && (m.exact || got == "admitted") {
+		m.t.Fatalf("%q: key %s with %d settled, %d reserved and %d running, banned for %v: %s, want %s: %d %v after %q",
+			m.block, k.name, k.settled, m.open(k), k.running, time.Duration(k.until-now), got, want, a.Status, a.Header, k.history)
+	}
+	m.note(run, got, now)
+}
+
+// denialOf says how a request was denied.
+func (m *together) denialOf(a sitetest.Reply) string {
+	switch {
+	case a.Status != http.StatusTooManyRequests:
+		m.t.Fatalf("a request that has not reached the handler got %d, %v", a.Status, a.Err)
+	case strings.Contains(a.Body, abnormal):
+		return "banned"
+	case a.Header.Get("Retry-After") == "1":
+		return "in a moment"
+	}
+	return "denied"
+}
+
+// note has the model know what became of a request.
+func (m *together) note(run *togetherRun, got string, now int64) {
+	k := run.key
+	m.seen[got]++
+	k.history = append(k.history, fmt.Sprint(time.Now().Format("15:04:05.000 "), got))
+	switch {
+	case got == "admitted":
+		run.window = k.window
+		k.running++
+		m.runs = append(m.runs, run)
+	case now < k.until || got == "in a moment":
+	default:
+		k.denials[now/int64(togetherDenied)]++
+		if got == "banned" {
+			k.until = now + int64(m.ban)
+		}
+	}
+}
+
+// end has one of the requests that run go on, or end.
+func (m *together) end(i int, what string) {
+	run := m.runs[i]
+	run.key.roll(clock.Now())
+	run.key.history = append(run.key.history, fmt.Sprint(time.Now().Format("15:04:05.000 "), what))
+	run.do <- what
+	if strings.HasSuffix(what, "stream") || what == "hints" {
+		<-run.did
+	} else {
+		<-run.answered
+		run.key.running--
+		m.runs = append(m.runs[:i:i], m.runs[i+1:]...)
+	}
+	if what == "hints" || run.window == -1 {
+		return
+	}
+	if togetherEnds[what] && run.window == run.key.window {
+		run.key.settled++
+	}
+	run.window = -1
+}
+
+// reset forgives a key, or all of them. What runs goes on.
+func (m *together) reset(keys ...*togetherKey) {
+	body := `{"zone":"together","all":true}`
+	if len(keys) == 1 {
+		body = `{"zone":"together","key":"` + keys[0].name + `"}`
+	}
+	if status, text := sitetest.Ask(http.MethodPost, "/rate_limit/reset", body); status != http.StatusOK {
+		m.t.Fatalf("reset: %d %s", status, text)
+	}
+	redistest.Pause(time.Millisecond) // what comes in the instant of a reset is forgiven as well
+	for _, k := range keys {
+		k.history = append(k.history, "reset")
+		k.settled, k.until = 0, 0
+		clear(k.denials)
+		for _, r := range m.runs {
+			if r.key == k {
+				r.window = -1
+			}
+		}
+	}
+}
+
+// step is one thing that happens.
+func (m *together) step(sleeps []time.Duration) {
+	k := m.keys[m.random.IntN(len(m.keys))]
+	switch n := m.random.IntN(100); {
+	case n < 60:
+		m.request(k)
+	case n < 88 && len(m.runs) > 0:
+		i, all := m.random.IntN(len(m.runs)), slices.Sorted(maps.Keys(togetherEnds))
+		what := all[m.random.IntN(len(all))]
+		if m.runs[i].window == -1 && what != "leaves" {
+			what = "silent" // it has begun, or is forgiven
+		}
+		m.end(i, what)
+	case n < 92:
+		m.reset(k)
+	case n < 93:
+		m.reset(m.keys...)
+	case n < 96:
+		m.load()
+	default:
+		redistest.Pause(sleeps[m.random.IntN(len(sleeps))])
+	}
+}
+
+// nothingIsLeft ends all that runs, and wants nothing to be held or reserved.
+func (m *together) nothingIsLeft() {
+	for len(m.runs) > 0 {
+		m.end(len(m.runs)-1, "leaves")
+	}
+	m.wg.Wait()
+	redistest.Eventually(m.t, "no place is taken", func() bool { return inUse(m.t, "together") == 0 })
+	redistest.Eventually(m.t, "nothing is reserved", func() bool { return sitetest.FirstOf(m.s.Handler.Zones()[0]).Table.Unsettled().Len() == 0 })
+	m.s.End()
+}
+
+// A zone with ban, concurrent and count_responses decides as the model says, on one node, with each
+// way that responses can end: nobody is admitted while banned, and nothing is left in the end.
+func TestBansPlacesAndReservationsTogether(t *testing.T) {
+	seen := make(map[string]int)
+	seeds := uint64(6)
+	if redistest.Chaos {
+		seeds = 500
+	}
+	for seed := range seeds {
+		for _, algorithm := range []string{"fixed_window", "fixed_window\nmax_keys 2", "sliding_window", "sliding_window\nbuckets 3", "sliding_log"} {
+			synctest.Test(t, func(t *testing.T) {
+				m := newTogether(t, seed, &ratelimit.App{Namespace: fmt.Sprint("together", seed, len(algorithm))}, "algorithm "+algorithm, seen)
+				m.exact = algorithm == "fixed_window"
+				for range 300 {
+					m.step([]time.Duration{time.Millisecond, time.Minute, 7 * time.Minute, 17 * time.Minute})
+				}
+				m.nothingIsLeft()
+			})
+			if t.Failed() {
+				t.Fatalf("seed %d, %s", seed, algorithm)
+			}
+		}
+	}
+	for _, what := range []string{"admitted", "in a moment", "denied", "banned"} {
+		if seen[what] < 20 {
+			t.Errorf("%d requests were %s, want more", seen[what], what)
+		}
+	}
+}
+
+// The same with Redis, by an interval and where it decides, within max_keys and beyond: there the
+// model says only what may not be admitted.
+func TestBansPlacesAndReservationsInRedis(t *testing.T) {
+	r, seen := redistest.Start(t), make(map[string]int)
+	for _, options := range []string{"sync_rate 50ms", "sync_rate 50ms\nmax_keys 2", "sync_rate strict", "sync_rate strict\nmax_keys 2"} {
+		for i, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket", "gcra\nburst 4", "sliding_window\nbuckets 3"} {
+			app := sitetest.AppWith(r)
+			app.Namespace = fmt.Sprint("together", len(options), "-", i)
+			m := newTogether(t, uint64(i), app, options+"\nalgorithm "+algorithm, seen)
+			for range 300 {
+				m.step([]time.Duration{time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond})
+			}
+			m.nothingIsLeft()
+		}
+	}
+	for _, what := range []string{"admitted", "in a moment", "banned"} {
+		if seen[what] == 0 {
+			t.Errorf("no request was %s", what)
+		}
+	}
+}
+
+// The same at once, from many clients: whoever has been told of a ban gets nothing more to the
+// handler, over reloads and resets of others, and nothing is left in the end.
+func TestBansPlacesAndReservationsAtOnce(t *testing.T) {
+	const clients, each, keys = 16, 250, 12
+	r := redistest.Start(t)
+	for _, options := range []string{"sync_rate local", "sync_rate local\nmax_keys 7", "sync_rate 50ms", "sync_rate strict"} {
+		app := sitetest.AppWith(r)
+		m := &together{t: t, app: app, ban: time.Hour, block: sitetest.ZoneBlock("together", "key {http.request.header.K}\nlimit 3/1h\nconcurrent 2\nban 1h after 2/1h\ncount_responses 401 403\n"+options)}
+		app.Namespace = fmt.Sprint("at-once", len(options))
+		most := 3000
+		if strings.Contains(options, "strict") {
+			most = 20_000
+		}
+		var banned, admitted [keys]atomic.Int64 // admitted once it was banned
+		var current atomic.Pointer[sitetest.Site]
+		load := func() {
+			m.s = sitetest.NewSite(t, app, m.block)
+			m.s.Next = func(w http.ResponseWriter, r *http.Request) error {
+				if r.Header.Get("Banned") != "" {
+					key, _ := strconv.Atoi(r.Header.Get("K"))
+					admitted[key].Add(1)
+				}
+				return endAtRandom(w, r)
+			}
+			if old := current.Swap(m.s); old != nil {
+				old.End()
+			}
+		}
+		load()
+		var wg sync.WaitGroup
+		var left atomic.Int64
+		left.Store(clients * each)
+		for range clients {
+			wg.Go(func() {
+				for n := left.Add(-1); n >= 0; n = left.Add(-1) {
+					key := int(n) * keys / (clients * each) // a few at a time
+					askAtRandom(current.Load(), key, most, &banned[key])
+				}
+			})
+		}
+		for left.Load() > 0 {
+			load()
+			m.reset(&togetherKey{name: "another"})
+			redistest.Pause(20 * time.Millisecond)
+		}
+		wg.Wait()
+		some := 0
+		for key := range keys {
+			if n := admitted[key].Load(); n > 0 {
+				t.Errorf("%s: %d requests of key %d reached the handler when somebody had been told of its ban", options, n, key)
+			}
+			if banned[key].Load() > 0 {
+				some++
+			}
+		}
+		if some < 2 {
+			t.Errorf("%s: %d keys were banned, want more", options, some)
+		}
+		m.nothingIsLeft()
+	}
+}
+
+// askAtRandom sends a request of a key, whose client leaves after so many microseconds at most. It
+// counts where it is told of a ban, and says before whether anybody was.
+func askAtRandom(s *sitetest.Site, key, most int, banned *atomic.Int64) {
+	defer func() { _ = recover() }()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(most))*time.Microsecond)
+	defer cancel()
+	change := []func(*http.Request){sitetest.Header("K", strconv.Itoa(key))}
+	if banned.Load() > 0 {
+		change = append(change, sitetest.Header("Banned", "yes"))
+	}
+	switch a := s.Send(s.Request("192.0.2.1", change...).WithContext(ctx)); {
+	case strings.Contains(a.Body, abnormal):
+		banned.Add(1)
+	case a.Status == http.StatusTooManyRequests: // others run
+		redistest.Pause(time.Duration(rand.IntN(5000)) * time.Microsecond)
+	}
+}
+
+// endAtRandom is a handler that ends in one of the ways there are.
+func endAtRandom(w http.ResponseWriter, r *http.Request) error {
+	switch rand.IntN(8) {
+	case 0:
+		panic("broken")
+	case 1:
+		panic(http.ErrAbortHandler)
+	case 2:
+		return caddyhttp.Error(http.StatusForbidden, errors.New("no"))
+	case 3:
+		<-r.Context().Done()
+	case 4:
+		w.WriteHeader(http.StatusOK)
+		<-r.Context().Done()
+	case 5:
+		return nil
+	default:
+		w.WriteHeader(http.StatusUnauthorized)
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package behaviour_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// through is a request that came from a peer, as a server with such trusted proxies prepares it.
+func through(trusted bool, strict int, name, value string) func(*http.Request) {
+	return func(r *http.Request) {
+		r.Header.Set(name, value)
+		server := &caddyhttp.Server{TrustedProxiesStrict: strict, ClientIPHeaders: []string{"X-Forwarded-For"}}
+		*r = *caddyhttp.PrepareRequest(r, caddy.NewReplacer(), nil, server)
+		caddyhttp.SetVar(r.Context(), caddyhttp.TrustedProxyVarKey, trusted)
+	}
+}
+
+func TestForwardingHeadersAreWarnedOfOnce(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		change     func(*http.Request)
+		key        string
+		untrusted  int
+		permissive int
+	}{
+		{"no header", through(false, 0, "Accept", "*/*"), "", 0, 0},
+		{"not trusted", through(false, 0, "X-Forwarded-For", "9.9.9.9"), "", 1, 0},
+		{"another header", through(false, 0, "Forwarded", "for=9.9.9.9"), "", 1, 0},
+		{"trusted, not strict", through(true, 0, "X-Forwarded-For", "9.9.9.9"), "", 0, 1},
+		{"trusted and strict", through(true, 1, "X-Forwarded-For", "9.9.9.9"), "", 0, 0},
+		{"no address in the key", through(false, 0, "X-Forwarded-For", "9.9.9.9"), "key {http.request.header.X-Api-Key}\n", 0, 0},
+		{"an exception by address", through(false, 0, "X-Forwarded-For", "9.9.9.9"), "key {http.request.header.X-Api-Key}\nexcept private_ranges\n", 1, 0},
+		{"a matcher by address", through(true, 0, "X-Forwarded-For", "9.9.9.9"), "key {http.request.header.X-Api-Key}\nmatch not client_ip 10.0.0.0/8\n", 0, 1},
+	} {
+		block := sitetest.ZoneBlock("proxies", c.key+"limit 1/1h") + sitetest.ZoneBlock("proxies2", c.key+"limit 2/1h")
+		s := sitetest.NewSite(t, &ratelimit.App{}, block)
+		logs := s.Watched()
+		for range 50 {
+			s.Send(behind(s, c.change))
+		}
+		if n, m := sitetest.Coded(logs, warning.UntrustedProxy), sitetest.Coded(logs, warning.TrustNotStrict); n != c.untrusted || m != c.permissive {
+			t.Errorf("%s: warned %d times of an untrusted proxy and %d times of trust that is not strict, want %d and %d: %v", c.name, n, m, c.untrusted, c.permissive, logs.All())
+		}
+		s.End()
+	}
+}
+
+// behind is a request whose server is the change's, not the site's.
+func behind(s *sitetest.Site, change func(*http.Request)) *http.Request {
+	r := s.Request("1.2.3.4")
+	change(r)
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "1.2.3.4")
+	return r
+}
+
+func TestFullTableIsWarnedOfOnce(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("full", "limit 2/1h\nmax_keys 3")+sitetest.ZoneBlock("roomy", "limit 2/1h"))
+	logs := s.Watched()
+	for i := range 3 {
+		s.Admits(fmt.Sprintf("1.2.3.%d", i), 1, 1)
+	}
+	if n := sitetest.Coded(logs, warning.MaxKeys); n != 0 {
+		t.Errorf("warned %d times of a table that has just room enough", n)
+	}
+	for i := range 20 {
+		s.Admits(fmt.Sprintf("1.2.4.%d", i), 3, 2)
+	}
+	if n := sitetest.Coded(logs, warning.MaxKeys); n != 1 {
+		t.Errorf("warned %d times of a full table, want once", n)
+	}
+}
+
+func TestOneWarningForASnippetInManySites(t *testing.T) {
+	core, logs := observer.New(zap.WarnLevel)
+	said := new(warning.Once)
+	for range 50 {
+		said.Warn(zap.New(core), warning.PoorKey, "the same")
+	}
+	said.Warn(zap.New(core), warning.PoorKey, "another")
+	if logs.Len() != 2 || sitetest.Coded(logs, warning.PoorKey) != 2 {
+		t.Errorf("logged %v, want one of each", logs.All())
+	}
+}

@@ -1,0 +1,213 @@
+package recipes_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+)
+
+// recipe starts a site of docs/recipes.md. Pairs of what is replaced follow its address.
+func recipe(t *testing.T, address string, replace ...string) *sitetest.Served {
+	t.Helper()
+	global, site := sitetest.SiteInPage(t, "docs/recipes.md", address)
+	return sitetest.StartCaddy(t, global, strings.NewReplacer(replace...).Replace(site))
+}
+
+// until sends requests until one is answered in a way that is looked for, so many at most.
+func until(s *sitetest.Served, count int, is func(sitetest.Reply) bool, change ...func(*http.Request)) (last sitetest.Reply, before int) {
+	s.T.Helper()
+	for before = range count {
+		a, err := s.Get(s.T.Context(), "HTTP/1.1", change...)
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		if is(a) {
+			return a, before
+		}
+	}
+	s.T.Fatalf("none of %d requests was answered as expected, last %+v", count, last)
+	return last, before
+}
+
+func hasStatus(status int) func(sitetest.Reply) bool {
+	return func(a sitetest.Reply) bool { return a.Status == status }
+}
+
+// A page of one's own has the status of the denial, also for a form.
+func TestRecipeOfAPage(t *testing.T) {
+	www, errors := t.TempDir(), t.TempDir()
+	for path, text := range map[string]string{
+		filepath.Join(www, "index.html"): "home", filepath.Join(errors, "429.html"): `come back in {{placeholder "http.rate_limit.exceeded.wait"}} seconds`,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := recipe(t, "www.example.com", "/srv/www", www, "/srv/errors", errors)
+	page, before := until(s, 300, hasStatus(http.StatusTooManyRequests))
+	if before < 100 {
+		t.Errorf("%d requests were admitted, want 100 at least", before)
+	}
+	wait := page.Header.Get("Retry-After")
+	if page.Body != "come back in "+wait+" seconds" || page.Header.Get("Cache-Control") != "no-store" || !strings.HasPrefix(page.Header.Get("Content-Type"), "text/html") {
+		t.Errorf("denied with %q, %v, want the page with Retry-After", page.Body, page.Header)
+	}
+	form, _ := until(s, 100, hasStatus(http.StatusTooManyRequests), sitetest.Method(http.MethodPost))
+	if !strings.HasPrefix(form.Body, "come back in ") {
+		t.Errorf("a form was denied with %+v, want the page", form)
+	}
+}
+
+// Programs get JSON, browsers a sentence.
+func TestRecipeOfJSON(t *testing.T) {
+	upstream, _ := sitetest.Backend(t, "orders")
+	s := recipe(t, "api.example.com", "localhost:9000", upstream, "600/1m", "2/1h")
+	program := sitetest.Header("X-Api-Key", "k")
+	s.Answers("HTTP/1.1", 2, http.StatusOK, 2, program)
+	a, err := s.Get(t.Context(), "HTTP/1.1", program)
+	var said struct {
+		Error, Zone string
+		RetryAfter  int `json:"retry_after"`
+	}
+	if err != nil || a.Status != http.StatusTooManyRequests || a.Header.Get("Content-Type") != "application/json" {
+		t.Fatalf("a program is denied with %+v, %v", a, err)
+	}
+	if err := json.Unmarshal([]byte(a.Body), &said); err != nil || said.Error != "rate_limited" || said.Zone != "api" || fmt.Sprint(said.RetryAfter) != a.Header.Get("Retry-After") {
+		t.Errorf("a program is told %s, %v, Retry-After %q", a.Body, err, a.Header.Get("Retry-After"))
+	}
+	a, err = s.Get(t.Context(), "HTTP/1.1", program, sitetest.Header("Accept", "text/html,*/*"))
+	if want := "Please come back in " + a.Header.Get("Retry-After") + " seconds."; err != nil || a.Status != http.StatusTooManyRequests || a.Body != want {
+		t.Errorf("a browser is denied with %+v, %v, want %q", a, err, want)
+	}
+}
+
+// What is beyond the limit goes to another upstream, whose answer is as if there were no denial.
+// What is beyond that one's limit is denied.
+func TestRecipeOfACheaperUpstream(t *testing.T) {
+	model, modelAsked := sitetest.Backend(t, "model")
+	index, indexAsked := sitetest.Backend(t, "index")
+	s := recipe(t, "search.example.com", "localhost:9000", model, "localhost:9001", index, "30/1m", "3/1h", "300/1m", "4/1h")
+	search := sitetest.OnPath("/search")
+	for _, want := range []string{"model", "model", "model", "index", "index", "index", "index"} {
+		a, err := s.Get(t.Context(), "HTTP/2.0", search)
+		if err != nil || a.Status != http.StatusOK || a.Body != want {
+			t.Fatalf("answered %+v, %v, want 200 by %s", a, err, want)
+		}
+		if a.Header.Get("Retry-After") != "" || strings.Join(a.Header["Cache-Control"], ",") != "max-age=60" {
+			t.Errorf("the answer of %s has %v, want the upstream's headers alone", want, a.Header)
+		}
+	}
+	a, err := s.Get(t.Context(), "HTTP/1.1", search)
+	if err != nil || a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || !strings.Contains(a.Body, "search_index") {
+		t.Errorf("beyond both limits: %+v, %v, want 429 by search_index", a, err)
+	}
+	if modelAsked.Load() != 3 || indexAsked.Load() != 4 {
+		t.Errorf("the model was asked %d times and the index %d times, want 3 and 4", modelAsked.Load(), indexAsked.Load())
+	}
+	s.Answers("HTTP/1.1", 9, http.StatusOK, 9, sitetest.OnPath("/cart"))
+}
+
+// A shadowban can't be told from a comment that was taken.
+func TestRecipeOfAShadowban(t *testing.T) {
+	upstream, asked := sitetest.Backend(t, "Thank you.")
+	s := recipe(t, "comments.example.com", "localhost:9000", upstream, "5/10m", "5/1h")
+	post := func() sitetest.Reply {
+		a, err := s.Get(t.Context(), "HTTP/1.1", sitetest.Method(http.MethodPost), sitetest.OnPath("/comments"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for i := range 8 {
+		a := post()
+		if a.Status != http.StatusOK || a.Body != "Thank you." {
+			t.Errorf("comment %d was answered %+v", i+1, a)
+		}
+		for name := range a.Header {
+			if name == "Retry-After" || strings.Contains(strings.ToLower(name), "ratelimit") || i >= 5 && name == "Cache-Control" {
+				t.Errorf("comment %d was answered with %s: %q", i+1, name, a.Header[name])
+			}
+		}
+	}
+	grpc := []func(*http.Request){sitetest.Method(http.MethodPost), sitetest.OnPath("/comments"), sitetest.Header("Content-Type", "Application/gRPC")}
+	s.Answers("HTTP/2.0", 1, http.StatusUnsupportedMediaType, 1, grpc...)
+	if asked.Load() != 5 || sitetest.DecidedAs(t, "comments", "denied") != 3 {
+		t.Errorf("the upstream got %d comments, the metrics say %d denied; want 5 and 3", asked.Load(), sitetest.DecidedAs(t, "comments", "denied"))
+	}
+}
+
+// Who doesn't pay waits in a queue, and finds it full. Who pays passes by.
+func TestRecipeOfAQueueForThoseWhoDoNotPay(t *testing.T) {
+	upstream, _ := sitetest.Backend(t, "shop")
+	s := recipe(t, "shop.example.com", "localhost:9000", upstream, "limit 10/s", "limit 1/1h")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var denied atomic.Int64
+	var all sync.WaitGroup
+	s.Answers("HTTP/1.1", 1, http.StatusOK, 1)
+	for range 25 {
+		all.Go(func() {
+			if a, err := s.Get(ctx, "HTTP/1.1"); err == nil && a.Status == http.StatusTooManyRequests {
+				denied.Add(1)
+			}
+		})
+	}
+	redistest.Eventually(t, "20 wait and 5 are denied", func() bool { return sitetest.InQueue(t) == 20 && denied.Load() == 5 })
+	s.Answers("HTTP/1.1", 30, http.StatusOK, 30, sitetest.Header("X-Api-Key", "5ddc4eb2"))
+	if n := sitetest.InQueue(t); n != 20 {
+		t.Errorf("%d requests wait after those that paid, want 20 as before", n)
+	}
+	cancel()
+	all.Wait()
+}
+
+// Below 400 an answer has neither Retry-After nor Cache-Control of the denial, whichever handler
+// gives it; what the route sets itself stays. From 400 on it has them.
+func TestHeadersOfErrorRoutes(t *testing.T) {
+	upstream, _ := sitetest.Backend(t, "cheap")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "page"), []byte("file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for route, want := range map[string]struct {
+		status       int
+		cacheControl string
+		hasWait      bool
+	}{
+		"respond page 429": {429, "no-store", true},
+		"respond page 503": {503, "no-store", true},
+		"respond page 400": {400, "no-store", true},
+		"respond page 200": {200, "", false},
+		"respond 204":      {204, "", false},
+		"respond page 302": {302, "", false},
+		"header Cache-Control max-age=5\nrespond page 200":                {200, "max-age=5", false},
+		"header Retry-After 7\nrespond page 200":                          {200, "", true},
+		"header Cache-Control max-age=5\nrespond page 429":                {429, "max-age=5", true},
+		"reverse_proxy " + upstream:                                       {200, "max-age=60", false},
+		"root " + dir + "\nrewrite * /page\nfile_server {\nstatus 200\n}": {200, "", false},
+		"root " + dir + "\nrewrite * /page\nfile_server":                  {429, "no-store", true},
+		"header Page none":                           {429, "no-store", true},
+		"handle {\nencode gzip\nrespond page 200\n}": {200, "", false},
+	} {
+		s := sitetest.StartCaddy(t, "", "rate_limit 0/1h\nrespond ok\nhandle_errors {\n"+route+"\n}")
+		a, err := s.Get(t.Context(), "HTTP/1.1")
+		if err != nil || a.Status != want.status || strings.Join(a.Header["Cache-Control"], ",") != want.cacheControl || (a.Header.Get("Retry-After") != "") != want.hasWait {
+			t.Errorf("%q: %d, %v, %v; want %+v", route, a.Status, a.Header, err, want)
+		}
+	}
+	// An error that is none of ours keeps what handlers had set.
+	s := sitetest.StartCaddy(t, "", "rate_limit 9/1h\nheader Cache-Control max-age=9\nerror 404\nhandle_errors {\nrespond page 200\n}")
+	if a, err := s.Get(t.Context(), "HTTP/1.1"); err != nil || a.Status != 200 || a.Header.Get("Cache-Control") != "max-age=9" {
+		t.Errorf("another error: %+v, %v", a, err)
+	}
+}

@@ -1,0 +1,140 @@
+package redis_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+)
+
+// durable starts a Redis that knows after a crash what it knew before.
+func durable(t *testing.T) *redistest.Server {
+	t.Helper()
+	return redistest.Start(t, redistest.Config("--appendonly", "yes", "--appendfsync", "always"))
+}
+
+// chargedKinds are the algorithms whose strict counts Redis keeps in another form than totals of
+// windows.
+var chargedKinds = []string{"sliding_log", "token_bucket", "gcra", "leaky_bucket"}
+
+func strictBlock(zone, algorithm, options string) string {
+	if algorithm == "leaky_bucket" {
+		options += "\nqueue 4"
+	}
+	return sitetest.ZoneBlock(zone, "sync_rate 0\nalgorithm "+algorithm+"\n"+options)
+}
+
+// What a strict zone's node decided while Redis was lost is held against the limit when Redis
+// decides again: from the first request on.
+func TestWhatAStrictZoneDecidesAloneIsCharged(t *testing.T) {
+	for _, algorithm := range chargedKinds {
+		t.Run(algorithm, func(t *testing.T) {
+			r := durable(t)
+			s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("charged-"+algorithm, algorithm, "limit 5/1h"))
+			s.Decides("1.2.3.4", 1, 1)
+			r.Kill()
+			s.Decides("1.2.3.4", 8, 4)
+			r.Restart()
+			redistest.Eventually(t, "redis decides again", func() bool { return s.Shared().Strict.Status().Open == 0 })
+			s.Decides("1.2.3.4", 8, 0)
+			sitetest.Shows(t, "charged-"+algorithm, "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
+			s.Decides("1.2.3.4", 8, 0)
+			s.End()
+		})
+	}
+}
+
+// A reload changes how a zone shares its counts while Redis is lost, and another one changes it
+// back: what the node decided by itself is charged all the same.
+func TestWhatAStrictZoneDecidesAloneOutlivesReloads(t *testing.T) {
+	for _, algorithm := range chargedKinds {
+		for _, between := range []string{"100ms", "local"} {
+			t.Run(algorithm+" "+between, func(t *testing.T) {
+				r := durable(t)
+				zone := "reloaded-" + algorithm + "-" + between
+				block := strictBlock(zone, algorithm, "limit 9/1h\nqueue 8")
+				if algorithm != "leaky_bucket" {
+					block = strictBlock(zone, algorithm, "limit 9/1h")
+				}
+				block = strings.Replace(block, "\nqueue 4", "", 1)
+				s := sitetest.NewSite(t, sitetest.AppWith(r), block)
+				s.Decides("1.2.3.4", 2, 2)
+				r.Kill()
+				s.Decides("1.2.3.4", 3, 3)
+				s2 := sitetest.NewSite(t, sitetest.AppWith(r), strings.Replace(block, "sync_rate 0", "sync_rate "+between, 1))
+				s.End()
+				s2.Decides("1.2.3.4", 2, 2)
+				s3 := sitetest.NewSite(t, sitetest.AppWith(r), block)
+				s2.End()
+				s3.Decides("1.2.3.4", 1, 1)
+				r.Restart()
+				redistest.Eventually(t, "redis decides again", func() bool { return s3.Shared().Strict.Status().Open == 0 })
+				s3.Decides("1.2.3.4", 5, 1)
+				sitetest.Shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
+				s3.End()
+			})
+		}
+	}
+}
+
+// What Redis forgets while it is asked is forgotten: a strict zone's counts are nowhere else. What
+// a node decided alone and had not sent is not.
+func TestAStrictZoneKeepsItsOwnDecisionsWhenRedisForgets(t *testing.T) {
+	for _, algorithm := range chargedKinds {
+		t.Run(algorithm, func(t *testing.T) {
+			r := redistest.Start(t)
+			s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("forgot-"+algorithm, algorithm, "limit 5/1h"))
+			s.Decides("1.2.3.4", 2, 2)
+			r.Kill()
+			s.Decides("1.2.3.4", 2, 2)
+			r.Restart() // empty
+			redistest.Eventually(t, "redis decides again", func() bool { return s.Shared().Strict.Status().Open == 0 })
+			s.Decides("1.2.3.4", 1, 1)
+			r.Do("FLUSHALL")
+			s.Decides("1.2.3.4", 8, 5)
+			s.End()
+		})
+	}
+}
+
+// Every key that has a counter is charged, however many there are. Those beyond max_keys have none:
+// what they were admitted by the sketch is not sent.
+func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
+	const keys, most = 5000, 5100
+	r := durable(t)
+	s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("many", "token_bucket", "limit 1/1h\nkey {http.request.header.K}\nmax_keys "+strconv.Itoa(most)))
+	s.Decides("1.2.3.4", 1, 1, sitetest.Header("K", "first"))
+	r.Kill()
+	for i := range keys {
+		s.Decides("1.2.3.4", 1, 1, sitetest.Header("K", strconv.Itoa(i)))
+	}
+	r.Restart()
+	sitetest.Shows(t, "many", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
+	redistest.Eventually(t, "redis decides again", func() bool { return s.Shared().Strict.Status().Open == 0 })
+	for i := 0; i < keys; i += 7 {
+		s.Decides("1.2.3.4", 1, 0, sitetest.Header("K", strconv.Itoa(i)))
+	}
+	r.Kill()
+	for i := range 3 * most {
+		r := s.Request("1.2.3.4", sitetest.Header("K", "more"+strconv.Itoa(i)))
+		e, err := limits.Evaluate(s.Handler.Zones(), r, clock.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Free()
+	}
+	if held := sitetest.FirstOf(s.Handler.Zones()[0]).Totals(); held.Keys > most || held.Unsent > most {
+		t.Errorf("%+v are held at max_keys %d", held, most)
+	}
+	r.Restart()
+	sitetest.Shows(t, "many", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
+	if counted := len(r.Client().Keys(context.Background(), "test:*:many:*:level").Val()); counted > most {
+		t.Errorf("redis has %d buckets, want %d at most", counted, most)
+	}
+}

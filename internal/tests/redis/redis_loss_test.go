@@ -1,0 +1,485 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/certmagic"
+	"go.uber.org/goleak"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
+	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+)
+
+func TestRulesWhileRedisIsLost(t *testing.T) {
+	r := redistest.Start(t)
+	block := "sync_rate 100ms\n"
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		block += sitetest.ZoneBlock("loss-"+rule, "match {\npath /"+rule+"\n}\nlimit 10/1h\nalgorithm fixed_window\non_redis_loss "+rule)
+	}
+	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		redistest.Eventually(t, "the sync begins", func() bool { return !s.Lost("loss-" + rule) })
+		s.Admits("1.2.3.4", 4, 4, sitetest.To("/"+rule))
+		sitetest.Shows(t, "loss-"+rule, "is sent", func(z operate.LimitState) bool { return z.Own == 4 && z.Unsent == 0 })
+	}
+	// Another node shows up in the list.
+	r.Do("HSET", "test:2:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	redistest.Eventually(t, "two nodes", func() bool { return s.Shared().Replicator.Nodes() == 2 })
+	r.Kill()
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		redistest.Eventually(t, "the loss is noticed", func() bool { return s.Lost("loss-" + rule) })
+	}
+	s.Admits("1.2.3.4", 10, 6, sitetest.To("/local"))
+	s.Admits("1.2.3.4", 10, 1, sitetest.To("/divide"))
+	s.Admits("1.2.3.4", 10, 10, sitetest.To("/allow"))
+	if a := s.Get("1.2.3.4", sitetest.To("/deny")); a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+		t.Errorf("deny: %d %v, want 503 with Retry-After", a.Status, a.Header)
+	}
+	r.Restart()
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		redistest.Eventually(t, "redis is back", func() bool { return !s.Lost("loss-" + rule) })
+	}
+	s.Admits("1.2.3.4", 10, 6, sitetest.To("/deny"))
+}
+
+func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
+	for _, algorithm := range []string{"fixed_window", "sliding_window", "token_bucket", "gcra", "sliding_log"} {
+		t.Run(algorithm, func(t *testing.T) {
+			r := redistest.Start(t)
+			name := "strict-" + algorithm
+			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock(name, "sync_rate 0\nlimit 10/1h\nalgorithm "+algorithm))
+			s.Admits("1.2.3.4", 6, 6)
+			r.Kill()
+			s.Admits("1.2.3.4", 10, 4)
+			r.Restart()
+			redistest.Eventually(t, "redis decides again", func() bool { return s.Shared().Strict.Status().Open == 0 })
+			switch algorithm {
+			case "fixed_window", "sliding_window":
+				// what was admitted meanwhile is sent; what Redis lost in the crash is not this
+				// node's
+				sitetest.Shows(t, name, "is sent", func(z operate.LimitState) bool { return z.Own == 4 && z.Unsent == 0 })
+				s.Admits("1.2.3.4", 12, 6)
+			}
+			s.End()
+		})
+	}
+}
+
+func TestStrictDenialIsRolledBackInLocalZones(t *testing.T) {
+	r := redistest.Start(t)
+	s := sitetest.NewSite(t, sitetest.AppWith(r),
+		sitetest.ZoneBlock("strict-narrow", "sync_rate strict\nkey {http.request.header.K}\nlimit 1/1h")+
+			sitetest.ZoneBlock("local-wide", "sync_rate local\nlimit 5/1h")+
+			sitetest.ZoneBlock("strict-wide", "sync_rate 0\nlimit 5/1h\nalgorithm token_bucket"))
+	s.Admits("1.2.3.4", 20, 1, sitetest.Header("K", "a"))
+	for i := range 4 {
+		s.Admits("1.2.3.4", 1, 1, sitetest.Header("K", strconv.Itoa(i)))
+	}
+	s.Admits("1.2.3.4", 1, 0, sitetest.Header("K", "last"))
+}
+
+func TestWindowsSurviveAChangeOfSyncRate(t *testing.T) {
+	r := redistest.Start(t)
+	block := func(rate string) string {
+		return sitetest.ZoneBlock("rates", "sync_rate "+rate+"\nlimit 20/1h\nalgorithm fixed_window")
+	}
+	s := sitetest.NewSite(t, sitetest.AppWith(r), block("0"))
+	s.Admits("1.2.3.4", 5, 5)
+	for _, rate := range []string{"100ms", "0", "local", "50ms", "0"} {
+		s2 := sitetest.NewSite(t, sitetest.AppWith(r), block(rate))
+		s.End()
+		s = s2
+		if rate != "local" {
+			redistest.Eventually(t, "the sync begins", func() bool { return !s.Lost("rates") })
+		}
+		if rate == "0" {
+			sitetest.Shows(t, "rates", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
+		}
+		s.Admits("1.2.3.4", 2, 2)
+	}
+	s.Admits("1.2.3.4", 20, 5)
+}
+
+func TestCountsAreSentWhenTheLastConfigurationEnds(t *testing.T) {
+	r := redistest.Start(t)
+	block := sitetest.ZoneBlock("flushed", "sync_rate 1h\nlimit 10/1h\nalgorithm fixed_window")
+	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
+	s.Admits("1.2.3.4", 1, 1)
+	sitetest.Shows(t, "flushed", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
+	s.Admits("1.2.3.4", 6, 6)
+	s.End()
+	// as a new process: it knows nothing but what Redis has
+	s = sitetest.NewSite(t, sitetest.AppWith(r), block)
+	s.Admits("1.2.3.4", 1, 1)
+	sitetest.Shows(t, "flushed", "is known", func(z operate.LimitState) bool { return z.Remote == 7 })
+	s.Admits("1.2.3.4", 5, 2)
+}
+
+// storage is a Caddy storage that has a Redis client to lend.
+type lender struct {
+	certmagic.FileStorage
+	client any
+}
+
+func (l *lender) GetClient() any { return l.client }
+
+func (*lender) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "caddy.storage.lender", New: func() caddy.Module { return &lent }}
+}
+
+func (l *lender) CertMagicStorage() (certmagic.Storage, error) { return l, nil }
+
+func (*lender) Lock(context.Context, string) error { return nil }
+
+func (*lender) Unlock(context.Context, string) error { return nil }
+
+var lent lender
+
+func TestBorrowedClient(t *testing.T) {
+	r := redistest.Start(t)
+	lent.client = r.Client()
+	caddy.RegisterModule(&lent)
+	block := sitetest.ZoneBlock("borrowed", "sync_rate 50ms\nlimit 10/1h\nalgorithm fixed_window")
+	s := sitetest.NewSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &ratelimit.App{Redis: &redisconn.Options{Storage: true}}, block)
+	s.Admits("1.2.3.4", 4, 4)
+	sitetest.Shows(t, "borrowed", "is sent", func(z operate.LimitState) bool { return z.Own == 4 && z.Unsent == 0 })
+	s2 := sitetest.NewSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &ratelimit.App{Redis: &redisconn.Options{Storage: true}}, block)
+	s.End()
+	s2.Admits("1.2.3.4", 3, 3)
+	s2.End()
+	if err := r.Client().Ping(context.Background()).Err(); err != nil {
+		t.Errorf("the borrowed client was closed: %v", err)
+	}
+	s = sitetest.NewSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &ratelimit.App{Redis: &redisconn.Options{Storage: true}}, block)
+	s.Admits("1.2.3.4", 1, 1)
+	sitetest.Shows(t, "borrowed", "is known", func(z operate.LimitState) bool { return z.Remote == 7 })
+}
+
+func TestStrictFailuresAreReported(t *testing.T) {
+	r := redistest.Start(t, redistest.User("poor", "on >secret ~test:* +@all -zadd"))
+	app := sitetest.AppWith(r)
+	app.Redis.Username, app.Redis.Password = "poor", "secret"
+	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("poor", "sync_rate 0\nlimit 3/1h\nalgorithm sliding_log"))
+	s.Admits("1.2.3.4", 5, 3)
+	if st := s.Shared().Replicator.Status(); st.Up || st.Failing["poor sync_rate strict"] == "" {
+		t.Errorf("redis refuses to decide, and the status says %+v", st)
+	}
+}
+
+func TestQuietNodesLearnTheTotalOfAKey(t *testing.T) {
+	r := redistest.Start(t)
+	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("quiet", "sync_rate 2s\nlimit 10/1h\nalgorithm fixed_window"))
+	s.Admits("1.2.3.4", 1, 1)
+	sitetest.Shows(t, "quiet", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
+	// Another node's total for the same key arrives after this node's last request.
+	key := r.Client().Keys(context.Background(), "test:*:quiet:*").Val()[0]
+	r.Do("HSET", key, "other", "1 4 4", "sum", "5 5")
+	sitetest.Shows(t, "quiet", "is known", func(z operate.LimitState) bool { return z.Remote == 4 })
+}
+
+func TestReloadsLeaveNoGoroutine(t *testing.T) {
+	r := redistest.Start(t)
+	before := goleak.IgnoreCurrent()
+	block := sitetest.ZoneBlock("leaks", "sync_rate 50ms\nlimit 100/1h") + sitetest.ZoneBlock("strict-leaks", "sync_rate 0\nlimit 100/1h\nalgorithm gcra")
+	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
+	for range 10 {
+		s.Admits("1.2.3.4", 2, 2)
+		if _, err := sitetest.TrySite(t, sitetest.AppWith(r), sitetest.ZoneBlock("leaks", "limit 1/1h")+sitetest.ZoneBlock("bad", "key {http.request.nonsense}\nlimit 1/1h")); err == nil {
+			t.Fatal("a bad configuration was accepted")
+		}
+		s2 := sitetest.NewSite(t, sitetest.AppWith(r), block)
+		s.End()
+		s = s2
+	}
+	s.End()
+	goleak.VerifyNone(t, before)
+}
+
+func TestValidateLeavesNoGoroutine(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	if err := caddy.Validate(&caddy.Config{
+		Admin: &caddy.AdminConfig{Disabled: true},
+		AppsRaw: caddy.ModuleMap{
+			"rate_limit": []byte(`{"redis": {"url": "redis://127.0.0.1:1"}}`),
+			"http": []byte(`{"servers": {"s": {"listen": ["127.0.0.1:0"], "routes": [{"handle": [
+				{"handler": "rate_limit", "rate_limits": {"v": {"limits": [{"max_events": 1, "window": "1m"}]}}}]}]}}}`),
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	goleak.VerifyNone(t, append(sitetest.CaddysOwn, before)...)
+}
+
+// A client that goes away while Redis is asked must not pass for a loss of Redis, after which other
+// rules hold.
+func TestClientsThatGoAwayGetNoMoreFromAStrictZone(t *testing.T) {
+	for _, options := range []string{"on_redis_loss allow", "", "algorithm token_bucket", "algorithm sliding_log"} {
+		r := redistest.Start(t)
+		s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("gone", "limit 3/1h\nsync_rate 0\n"+options))
+		passed := 0
+		s.Next = func(http.ResponseWriter, *http.Request) error { passed++; return nil }
+		for i := range 60 {
+			request := s.Request("1.2.3.4")
+			ctx, cancel := context.WithCancel(request.Context())
+			if i%10 != 9 {
+				cancel()
+			}
+			s.Send(request.WithContext(ctx))
+			cancel()
+		}
+		if passed > 3 {
+			t.Errorf("%q: %d requests passed, want 3 at most", options, passed)
+		}
+		s.End()
+	}
+}
+
+func TestCountsAreSentWhenAZoneNoLongerSyncs(t *testing.T) {
+	for what, after := range map[string]func(r *redistest.Server) *ratelimit.App{
+		"sync_rate local": sitetest.AppWith,
+		"no redis":        func(*redistest.Server) *ratelimit.App { return &ratelimit.App{Namespace: "test"} },
+	} {
+		r := redistest.Start(t)
+		s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("unsynced", "limit 100/1h\nsync_rate 30s\nearly_sync off"))
+		redistest.Eventually(t, "the sync has begun", func() bool { return s.Shared().Replicator.Status().Nodes == 1 })
+		s.Admits("1.2.3.4", 7, 7)
+		s2 := sitetest.NewSite(t, after(r), sitetest.ZoneBlock("unsynced", "limit 100/1h\nsync_rate local"))
+		s.End()
+		if keys := r.Client().Keys(context.Background(), "test:*:unsynced:*").Val(); len(keys) != 1 {
+			t.Errorf("%s: redis holds %q of the zone, want what was counted until then", what, keys)
+		}
+		s2.End()
+	}
+}
+
+func TestAZoneThatIsNotSyncedYetHasLostNothing(t *testing.T) {
+	r := redistest.Start(t)
+	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("first", "limit 10/1h"))
+	defer s.End()
+	s2 := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("second", "limit 10/1h\non_redis_loss deny"))
+	s2.Admits("1.2.3.4", 1, 1) // s has not stopped, and s2 not had its way
+}
+
+// A password that stands in a file may be rotated: the next connection has the new one, without a
+// reload.
+func TestRotatedPasswordInAFile(t *testing.T) {
+	for name, of := range map[string]func(r *redistest.Server, file string) *redisconn.Options{
+		"options": func(r *redistest.Server, file string) *redisconn.Options {
+			return &redisconn.Options{Address: []string{r.Addr}, Username: "app", Password: "{file." + file + "}"}
+		},
+		"url": func(r *redistest.Server, file string) *redisconn.Options {
+			return &redisconn.Options{URL: "redis://app:{file." + file + "}@" + r.Addr}
+		},
+	} {
+		r := redistest.Start(t, redistest.User("app", "on >first ~* +@all"))
+		file := filepath.Join(t.TempDir(), "password")
+		write := func(password string) {
+			if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("first")
+		zone := "rotated-" + name
+		s := sitetest.NewSite(t, &ratelimit.App{Redis: of(r, file), Namespace: "test"}, sitetest.ZoneBlock(zone, "sync_rate 50ms\nlimit 10/1h\nalgorithm fixed_window"))
+		s.Admits("1.2.3.4", 2, 2)
+		sitetest.Shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Own == 2 && z.Unsent == 0 })
+		r.Do("ACL", "SETUSER", "app", "resetpass", ">second")
+		r.Do("CLIENT", "KILL", "USER", "app")
+		redistest.Eventually(t, "the loss is noticed", func() bool { return s.Lost(zone) })
+		s.Admits("1.2.3.4", 3, 3)
+		write("second")
+		sitetest.Shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Own == 5 && z.Unsent == 0 })
+		redistest.Eventually(t, "all is well", func() bool { return operate.CurrentState().Redis.Up })
+		s.End()
+	}
+}
+
+// In a strict zone each rule holds while Redis is gone, at the first request already, and Redis
+// decides again when it is back. It keeps what it knows on disk here, so that at the end all that
+// was admitted and counted is held against the limit.
+func TestStrictRulesWhileRedisIsLost(t *testing.T) {
+	r := redistest.Start(t, redistest.Config("--appendonly", "yes", "--appendfsync", "always"))
+	rules := []string{"local", "divide", "allow", "deny"}
+	block := "sync_rate strict\n"
+	for _, rule := range rules {
+		block += sitetest.ZoneBlock("strict-"+rule, "match {\npath /"+rule+"\n}\nlimit 10/1h\nalgorithm fixed_window\non_redis_loss "+rule)
+	}
+	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
+	r.Do("HSET", "test:2:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	redistest.Eventually(t, "two nodes", func() bool { return s.Shared().Replicator.Nodes() == 2 })
+	for _, rule := range rules {
+		s.Admits("1.2.3.4", 4, 4, sitetest.To("/"+rule))
+	}
+	if st := operate.CurrentState(); st.Strict == nil || st.Strict.Open != 0 || st.Strict.Trips != 0 {
+		t.Errorf("with Redis there: %+v, want no circuit open", st.Strict)
+	}
+	r.Kill()
+	s.Admits("1.2.3.4", 20, 6, sitetest.To("/local"))
+	s.Admits("1.2.3.4", 20, 1, sitetest.To("/divide"))
+	_, text := sitetest.Ask(http.MethodPost, operate.ExplainPath, `{"zone":"strict-divide","key":"1.2.3.4"}`)
+	if !strings.Contains(text, `"limit":10,"window":"1h","used":5,`) || !strings.Contains(text, `"remaining":0,"share":5,`) {
+		t.Errorf("of the limit of 10 that is divided explain says %s, want five used and a share of five", text)
+	}
+	s.Admits("1.2.3.4", 20, 20, sitetest.To("/allow"))
+	if a := s.Get("1.2.3.4", sitetest.To("/deny")); a.Status != http.StatusServiceUnavailable || a.Header.Get("Retry-After") == "" {
+		t.Errorf("deny: %d %v, want 503 with Retry-After", a.Status, a.Header)
+	}
+	if _, text := sitetest.Ask(http.MethodGet, "/rate_limit/", ""); !strings.Contains(text, `"strict-deny":{"admitted":4,"denied":1,"would_deny":0,"unavailable":1}`) {
+		t.Errorf("the state says %s, want the denial for want of Redis told apart", text)
+	}
+	if st := operate.CurrentState(); st.Strict == nil || st.Strict.Open != 1 || st.Strict.Trips == 0 {
+		t.Errorf("with Redis gone: %+v, want one circuit open", st.Strict)
+	}
+	if s := lifecycle.State(); len(s.Redis) != 1 || s.Redis[0].CircuitsOpen != 1 {
+		t.Errorf("the metrics show %+v, want one circuit open", s.Redis)
+	}
+	r.Restart()
+	redistest.Eventually(t, "redis decides again", func() bool { return operate.CurrentState().Strict.Open == 0 })
+	for rule, left := range map[string]int{"local": 0, "divide": 5, "allow": 6, "deny": 6} {
+		sitetest.Shows(t, "strict-"+rule, "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
+		s.Admits("1.2.3.4", 10, left, sitetest.To("/"+rule))
+	}
+}
+
+// A Redis that takes connections and never answers costs those requests a timeout that are under
+// way when it falls silent, and none after them, however long it stays silent. It is probed
+// meanwhile, by nobody's request.
+func TestASilentRedisIsWaitedForOnce(t *testing.T) {
+	const clients = 8
+	r := redistest.Start(t)
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		proxy := faultproxy.Start(t, r.Addr)
+		app := sitetest.AppWith(r)
+		app.Redis.Address, app.Redis.Timeout, app.StrictTimeout = []string{proxy.Addr}, caddy.Duration(400*time.Millisecond), caddy.Duration(400*time.Millisecond)
+		s := sitetest.NewSite(t, app, sitetest.ZoneBlock("silent-"+rule, "sync_rate strict\nlimit 100000/1h\nkey {http.request.header.K}\non_redis_loss "+rule))
+		redistest.Eventually(t, "redis decides", func() bool {
+			before := s.Shared().Strict.Status()
+			s.Get("1.2.3.4", sitetest.Header("K", "a"))
+			return before.Open == 0 && s.Shared().Strict.Status() == before
+		})
+		before := s.Shared().Strict.Status()
+		proxy.Set(faultproxy.Blackhole)
+		var wg sync.WaitGroup
+		for c := range clients {
+			wg.Go(func() {
+				for range 300 {
+					s.Get("1.2.3.4", sitetest.Header("K", strconv.Itoa(c)))
+				}
+			})
+		}
+		wg.Wait()
+		first := s.Shared().Strict.Status()
+		if waited := first.Timeouts - before.Timeouts; waited < 1 || waited > clients || first.Open != 1 {
+			t.Errorf("%s: of %d requests %d waited, want at most one of each of the %d clients: %+v", rule, clients*300, waited, clients, first)
+		}
+		probes := proxy.Requests()
+		redistest.Eventually(t, "the silent redis is probed", func() bool {
+			s.Get("1.2.3.4", sitetest.Header("K", "b"))
+			return proxy.Requests() > probes+2
+		})
+		if now := s.Shared().Strict.Status(); now.Timeouts != first.Timeouts || now.Trips != first.Trips {
+			t.Errorf("%s: while it was probed: %+v, want no more waits than %+v", rule, now, first)
+		}
+		proxy.Set(faultproxy.None)
+		redistest.Eventually(t, "redis decides again", func() bool { return s.Shared().Strict.Status().Open == 0 })
+		calls := r.Calls("evalsha")
+		s.Admits("1.2.3.4", 1, 1, sitetest.Header("K", "c"))
+		if r.Calls("evalsha") == calls {
+			t.Errorf("%s: redis was not asked after it answers again", rule)
+		}
+		s.End()
+	}
+}
+
+// caddy validate takes a configuration whose Redis is away, and doesn't ask for one that is there.
+func TestValidateDoesNotConnect(t *testing.T) {
+	there, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	go func() {
+		if c, err := there.Accept(); err == nil {
+			c.Close()
+			close(asked)
+		}
+	}()
+	for _, url := range []string{"redis://" + there.Addr().String(), "redis://nowhere.invalid", "redis://127.0.0.1:1,127.0.0.1:2?master_name=m"} {
+		config, err := sitetest.Adapt("{\n\tadmin off\n\trate_limit {\n\t\tredis " + url + "\n\t}\n}\nhttp://a.example {\n\trate_limit {\n\t\t" + sitetest.ZoneBlock("v", "limit 1/1m\nsync_rate strict") + "\t}\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c caddy.Config
+		if err := caddy.StrictUnmarshalJSON(config, &c); err != nil {
+			t.Fatal(err)
+		}
+		if err := caddy.Validate(&c); err != nil {
+			t.Errorf("Validate with %s: %v", url, err)
+		}
+	}
+	there.Close()
+	select {
+	case <-asked:
+		t.Error("redis was connected to")
+	default:
+	}
+}
+
+// A reload leads to another Redis while requests that the old configuration took are on their way:
+// they go by the Redis of the current configuration, and never by the rule for a lost one.
+func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
+	first, second := redistest.Start(t), redistest.Start(t)
+	for _, rule := range []string{"local", "divide", "allow", "deny"} {
+		zone := "successor-" + rule
+		block := func(rate string) string {
+			return sitetest.ZoneBlock(zone, "limit 20/1h\nalgorithm fixed_window\nsync_rate "+rate+"\non_redis_loss "+rule)
+		}
+		old := sitetest.NewSite(t, sitetest.AppWith(first), block("strict"))
+		old.Admits("1.2.3.4", 3, 3)
+		next := sitetest.NewSite(t, sitetest.AppWith(second), block("strict"))
+		old.End()
+		old.Admits("1.2.3.4", 4, 4)
+		// One that fails when it starts may have served by then.
+		failed := sitetest.NewSite(t, sitetest.AppWith(first), block("strict"))
+		failed.End()
+		failed.Admits("1.2.3.4", 2, 2)
+		if a, b := sitetest.SumIn(t, first, zone), sitetest.SumIn(t, second, zone); a != 3 || b != 6 {
+			t.Errorf("%s: the old redis holds %d and the new one %d, want 3 and 6", rule, a, b)
+		}
+		if st := next.Shared().Replicator.Status(); len(st.Failing) > 0 {
+			t.Errorf("%s: failing after a reload: %v", rule, st.Failing)
+		}
+		next.Admits("1.2.3.4", 15, 14)
+		old.Admits("1.2.3.4", 1, 0)
+
+		// Where the zone no longer asks Redis, the node's counters decide, as for new requests.
+		last := sitetest.NewSite(t, sitetest.AppWith(first), sitetest.ZoneBlock(zone, "limit 25/1h\nalgorithm fixed_window\nsync_rate 50ms\non_redis_loss "+rule))
+		next.End()
+		next.Admits("5.6.7.8", 25, 20)
+		last.Admits("5.6.7.8", 25, 5)
+		sitetest.Shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Own == 25 && z.Unsent == 0 })
+
+		// And where there is no configuration any more, what the rule says.
+		last.End()
+		status := map[string]int{"local": http.StatusTooManyRequests, "divide": http.StatusTooManyRequests, "allow": http.StatusOK, "deny": http.StatusServiceUnavailable}
+		if a := next.Get("5.6.7.8"); a.Status != status[rule] {
+			t.Errorf("%s: %d after the end, want %d", rule, a.Status, status[rule])
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
+)
+
+// max_keys bounds what a strict zone puts into Redis: the keys that have a place in the node's
+// table. For others the sketch decides.
+func TestMaxKeysBoundsTheKeysOfAStrictZoneInRedis(t *testing.T) {
+	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket"} {
+		t.Run(algorithm, func(t *testing.T) {
+			const maxKeys, clients = 100, 2000
+			r := redistest.Start(t)
+			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("bounded", fmt.Sprintf("sync_rate 0\nlimit 1/1h 2/2h\nalgorithm %s\nmax_keys %d", algorithm, maxKeys)))
+			denied := 0
+			for i := range clients {
+				ip := fmt.Sprintf("10.0.%d.%d", i/250, i%250)
+				s.Get(ip)
+				if s.Get(ip).Status == http.StatusTooManyRequests {
+					denied++
+				}
+			}
+			if denied != clients {
+				t.Errorf("%d of %d clients were denied at their second request, want all", denied, clients)
+			}
+			names := r.Client().Keys(context.Background(), "test:*:bounded:*").Val()
+			// a record of calls and two limits
+			if most := maxKeys * 3; len(names) > most || len(names) < most/2 {
+				t.Errorf("redis holds %d keys for a zone with max_keys %d and two limits, want at most %d", len(names), maxKeys, most)
+			}
+		})
+	}
+}
+
+// The record of a key's calls is renewed by each call that writes, and gone a minute after the
+// last.
+func TestStrictRecordsAreRenewed(t *testing.T) {
+	r := redistest.Start(t)
+	app := sitetest.AppWith(r)
+	app.StrictTimeout = 0
+	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("renewed", "sync_rate 0\nlimit 1000/1h"))
+	s.Admits("1.2.3.4", 1, 1)
+	record := ""
+	for _, name := range r.Client().Keys(context.Background(), "test:*:renewed:*").Val() {
+		if strings.Contains(name, ":strict:") {
+			record = name
+		}
+	}
+	if ttl := r.Client().PTTL(context.Background(), record).Val(); ttl > 61*time.Second || ttl < 30*time.Second {
+		t.Errorf("the record %q expires after %s, want a minute", record, ttl)
+	}
+	r.Do("PEXPIRE", record, 20_000)
+	s.Admits("1.2.3.4", 1, 1)
+	if ttl := r.Client().PTTL(context.Background(), record).Val(); ttl < 30*time.Second {
+		t.Errorf("the record expires %s after another call, want a minute", ttl)
+	}
+}

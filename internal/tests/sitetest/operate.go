@@ -1,0 +1,51 @@
+package sitetest
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-tide/ratelimit/internal/operate"
+)
+
+// Ask makes a request to the admin endpoint.
+func Ask(method, path, body string) (status int, text string) {
+	w, r := httptest.NewRecorder(), httptest.NewRequest(method, path, strings.NewReader(body))
+	if err := Admin().Handler.ServeHTTP(w, r); err != nil {
+		var failed caddy.APIError
+		if !errors.As(err, &failed) {
+			return http.StatusInternalServerError, err.Error()
+		}
+		return failed.HTTPStatus, failed.Err.Error()
+	}
+	return w.Code, w.Body.String()
+}
+
+// Admin is the admin endpoint.
+func Admin() caddy.AdminRoute {
+	module, err := caddy.GetModule("admin.api.rate_limit")
+	if err != nil {
+		panic(err)
+	}
+	return module.New().(caddy.AdminRouter).Routes()[0]
+}
+
+// Changed makes a change, which must succeed.
+func Changed(t *testing.T, method, path, body string) (c operate.Changed) {
+	t.Helper()
+	status, text := Ask(method, path, body)
+	if err := json.Unmarshal([]byte(text), &c); status != http.StatusOK || err != nil {
+		t.Fatalf("%s %s %s = %d %s", method, path, body, status, text)
+	}
+	return c
+}
+
+const (
+	Overrides   = "/rate_limit/overrides"
+	Enforcement = "/rate_limit/enforcement"
+)
