@@ -1,3 +1,5 @@
+// no clock: no benchmark asks for what a window admits.
+
 package ratelimit_test
 
 import (

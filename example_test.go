@@ -1,3 +1,5 @@
+// no clock: the example is one of a page.
+
 package ratelimit_test
 
 import (

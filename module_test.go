@@ -46,10 +46,12 @@ func TestWhatADenialSendsTheClient(t *testing.T) {
 
 // Retry-After is held to both sides through the whole handler: a client that waits that long is
 // admitted, a second earlier it is not.
+//
+// bubble: time is that of a bubble.
 func TestRetryAfterFromBothSides(t *testing.T) {
 	for _, options := range []string{
-		"limit 7/1m", "limit 3/17s\nalgorithm sliding_window\nbuckets 5", "limit 7/1m\nalgorithm fixed_window", "limit 7/59s\nalgorithm sliding_log",
-		"limit 7/1m\nalgorithm token_bucket\nburst 3", "limit 7/61s\nalgorithm gcra", "limit 1/10s\nalgorithm leaky_bucket\nqueue 0",
+		"limit 7/30d", "limit 3/17s\nalgorithm sliding_window\nbuckets 5", "limit 7/30d\nalgorithm fixed_window", "limit 7/59s\nalgorithm sliding_log",
+		"limit 7/30d\nalgorithm token_bucket\nburst 3", "limit 7/61s\nalgorithm gcra", "limit 1/30d\nalgorithm leaky_bucket\nqueue 0",
 	} {
 		for _, early := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
@@ -83,8 +85,8 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 func TestADeniedRequestConsumesNothingInOtherZones(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra"} {
 		t.Run(algorithm, func(t *testing.T) {
-			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("wide"+algorithm, "limit 10/1h 100/1d\nalgorithm "+algorithm)+
-				sitetest.ZoneBlock("narrow"+algorithm, "key {http.request.header.K}\nlimit 1/30m\nalgorithm "+algorithm))
+			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("wide"+algorithm, "limit 10/30d 100/300d\nalgorithm "+algorithm)+
+				sitetest.ZoneBlock("narrow"+algorithm, "key {http.request.header.K}\nlimit 1/30d\nalgorithm "+algorithm))
 			s.Admits("1.2.3.4", 50, 1, sitetest.Header("K", "a"))
 			for i := range 9 {
 				s.Admits("1.2.3.4", 1, 1, sitetest.Header("K", fmt.Sprint(i)))
@@ -104,7 +106,7 @@ func TestADeniedRequestConsumesNothingInOtherZones(t *testing.T) {
 }
 
 func TestConcurrentRequestsAdmitExactlyTheLimit(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("concurrent", "limit 100/1h")+sitetest.ZoneBlock("concurrent2", "limit 150/2h\nalgorithm sliding_log"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("concurrent", "limit 100/30d")+sitetest.ZoneBlock("concurrent2", "limit 150/60d\nalgorithm sliding_log"))
 	var admitted atomic.Int64
 	var wg sync.WaitGroup
 	for range 8 {
@@ -125,15 +127,15 @@ func TestConcurrentRequestsAdmitExactlyTheLimit(t *testing.T) {
 }
 
 func TestDenyAll(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("deny", "limit 0/1m"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("deny", "limit 0/30d"))
 	a := s.Get("1.2.3.4")
-	if a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "60" {
+	if a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "2592000" {
 		t.Errorf("limit 0: %d, Retry-After %s, want 429 and the window", a.Status, a.Header.Get("Retry-After"))
 	}
 }
 
 func TestClientIPGrouping(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("grouping", "limit 2/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("grouping", "limit 2/30d"))
 	s.Admits("2001:db8:1:2::1", 1, 1)
 	s.Admits("2001:db8:1:2:3::4", 2, 1) // the same /64
 	s.Admits("2001:db8:1:3::1", 1, 1)
@@ -148,7 +150,7 @@ func TestEmptyKey(t *testing.T) {
 	for policy, want := range map[string][2]int{
 		"client_ip": {2, 2}, "share": {2, 0}, "skip": {3, 3}, "deny": {0, 0},
 	} {
-		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("empty-"+policy, "key {http.request.header.X-Api-Key}\nlimit 2/1h\nempty_key "+policy))
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("empty-"+policy, "key {http.request.header.X-Api-Key}\nlimit 2/30d\nempty_key "+policy))
 		s.Admits("1.2.3.4", 3, want[0])
 		s.Admits("1.2.3.5", 3, want[1])
 		s.Admits("1.2.3.4", 3, 2, sitetest.Header("X-Api-Key", "k"))
@@ -171,6 +173,8 @@ func TestCountDenied(t *testing.T) {
 
 // A client that waits for Retry-After is admitted, also where the denial that it came with was
 // charged.
+//
+// bubble: time is that of a bubble.
 func TestCountDeniedAdmitsWhoWaits(t *testing.T) {
 	for _, options := range []string{"limit 2/4s\nalgorithm token_bucket", "limit 2/4s", "limit 2/4s\nalgorithm fixed_window", "limit 2/4s\nalgorithm sliding_log"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -258,7 +262,7 @@ func TestLeakyBucketDelaysAndForgetsWhoLeft(t *testing.T) {
 }
 
 func TestARequestThatComesBackThroughAnErrorRouteIsCountedOnce(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("errors", "limit 2/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("errors", "limit 2/30d"))
 	failure := caddyhttp.Error(http.StatusBadGateway, errors.New("upstream"))
 	for range 2 {
 		r := s.Request("1.2.3.4")
@@ -276,8 +280,8 @@ func TestARequestThatComesBackThroughAnErrorRouteIsCountedOnce(t *testing.T) {
 }
 
 func TestTwoHandlersOnOneWayAreEachCountedOnce(t *testing.T) {
-	outer := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("outer", "limit 2/1h"))
-	inner := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("inner", "limit 2/1h"))
+	outer := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("outer", "limit 2/30d"))
+	inner := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("inner", "limit 2/30d"))
 	failure := caddyhttp.Error(http.StatusBadGateway, errors.New("upstream"))
 	outer.Next = func(w http.ResponseWriter, r *http.Request) error { return inner.Handler.ServeHTTP(w, r, inner.Next) }
 	for range 2 {
@@ -292,7 +296,7 @@ func TestTwoHandlersOnOneWayAreEachCountedOnce(t *testing.T) {
 }
 
 func TestMatchersSelect(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("match", "match {\npath /login\n}\nlimit 1/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("match", "match {\npath /login\n}\nlimit 1/30d"))
 	s.Admits("1.2.3.4", 3, 3, sitetest.To("/other"))
 	s.Admits("1.2.3.4", 3, 1, sitetest.To("/login"))
 }
@@ -312,7 +316,7 @@ func TestChangedLimitAppliesToWhatIsSpent(t *testing.T) {
 
 func TestChangedNumbersOfAnUnnamedLimitKeepItsCounts(t *testing.T) {
 	block := func(n int) string {
-		name := config.NameOf("a.example", []config.Rate{{Limit: int64(n), Window: time.Hour}})
+		name := config.NameOf("a.example", []config.Rate{{Limit: int64(n), Window: 30 * 24 * time.Hour}})
 		return sitetest.ZoneBlock(strconv.Quote(name), fmt.Sprintf("limit %d/1h", n))
 	}
 	s := sitetest.NewSite(t, &ratelimit.App{}, block(10)+block(1000))
@@ -331,29 +335,29 @@ func TestChangedNumbersOfAnUnnamedLimitKeepItsCounts(t *testing.T) {
 }
 
 func TestAFailedReloadChangesNothing(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("failed", "limit 10/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("failed", "limit 10/30d"))
 	s.Admits("1.2.3.4", 4, 4)
-	if _, err := sitetest.TrySite(t, &ratelimit.App{}, sitetest.ZoneBlock("failed", "limit 3/1h")+sitetest.ZoneBlock("bad", "key {http.request.nonsense}\nlimit 1/1h")); err == nil {
+	if _, err := sitetest.TrySite(t, &ratelimit.App{}, sitetest.ZoneBlock("failed", "limit 3/30d")+sitetest.ZoneBlock("bad", "key {http.request.nonsense}\nlimit 1/30d")); err == nil {
 		t.Fatal("a bad configuration was accepted")
 	}
 	s.Admits("1.2.3.4", 10, 6)
 	// A configuration whose other apps fail to start is stopped again.
-	s2 := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("failed", "limit 3/1h"))
+	s2 := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("failed", "limit 3/30d"))
 	s2.End()
 	s.Admits("1.2.3.5", 12, 10)
 	s.Admits("1.2.3.4", 1, 0)
 }
 
 func TestCountersEndWithTheLastConfiguration(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("end", "limit 1/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("end", "limit 1/30d"))
 	s.Admits("1.2.3.4", 2, 1)
 	s.End()
-	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("end", "limit 1/1h"))
+	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("end", "limit 1/30d"))
 	s.Admits("1.2.3.4", 2, 1)
 }
 
 func TestHostileKeys(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("hostile", "key {http.request.header.K}\nlimit 1/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("hostile", "key {http.request.header.K}\nlimit 1/30d"))
 	for _, key := range []string{strings.Repeat("x", 20_000), "\x00\xff\xfe", "{}", "{http.request.host}", "a\r\nSet-Cookie: b"} {
 		s.Admits("1.2.3.4", 3, 1, sitetest.Header("K", key))
 	}
@@ -362,7 +366,7 @@ func TestHostileKeys(t *testing.T) {
 func TestPlaceholdersOfAServedRequest(t *testing.T) {
 	for _, headers := range []string{"draft", "off"} {
 		zone := "shown_" + headers
-		s := sitetest.NewSite(t, &ratelimit.App{}, "headers "+headers+"\n"+sitetest.ZoneBlock(zone, "limit 3/1h\nalgorithm fixed_window"))
+		s := sitetest.NewSite(t, &ratelimit.App{}, "headers "+headers+"\n"+sitetest.ZoneBlock(zone, "limit 3/30d\nalgorithm fixed_window"))
 		r := s.Request("1.2.3.4")
 		repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 		s.Send(r)

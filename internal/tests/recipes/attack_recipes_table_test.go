@@ -1,3 +1,5 @@
+// no clock: these are the names of zones, whose windows stretch lengthens.
+
 package recipes_test
 
 import (

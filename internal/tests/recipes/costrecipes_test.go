@@ -43,12 +43,14 @@ func costRecipes(t *testing.T) (all []costRecipe) {
 }
 
 // site is the page's site with the lines of a recipe in place of its own.
+//
+// no clock: the page's rate is replaced by a longer one.
 func (c costRecipe) site(t *testing.T, upstream string) string {
 	t.Helper()
 	_, site := sitetest.SiteInPage(t, "docs/cost.md", "llm.example.com")
 	for _, part := range []struct{ line, with string }{
 		{"match path .*", "match path " + c.paths + "\nkey all\nalgorithm fixed_window"},
-		{"response_cost json .*", strings.Join(c.lines, "\n")}, {"limit 100000/1h", "limit 10000000/30d"}, {"limit 300/1h", "limit 30000/1h"}, {"zone ", "zone " + strings.Trim(strings.Fields(c.name)[0], ",") + "-"}, {"localhost:9000", upstream},
+		{"response_cost json .*", strings.Join(c.lines, "\n")}, {"limit 100000/1h", "limit 10000000/30d"}, {"limit 300/1h", "limit 30000/30d"}, {"zone ", "zone " + strings.Trim(strings.Fields(c.name)[0], ",") + "-"}, {"localhost:9000", upstream},
 	} {
 		at := regexp.MustCompile(part.line)
 		if !at.MatchString(site) {

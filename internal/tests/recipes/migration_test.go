@@ -20,6 +20,8 @@ import (
 
 // The set-up of docs/migration.md, in which the old limit and the new one both decide: each line of
 // the access log has what the one did, and what the other would have done.
+//
+// no clock: the page's rate is replaced by a longer one.
 func TestThePageOfMigrationHasBothAnswersInTheLog(t *testing.T) {
 	var asked atomic.Int64
 	old := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -31,7 +33,7 @@ func TestThePageOfMigrationHasBothAnswersInTheLog(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "access.log")
 	global, site := sitetest.SiteInPage(t, "docs/migration.md", "api.example.com")
 	s := sitetest.StartCaddy(t, global, strings.NewReplacer(
-		"/var/log/caddy/access.log", log, "localhost:8000", old.Listener.Addr().String(), "100/1m", "3/1h",
+		"/var/log/caddy/access.log", log, "localhost:8000", old.Listener.Addr().String(), "100/1m", "3/30d",
 	).Replace(site))
 	s.Answers("HTTP/1.1", 8, http.StatusTooManyRequests, 3)
 

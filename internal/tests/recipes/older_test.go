@@ -25,7 +25,7 @@ func oneZone(zone string) string { return `{"rate_limits": {"z": {` + zone + `}}
 
 // older is a zone in the older plugin's words.
 func older(name, options string) string {
-	return sitetest.ZoneBlock(name, "window 1h\nevents 2\n"+options)
+	return sitetest.ZoneBlock(name, "window 30d\nevents 2\n"+options)
 }
 
 // jsonSite is a site whose handler is written in JSON.
@@ -57,7 +57,7 @@ func TestOlderKeysThatMeanTheAddressCountByIt(t *testing.T) {
 		s.End()
 
 		text, _ := json.Marshal(strings.Trim(key, `"`))
-		s = jsonSite(t, oneZone(`"key": `+string(text)+`, "window": "1h", "max_events": 2`))
+		s = jsonSite(t, oneZone(`"key": `+string(text)+`, "window": "720h", "max_events": 2`))
 		s.Admits("192.0.2.1", 3, 2)
 		s.Admits("192.0.2.2", 3, 2)
 		s.End()
@@ -80,12 +80,12 @@ func TestOlderZonesCountEmptyKeysTogether(t *testing.T) {
 	s.Admits("192.0.2.2", 3, 2)
 	s.End()
 
-	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("new", "limit 2/1h\n"+apiKey))
+	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("new", "limit 2/30d\n"+apiKey))
 	s.Admits("192.0.2.1", 3, 2)
 	s.Admits("192.0.2.2", 3, 2)
 	s.End()
 
-	s = jsonSite(t, oneZone(`"key": "{http.request.header.X-Api-Key}", "window": "1h", "max_events": 2`))
+	s = jsonSite(t, oneZone(`"key": "{http.request.header.X-Api-Key}", "window": "720h", "max_events": 2`))
 	s.Admits("192.0.2.1", 2, 2)
 	s.Admits("192.0.2.2", 1, 0)
 }
@@ -101,6 +101,8 @@ func TestOlderZonesDontCountEarlyDataTogether(t *testing.T) {
 
 // JSON in the shapes of other rate limiters is refused with what to write instead, and unknown
 // fields are refused everywhere.
+//
+// no clock: these are refused.
 func TestOtherShapesOfJSONAreRefusedWithAHint(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"rate_limits": [{"name": "login", "max_events": 5, "window": "1m"}]}`: `write an object of zones by their names, like {"login"`,
@@ -263,8 +265,8 @@ func TestOlderZoneDecidesAsARingOfTimes(t *testing.T) {
 func TestOlderDocumentedJSON(t *testing.T) {
 	s := jsonSite(t, `{
 		"rate_limits": {
-			"static_example": {"match": [{"method": ["GET"]}], "key": "static", "window": "1h", "max_events": 4},
-			"dynamic_example": {"match": [{"method": ["POST"]}], "key": "{http.request.remote.host}", "window": "1h", "max_events": 2}
+			"static_example": {"match": [{"method": ["GET"]}], "key": "static", "window": "720h", "max_events": 4},
+			"dynamic_example": {"match": [{"method": ["POST"]}], "key": "{http.request.remote.host}", "window": "720h", "max_events": 2}
 		},
 		"jitter": 0.2,
 		"sweep_interval": "1m"

@@ -1,3 +1,5 @@
+// no clock: configurations are only read here.
+
 package recipes_test
 
 import (

@@ -69,9 +69,11 @@ func TestRecipeOfAPage(t *testing.T) {
 }
 
 // Programs get JSON, browsers a sentence.
+//
+// no clock: the page's rate is replaced by a longer one.
 func TestRecipeOfJSON(t *testing.T) {
 	upstream, _ := sitetest.Backend(t, "orders")
-	s := recipe(t, "api.example.com", "localhost:9000", upstream, "600/1m", "2/1h")
+	s := recipe(t, "api.example.com", "localhost:9000", upstream, "600/1m", "2/30d")
 	program := sitetest.Header("X-Api-Key", "k")
 	s.Answers("HTTP/1.1", 2, http.StatusOK, 2, program)
 	a, err := s.Get(t.Context(), "HTTP/1.1", program)
@@ -93,10 +95,12 @@ func TestRecipeOfJSON(t *testing.T) {
 
 // What is beyond the limit goes to another upstream, whose answer is as if there were no denial.
 // What is beyond that one's limit is denied.
+//
+// no clock: the page's rate is replaced by a longer one.
 func TestRecipeOfACheaperUpstream(t *testing.T) {
 	model, modelAsked := sitetest.Backend(t, "model")
 	index, indexAsked := sitetest.Backend(t, "index")
-	s := recipe(t, "search.example.com", "localhost:9000", model, "localhost:9001", index, "30/1m", "3/1h", "300/1m", "4/1h")
+	s := recipe(t, "search.example.com", "localhost:9000", model, "localhost:9001", index, "30/1m", "3/30d", "300/1m", "4/30d")
 	search := sitetest.OnPath("/search")
 	for _, want := range []string{"model", "model", "model", "index", "index", "index", "index"} {
 		a, err := s.Get(t.Context(), "HTTP/2.0", search)
@@ -118,9 +122,11 @@ func TestRecipeOfACheaperUpstream(t *testing.T) {
 }
 
 // A shadowban can't be told from a comment that was taken.
+//
+// no clock: the page's rate is replaced by a longer one.
 func TestRecipeOfAShadowban(t *testing.T) {
 	upstream, asked := sitetest.Backend(t, "Thank you.")
-	s := recipe(t, "comments.example.com", "localhost:9000", upstream, "5/10m", "5/1h")
+	s := recipe(t, "comments.example.com", "localhost:9000", upstream, "5/10m", "5/30d")
 	post := func() sitetest.Reply {
 		a, err := s.Get(t.Context(), "HTTP/1.1", sitetest.Method(http.MethodPost), sitetest.OnPath("/comments"))
 		if err != nil {
@@ -147,9 +153,11 @@ func TestRecipeOfAShadowban(t *testing.T) {
 }
 
 // Who doesn't pay waits in a queue, and finds it full. Who pays passes by.
+//
+// no clock: the page's rate is replaced by a longer one.
 func TestRecipeOfAQueueForThoseWhoDoNotPay(t *testing.T) {
 	upstream, _ := sitetest.Backend(t, "shop")
-	s := recipe(t, "shop.example.com", "localhost:9000", upstream, "limit 10/s", "limit 1/1h")
+	s := recipe(t, "shop.example.com", "localhost:9000", upstream, "limit 10/s", "limit 1/30d")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var denied atomic.Int64
@@ -199,14 +207,14 @@ func TestHeadersOfErrorRoutes(t *testing.T) {
 		"header Page none":                           {429, "no-store", true},
 		"handle {\nencode gzip\nrespond page 200\n}": {200, "", false},
 	} {
-		s := sitetest.StartCaddy(t, "", "rate_limit 0/1h\nrespond ok\nhandle_errors {\n"+route+"\n}")
+		s := sitetest.StartCaddy(t, "", "rate_limit 0/30d\nrespond ok\nhandle_errors {\n"+route+"\n}")
 		a, err := s.Get(t.Context(), "HTTP/1.1")
 		if err != nil || a.Status != want.status || strings.Join(a.Header["Cache-Control"], ",") != want.cacheControl || (a.Header.Get("Retry-After") != "") != want.hasWait {
 			t.Errorf("%q: %d, %v, %v; want %+v", route, a.Status, a.Header, err, want)
 		}
 	}
 	// An error that is none of ours keeps what handlers had set.
-	s := sitetest.StartCaddy(t, "", "rate_limit 9/1h\nheader Cache-Control max-age=9\nerror 404\nhandle_errors {\nrespond page 200\n}")
+	s := sitetest.StartCaddy(t, "", "rate_limit 9/30d\nheader Cache-Control max-age=9\nerror 404\nhandle_errors {\nrespond page 200\n}")
 	if a, err := s.Get(t.Context(), "HTTP/1.1"); err != nil || a.Status != 200 || a.Header.Get("Cache-Control") != "max-age=9" {
 		t.Errorf("another error: %+v, %v", a, err)
 	}

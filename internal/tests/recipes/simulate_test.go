@@ -1,3 +1,5 @@
+// no clock: what was logged in a bubble is replayed.
+
 package recipes_test
 
 import (

@@ -22,7 +22,7 @@ import (
 
 // planZone is a zone whose limit comes with the request, and is 3 for one without.
 func planZone(name, options string) string {
-	return sitetest.ZoneBlock(strconv.Quote(name), "limit {http.request.header.X-Plan}/1h\nlimit_default 3/1h\n"+options)
+	return sitetest.ZoneBlock(strconv.Quote(name), "limit {http.request.header.X-Plan}/30d\nlimit_default 3/30d\n"+options)
 }
 
 // Each request is decided by the limit that it brings, under every algorithm and wherever counts
@@ -89,11 +89,11 @@ func TestAValueThatIsNoLimit(t *testing.T) {
 func TestHeadersOfALimitThatComesWithTheRequest(t *testing.T) {
 	s := sitetest.NewSite(t, &ratelimit.App{}, "headers draft kong github\n"+planZone("told", ""))
 	for value, want := range map[string]map[string]string{
-		"20":               {"Ratelimit-Policy": `"told";q=20;w=3600`, "X-Ratelimit-Limit-Hour": "20", "X-Ratelimit-Remaining-Hour": "19", "X-Ratelimit-Limit": "20"},
-		"":                 {"Ratelimit-Policy": `"told";q=3;w=3600`, "X-Ratelimit-Limit-Hour": "3", "X-Ratelimit-Remaining-Hour": "2", "X-Ratelimit-Limit": "3"},
-		"0":                {"Ratelimit-Policy": `"told";q=0;w=3600`, "X-Ratelimit-Limit-Hour": "0", "X-Ratelimit-Remaining-Hour": "0", "Retry-After": "3600"},
-		"unlimited":        {"Ratelimit-Policy": "", "X-Ratelimit-Limit-Hour": "", "X-Ratelimit-Limit": ""},
-		"9007199254740992": {"Ratelimit-Policy": `"told";q=99999999999999;w=3600`, "X-Ratelimit-Limit-Hour": "9007199254740992"},
+		"20":               {"Ratelimit-Policy": `"told";q=20;w=2592000`, "X-Ratelimit-Limit-Month": "20", "X-Ratelimit-Remaining-Month": "19", "X-Ratelimit-Limit": "20"},
+		"":                 {"Ratelimit-Policy": `"told";q=3;w=2592000`, "X-Ratelimit-Limit-Month": "3", "X-Ratelimit-Remaining-Month": "2", "X-Ratelimit-Limit": "3"},
+		"0":                {"Ratelimit-Policy": `"told";q=0;w=2592000`, "X-Ratelimit-Limit-Month": "0", "X-Ratelimit-Remaining-Month": "0", "Retry-After": "2592000"},
+		"unlimited":        {"Ratelimit-Policy": "", "X-Ratelimit-Limit-Month": "", "X-Ratelimit-Limit": ""},
+		"9007199254740992": {"Ratelimit-Policy": `"told";q=99999999999999;w=2592000`, "X-Ratelimit-Limit-Month": "9007199254740992"},
 	} {
 		got := s.Get("3.3.3."+fmt.Sprint(len(value)), sitetest.Plan(value))
 		for name, text := range want {
@@ -102,11 +102,11 @@ func TestHeadersOfALimitThatComesWithTheRequest(t *testing.T) {
 			}
 		}
 	}
-	two := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("two", "limit {http.request.header.X-Plan}/1m 9/1h\nlimit_default 3/1m"))
-	if got, want := two.Get("3.3.4.1", sitetest.Plan("5")).Header.Get("RateLimit-Policy"), `"two-1m";q=5;w=60, "two-1h";q=9;w=3600`; got != want {
+	two := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("two", "limit {http.request.header.X-Plan}/30d 9/60d\nlimit_default 3/30d"))
+	if got, want := two.Get("3.3.4.1", sitetest.Plan("5")).Header.Get("RateLimit-Policy"), `"two-30d";q=5;w=2592000, "two-60d";q=9;w=5184000`; got != want {
 		t.Errorf("RateLimit-Policy: %s, want %s", got, want)
 	}
-	if got, want := two.Get("3.3.4.1", sitetest.Plan("unlimited")).Header.Get("RateLimit-Policy"), `"two-1h";q=9;w=3600`; got != want {
+	if got, want := two.Get("3.3.4.1", sitetest.Plan("unlimited")).Header.Get("RateLimit-Policy"), `"two-60d";q=9;w=5184000`; got != want {
 		t.Errorf("RateLimit-Policy: %s, want %s", got, want)
 	}
 	two.Admits("3.3.4.1", 8, 7, sitetest.Plan("unlimited"))
@@ -120,8 +120,8 @@ func TestBurstOfALimitThatComesWithTheRequest(t *testing.T) {
 		s.Admits("4.4.4.2", 9, 7, sitetest.Plan("1"))
 		s.Admits("4.4.4.3", 9, 7, sitetest.Plan("20"))
 		got := s.Get("4.4.4.2", sitetest.Plan("1"))
-		if seconds := got.Header.Get("Retry-After"); seconds != "3600" {
-			t.Errorf("%s: Retry-After %s under 1/1h, want 3600", algorithm, seconds)
+		if seconds := got.Header.Get("Retry-After"); seconds != "2592000" {
+			t.Errorf("%s: Retry-After %s under 1/30d, want 2592000", algorithm, seconds)
 		}
 		odd := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("odd-"+algorithm, "limit {http.request.header.X-Plan}/3650d\nlimit_default 1/3650d\nburst 1\nalgorithm "+algorithm))
 		odd.Admits("4.4.4.1", 3, 1, sitetest.Plan("1"))
@@ -166,12 +166,12 @@ func TestLimitsThatComeWithTheRequestTogether(t *testing.T) {
 // Counts don't depend on limits: a reload that takes them from the request goes on with what is
 // spent.
 func TestAReloadToALimitThatComesWithTheRequest(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("reloaded", "limit 5/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("reloaded", "limit 5/30d"))
 	s.Admits("7.7.7.7", 4, 4)
 	next := sitetest.NewSite(t, &ratelimit.App{}, planZone("reloaded", ""))
 	s.End()
 	next.Admits("7.7.7.7", 9, 6, sitetest.Plan("10"))
-	again := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("reloaded", "limit 12/1h"))
+	again := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("reloaded", "limit 12/30d"))
 	next.End()
 	again.Admits("7.7.7.7", 9, 2)
 }
@@ -258,7 +258,7 @@ func BenchmarkPlansByMap(b *testing.B) {
 			}
 			config, err := sitetest.Adapt("{\nadmin off\npersist_config off\nauto_https off\n}\nhttp://127.0.0.1:" + strconv.Itoa(redistest.FreePort(b)) +
 				" {\nmap {header.X-Api-Key} {customer} {rpm} {\n" + table.String() + "default \"\" 60\n}\n" +
-				"rate_limit {\n" + sitetest.ZoneBlock("plans", "key {customer}\nlimit {rpm}/1m\nlimit_default 60/1m") + "}\nrespond ok\n}")
+				"rate_limit {\n" + sitetest.ZoneBlock("plans", "key {customer}\nlimit {rpm}/30d\nlimit_default 60/30d") + "}\nrespond ok\n}")
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -36,7 +36,7 @@ func TestWhatAStrictZoneDecidesAloneIsCharged(t *testing.T) {
 	for _, algorithm := range chargedKinds {
 		t.Run(algorithm, func(t *testing.T) {
 			r := durable(t)
-			s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("charged-"+algorithm, algorithm, "limit 5/1h"))
+			s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("charged-"+algorithm, algorithm, "limit 5/30d"))
 			s.Decides("1.2.3.4", 1, 1)
 			r.Kill()
 			s.Decides("1.2.3.4", 8, 4)
@@ -58,9 +58,9 @@ func TestWhatAStrictZoneDecidesAloneOutlivesReloads(t *testing.T) {
 			t.Run(algorithm+" "+between, func(t *testing.T) {
 				r := durable(t)
 				zone := "reloaded-" + algorithm + "-" + between
-				block := strictBlock(zone, algorithm, "limit 9/1h\nqueue 8")
+				block := strictBlock(zone, algorithm, "limit 9/30d\nqueue 8")
 				if algorithm != "leaky_bucket" {
-					block = strictBlock(zone, algorithm, "limit 9/1h")
+					block = strictBlock(zone, algorithm, "limit 9/30d")
 				}
 				block = strings.Replace(block, "\nqueue 4", "", 1)
 				s := sitetest.NewSite(t, sitetest.AppWith(r), block)
@@ -89,7 +89,7 @@ func TestAStrictZoneKeepsItsOwnDecisionsWhenRedisForgets(t *testing.T) {
 	for _, algorithm := range chargedKinds {
 		t.Run(algorithm, func(t *testing.T) {
 			r := redistest.Start(t)
-			s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("forgot-"+algorithm, algorithm, "limit 5/1h"))
+			s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("forgot-"+algorithm, algorithm, "limit 5/30d"))
 			s.Decides("1.2.3.4", 2, 2)
 			r.Kill()
 			s.Decides("1.2.3.4", 2, 2)
@@ -108,7 +108,7 @@ func TestAStrictZoneKeepsItsOwnDecisionsWhenRedisForgets(t *testing.T) {
 func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 	const keys, most = 5000, 5100
 	r := durable(t)
-	s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("many", "token_bucket", "limit 1/1h\nkey {http.request.header.K}\nmax_keys "+strconv.Itoa(most)))
+	s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("many", "token_bucket", "limit 1/30d\nkey {http.request.header.K}\nmax_keys "+strconv.Itoa(most)))
 	s.Decides("1.2.3.4", 1, 1, sitetest.Header("K", "first"))
 	r.Kill()
 	for i := range keys {

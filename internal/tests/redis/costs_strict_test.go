@@ -105,9 +105,9 @@ func TestRedisHoldsTheSumOfWhatCounted(t *testing.T) {
 // Redis it is denied for now, and an estimate is lowered to this node's share.
 func TestAShareMakesNoCostTooLarge(t *testing.T) {
 	r := redistest.Start(t)
-	const options = "\n}\nlimit 10/1h\nsync_rate strict\nalgorithm fixed_window\non_redis_loss divide\ncost 7"
+	const options = "\n}\nlimit 10/30d\nsync_rate strict\nalgorithm fixed_window\non_redis_loss divide\ncost 7"
 	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("share-cost", "match {\npath /cost"+options)+sitetest.ZoneBlock("share-estimate", "match {\npath /estimate"+options+"\nresponse_cost header X-Cost"))
-	r.Do("HSET", "test:2:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	r.Do("HSET", "test:2:{0}:nodes", "other", sitetest.Lease)
 	redistest.Eventually(t, "two nodes", func() bool { return s.Shared().Replicator.Nodes() == 2 })
 	r.Kill()
 	if a := s.Get("1.2.3.4", sitetest.To("/cost")); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || strings.Contains(a.Body, "At most") {
@@ -126,6 +126,8 @@ func TestAShareMakesNoCostTooLarge(t *testing.T) {
 // Whoever is denied in a strict zone is denied by Redis as well, and told to wait no shorter than
 // it says: beside overrides that come and go, reloads that change limits, and costs of several
 // units, though the node remembers denials. What Redis loses it knows a second later.
+//
+// no clock: a stall only has it ask for less.
 func TestADeniedRequestIsDeniedByRedis(t *testing.T) {
 	for i, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra\nburst 4"} {
 		t.Run(algorithm, func(t *testing.T) {

@@ -42,7 +42,7 @@ func TestPersistKeepsCountersOverARestart(t *testing.T) {
 	for _, persist := range []string{"storage", "{env.TIDE_TEST_STATE}/counters"} {
 		for _, algorithm := range everyCountingAlgorithm {
 			h := sitetest.NewHome(t, persist)
-			block := sitetest.ZoneBlock("persist-"+algorithm, "limit 10/1h\nalgorithm "+algorithm)
+			block := sitetest.ZoneBlock("persist-"+algorithm, "limit 10/30d\nalgorithm "+algorithm)
 			// A namespace of its own, in which no other test has changed anything at run time.
 			boot := func() *sitetest.Site { return h.BootIn("persist-"+algorithm, block) }
 			s := boot()
@@ -82,6 +82,8 @@ func TestPersistKeepsWhatIsSpentToTheLast(t *testing.T) {
 }
 
 // A bucket of another size has what is in it after a restart, and one that has drained is full.
+//
+// no clock: one that drains for longer is as full.
 func TestPersistKeepsTheLevelOfABucket(t *testing.T) {
 	for _, algorithm := range []string{"token_bucket", "gcra"} {
 		h := sitetest.NewHome(t, "storage")
@@ -107,7 +109,7 @@ func TestPersistKeepsTheLevelOfABucket(t *testing.T) {
 
 func TestPersistIsOffByDefault(t *testing.T) {
 	h := sitetest.NewHome(t, "")
-	block := sitetest.ZoneBlock("not-persisted", "limit 10/1h")
+	block := sitetest.ZoneBlock("not-persisted", "limit 10/30d")
 	s := h.Boot(block)
 	s.Admits("1.2.3.4", 7, 7)
 	s.End()
@@ -120,7 +122,7 @@ func TestPersistIsOffByDefault(t *testing.T) {
 // Requests may still be served when the app has stopped: Caddy stops its apps in a random order.
 func TestPersistSavesWhatIsAdmittedUntilTheServerEnds(t *testing.T) {
 	h := sitetest.NewHome(t, "storage")
-	block := sitetest.ZoneBlock("persist-late", "limit 10/1h")
+	block := sitetest.ZoneBlock("persist-late", "limit 10/30d")
 	s := h.Boot(block)
 	s.Admits("1.2.3.4", 3, 3)
 	if err := s.App.Stop(); err != nil {
@@ -135,7 +137,7 @@ func TestPersistSavesWhatIsAdmittedUntilTheServerEnds(t *testing.T) {
 // A process that was killed leaves what the one before it had saved.
 func TestPersistKeepsTheFormerSaveWhenAProcessIsKilled(t *testing.T) {
 	h := sitetest.NewHome(t, "{env.TIDE_TEST_STATE}/counters")
-	block := sitetest.ZoneBlock("persist-killed", "limit 10/1h")
+	block := sitetest.ZoneBlock("persist-killed", "limit 10/30d")
 	s := h.Boot(block)
 	s.Admits("1.2.3.4", 3, 3)
 	s.End()
@@ -156,11 +158,11 @@ func TestPersistKeepsTheFormerSaveWhenAProcessIsKilled(t *testing.T) {
 // A first configuration that fails to start costs nothing of what was saved.
 func TestPersistOutlivesAStartThatFails(t *testing.T) {
 	h := sitetest.NewHome(t, "storage")
-	block := sitetest.ZoneBlock("persist-failed", "limit 10/1h")
+	block := sitetest.ZoneBlock("persist-failed", "limit 10/30d")
 	s := h.Boot(block)
 	s.Admits("1.2.3.4", 6, 6)
 	s.End()
-	if _, err := sitetest.TrySite(t, &ratelimit.App{Persist: "storage"}, block+sitetest.ZoneBlock("bad", "key {http.request.nonsense}\nlimit 1/1h")); err == nil {
+	if _, err := sitetest.TrySite(t, &ratelimit.App{Persist: "storage"}, block+sitetest.ZoneBlock("bad", "key {http.request.nonsense}\nlimit 1/30d")); err == nil {
 		t.Fatal("a bad configuration was accepted")
 	}
 	h.Boot(block).End() // another app of it failed to start
@@ -170,10 +172,10 @@ func TestPersistOutlivesAStartThatFails(t *testing.T) {
 // What two limits share is saved once, and reloads in between change nothing.
 func TestPersistWithReloads(t *testing.T) {
 	h := sitetest.NewHome(t, "storage")
-	block := sitetest.ZoneBlock("persist-reload", "limit 10/1h")
+	block := sitetest.ZoneBlock("persist-reload", "limit 10/30d")
 	s := h.Boot(block)
 	s.Admits("1.2.3.4", 2, 2)
-	s2 := h.Boot(block + sitetest.ZoneBlock("persist-more", "limit 10/1h 5/1m"))
+	s2 := h.Boot(block + sitetest.ZoneBlock("persist-more", "limit 10/30d 5/30d"))
 	s.End()
 	s2.Admits("1.2.3.4", 2, 2)
 	s2.End()
@@ -185,7 +187,7 @@ func TestPersistWithReloads(t *testing.T) {
 func TestPersistWhereAReloadChangesTheNamespace(t *testing.T) {
 	for _, algorithm := range everyCountingAlgorithm {
 		h := sitetest.NewHome(t, "storage")
-		block := sitetest.ZoneBlock("persist-namespace", "limit 10/1h\nalgorithm "+algorithm)
+		block := sitetest.ZoneBlock("persist-namespace", "limit 10/30d\nalgorithm "+algorithm)
 		s := h.BootIn("persist-first", block)
 		s.Admits("1.2.3.4", 2, 2)
 		s.End()
@@ -250,7 +252,7 @@ func keeperIn(t *testing.T, persist string, storage certmagic.Storage) *lifecycl
 func written(t *testing.T, at int64, limit string) []byte {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "written")
-	keys := table.SavedCounts{keys.IDOf([]byte("k")): {{Epoch: at / int64(time.Hour), Remote: 5, Own: 5}}}
+	keys := table.SavedCounts{keys.IDOf([]byte("k")): {{Epoch: at / int64(30*24*time.Hour), Remote: 5, Own: 5}}}
 	if err := keeperIn(t, path, nil).Store(lifecycle.Snapshot{At: at, Limits: map[string]table.SavedCounts{limit: keys}}); err != nil {
 		t.Fatal(err)
 	}
@@ -263,9 +265,11 @@ func written(t *testing.T, at int64, limit string) []byte {
 
 // Whatever is there in place of the counters, the node serves, and says clearly what is wrong. What
 // isn't ours stays as it is.
+//
+// no clock: the window is one of a file that is no snapshot.
 func TestPersistOfWhatCannotBeRead(t *testing.T) {
-	const limit = `"caddy" "persist-bad" s-1h`
-	old := written(t, clock.Now()-int64(48*time.Hour), limit)
+	const limit = `"caddy" "persist-bad" s-720h`
+	old := written(t, clock.Now()-int64(1500*time.Hour), limit)
 	early := written(t, clock.Now()+int64(time.Hour), limit)
 	whole := written(t, clock.Now(), limit)
 	damaged := slices.Clone(whole)
@@ -284,7 +288,7 @@ func TestPersistOfWhatCannotBeRead(t *testing.T) {
 		"of the future":   {early, "counters were saved at a time in the future, so the clock was set back since; counting starts at zero", false},
 	} {
 		h := sitetest.NewHome(t, "")
-		block := sitetest.ZoneBlock("persist-bad", "limit 10/1h")
+		block := sitetest.ZoneBlock("persist-bad", "limit 10/30d")
 		path := filepath.Join(h.Dir, "counters")
 		if err := os.WriteFile(path, test.file, 0o600); err != nil {
 			t.Fatal(err)
@@ -314,7 +318,7 @@ func TestPersistOfWhatCannotBeRead(t *testing.T) {
 
 func TestPersistWhereNothingCanBeWritten(t *testing.T) {
 	h := sitetest.NewHome(t, "")
-	block := sitetest.ZoneBlock("persist-unwritable", "limit 10/1h")
+	block := sitetest.ZoneBlock("persist-unwritable", "limit 10/30d")
 	file, pipe := filepath.Join(h.Dir, "file"), filepath.Join(h.Dir, "pipe")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -358,7 +362,7 @@ func (broken) List(context.Context, string, bool) ([]string, error) { return nil
 // nothing there for ever.
 func TestPersistInASharedStorage(t *testing.T) {
 	h := sitetest.NewHome(t, "storage")
-	block := sitetest.ZoneBlock("persist-shared", "limit 10/1h")
+	block := sitetest.ZoneBlock("persist-shared", "limit 10/30d")
 	// A namespace of its own, in which no other test has changed anything at run time.
 	boot := func() *sitetest.Site { return h.BootIn("persist-shared", block) }
 	s := boot()
@@ -376,7 +380,7 @@ func TestPersistInASharedStorage(t *testing.T) {
 	s = boot()
 	s.Admits("1.2.3.4", 10, 4)
 	s.End()
-	long := time.Now().Add(-8 * 24 * time.Hour)
+	long := time.Unix(0, 0)
 	if err := os.Chtimes(filepath.Join(h.Dir, first[0]), long, long); err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package redis_test
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -30,7 +29,7 @@ func TestRulesWhileRedisIsLost(t *testing.T) {
 	r := redistest.Start(t)
 	block := "sync_rate 100ms\n"
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
-		block += sitetest.ZoneBlock("loss-"+rule, "match {\npath /"+rule+"\n}\nlimit 10/1h\nalgorithm fixed_window\non_redis_loss "+rule)
+		block += sitetest.ZoneBlock("loss-"+rule, "match {\npath /"+rule+"\n}\nlimit 10/30d\nalgorithm fixed_window\non_redis_loss "+rule)
 	}
 	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
@@ -39,7 +38,7 @@ func TestRulesWhileRedisIsLost(t *testing.T) {
 		sitetest.Shows(t, "loss-"+rule, "is sent", func(z operate.LimitState) bool { return z.Own == 4 && z.Unsent == 0 })
 	}
 	// Another node shows up in the list.
-	r.Do("HSET", "test:2:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	r.Do("HSET", "test:2:{0}:nodes", "other", sitetest.Lease)
 	redistest.Eventually(t, "two nodes", func() bool { return s.Shared().Replicator.Nodes() == 2 })
 	r.Kill()
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
@@ -63,7 +62,7 @@ func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
 		t.Run(algorithm, func(t *testing.T) {
 			r := redistest.Start(t)
 			name := "strict-" + algorithm
-			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock(name, "sync_rate 0\nlimit 10/1h\nalgorithm "+algorithm))
+			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock(name, "sync_rate 0\nlimit 10/30d\nalgorithm "+algorithm))
 			s.Admits("1.2.3.4", 6, 6)
 			r.Kill()
 			s.Admits("1.2.3.4", 10, 4)
@@ -84,9 +83,9 @@ func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
 func TestStrictDenialIsRolledBackInLocalZones(t *testing.T) {
 	r := redistest.Start(t)
 	s := sitetest.NewSite(t, sitetest.AppWith(r),
-		sitetest.ZoneBlock("strict-narrow", "sync_rate strict\nkey {http.request.header.K}\nlimit 1/1h")+
-			sitetest.ZoneBlock("local-wide", "sync_rate local\nlimit 5/1h")+
-			sitetest.ZoneBlock("strict-wide", "sync_rate 0\nlimit 5/1h\nalgorithm token_bucket"))
+		sitetest.ZoneBlock("strict-narrow", "sync_rate strict\nkey {http.request.header.K}\nlimit 1/30d")+
+			sitetest.ZoneBlock("local-wide", "sync_rate local\nlimit 5/30d")+
+			sitetest.ZoneBlock("strict-wide", "sync_rate 0\nlimit 5/30d\nalgorithm token_bucket"))
 	s.Admits("1.2.3.4", 20, 1, sitetest.Header("K", "a"))
 	for i := range 4 {
 		s.Admits("1.2.3.4", 1, 1, sitetest.Header("K", strconv.Itoa(i)))
@@ -97,7 +96,7 @@ func TestStrictDenialIsRolledBackInLocalZones(t *testing.T) {
 func TestWindowsSurviveAChangeOfSyncRate(t *testing.T) {
 	r := redistest.Start(t)
 	block := func(rate string) string {
-		return sitetest.ZoneBlock("rates", "sync_rate "+rate+"\nlimit 20/1h\nalgorithm fixed_window")
+		return sitetest.ZoneBlock("rates", "sync_rate "+rate+"\nlimit 20/30d\nalgorithm fixed_window")
 	}
 	s := sitetest.NewSite(t, sitetest.AppWith(r), block("0"))
 	s.Admits("1.2.3.4", 5, 5)
@@ -118,7 +117,7 @@ func TestWindowsSurviveAChangeOfSyncRate(t *testing.T) {
 
 func TestCountsAreSentWhenTheLastConfigurationEnds(t *testing.T) {
 	r := redistest.Start(t)
-	block := sitetest.ZoneBlock("flushed", "sync_rate 1h\nlimit 10/1h\nalgorithm fixed_window")
+	block := sitetest.ZoneBlock("flushed", "sync_rate 1h\nlimit 10/30d\nalgorithm fixed_window")
 	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
 	s.Admits("1.2.3.4", 1, 1)
 	sitetest.Shows(t, "flushed", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
@@ -155,7 +154,7 @@ func TestBorrowedClient(t *testing.T) {
 	r := redistest.Start(t)
 	lent.client = r.Client()
 	caddy.RegisterModule(&lent)
-	block := sitetest.ZoneBlock("borrowed", "sync_rate 50ms\nlimit 10/1h\nalgorithm fixed_window")
+	block := sitetest.ZoneBlock("borrowed", "sync_rate 50ms\nlimit 10/30d\nalgorithm fixed_window")
 	s := sitetest.NewSiteWith(t, &caddy.Config{StorageRaw: []byte(`{"module":"lender"}`)}, &ratelimit.App{Redis: &redisconn.Options{Storage: true}}, block)
 	s.Admits("1.2.3.4", 4, 4)
 	sitetest.Shows(t, "borrowed", "is sent", func(z operate.LimitState) bool { return z.Own == 4 && z.Unsent == 0 })
@@ -175,7 +174,7 @@ func TestStrictFailuresAreReported(t *testing.T) {
 	r := redistest.Start(t, redistest.User("poor", "on >secret ~test:* +@all -zadd"))
 	app := sitetest.AppWith(r)
 	app.Redis.Username, app.Redis.Password = "poor", "secret"
-	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("poor", "sync_rate 0\nlimit 3/1h\nalgorithm sliding_log"))
+	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("poor", "sync_rate 0\nlimit 3/30d\nalgorithm sliding_log"))
 	s.Admits("1.2.3.4", 5, 3)
 	if st := s.Shared().Replicator.Status(); st.Up || st.Failing["poor sync_rate strict"] == "" {
 		t.Errorf("redis refuses to decide, and the status says %+v", st)
@@ -184,7 +183,7 @@ func TestStrictFailuresAreReported(t *testing.T) {
 
 func TestQuietNodesLearnTheTotalOfAKey(t *testing.T) {
 	r := redistest.Start(t)
-	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("quiet", "sync_rate 2s\nlimit 10/1h\nalgorithm fixed_window"))
+	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("quiet", "sync_rate 2s\nlimit 10/30d\nalgorithm fixed_window"))
 	s.Admits("1.2.3.4", 1, 1)
 	sitetest.Shows(t, "quiet", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
 	// Another node's total for the same key arrives after this node's last request.
@@ -196,11 +195,11 @@ func TestQuietNodesLearnTheTotalOfAKey(t *testing.T) {
 func TestReloadsLeaveNoGoroutine(t *testing.T) {
 	r := redistest.Start(t)
 	before := goleak.IgnoreCurrent()
-	block := sitetest.ZoneBlock("leaks", "sync_rate 50ms\nlimit 100/1h") + sitetest.ZoneBlock("strict-leaks", "sync_rate 0\nlimit 100/1h\nalgorithm gcra")
+	block := sitetest.ZoneBlock("leaks", "sync_rate 50ms\nlimit 100/30d") + sitetest.ZoneBlock("strict-leaks", "sync_rate 0\nlimit 100/30d\nalgorithm gcra")
 	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
 	for range 10 {
 		s.Admits("1.2.3.4", 2, 2)
-		if _, err := sitetest.TrySite(t, sitetest.AppWith(r), sitetest.ZoneBlock("leaks", "limit 1/1h")+sitetest.ZoneBlock("bad", "key {http.request.nonsense}\nlimit 1/1h")); err == nil {
+		if _, err := sitetest.TrySite(t, sitetest.AppWith(r), sitetest.ZoneBlock("leaks", "limit 1/30d")+sitetest.ZoneBlock("bad", "key {http.request.nonsense}\nlimit 1/30d")); err == nil {
 			t.Fatal("a bad configuration was accepted")
 		}
 		s2 := sitetest.NewSite(t, sitetest.AppWith(r), block)
@@ -218,7 +217,7 @@ func TestValidateLeavesNoGoroutine(t *testing.T) {
 		AppsRaw: caddy.ModuleMap{
 			"rate_limit": []byte(`{"redis": {"url": "redis://127.0.0.1:1"}}`),
 			"http": []byte(`{"servers": {"s": {"listen": ["127.0.0.1:0"], "routes": [{"handle": [
-				{"handler": "rate_limit", "rate_limits": {"v": {"limits": [{"max_events": 1, "window": "1m"}]}}}]}]}}}`),
+				{"handler": "rate_limit", "rate_limits": {"v": {"limits": [{"max_events": 1, "window": "720h"}]}}}]}]}}}`),
 		},
 	}); err != nil {
 		t.Fatal(err)
@@ -231,7 +230,7 @@ func TestValidateLeavesNoGoroutine(t *testing.T) {
 func TestClientsThatGoAwayGetNoMoreFromAStrictZone(t *testing.T) {
 	for _, options := range []string{"on_redis_loss allow", "", "algorithm token_bucket", "algorithm sliding_log"} {
 		r := redistest.Start(t)
-		s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("gone", "limit 3/1h\nsync_rate 0\n"+options))
+		s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("gone", "limit 3/30d\nsync_rate 0\n"+options))
 		passed := 0
 		s.Next = func(http.ResponseWriter, *http.Request) error { passed++; return nil }
 		for i := range 60 {
@@ -256,10 +255,10 @@ func TestCountsAreSentWhenAZoneNoLongerSyncs(t *testing.T) {
 		"no redis":        func(*redistest.Server) *ratelimit.App { return &ratelimit.App{Namespace: "test"} },
 	} {
 		r := redistest.Start(t)
-		s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("unsynced", "limit 100/1h\nsync_rate 30s\nearly_sync off"))
+		s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("unsynced", "limit 100/30d\nsync_rate 30s\nearly_sync off"))
 		redistest.Eventually(t, "the sync has begun", func() bool { return s.Shared().Replicator.Status().Nodes == 1 })
 		s.Admits("1.2.3.4", 7, 7)
-		s2 := sitetest.NewSite(t, after(r), sitetest.ZoneBlock("unsynced", "limit 100/1h\nsync_rate local"))
+		s2 := sitetest.NewSite(t, after(r), sitetest.ZoneBlock("unsynced", "limit 100/30d\nsync_rate local"))
 		s.End()
 		if keys := r.Client().Keys(context.Background(), "test:*:unsynced:*").Val(); len(keys) != 1 {
 			t.Errorf("%s: redis holds %q of the zone, want what was counted until then", what, keys)
@@ -270,9 +269,9 @@ func TestCountsAreSentWhenAZoneNoLongerSyncs(t *testing.T) {
 
 func TestAZoneThatIsNotSyncedYetHasLostNothing(t *testing.T) {
 	r := redistest.Start(t)
-	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("first", "limit 10/1h"))
+	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("first", "limit 10/30d"))
 	defer s.End()
-	s2 := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("second", "limit 10/1h\non_redis_loss deny"))
+	s2 := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("second", "limit 10/30d\non_redis_loss deny"))
 	s2.Admits("1.2.3.4", 1, 1) // s has not stopped, and s2 not had its way
 }
 
@@ -296,7 +295,7 @@ func TestRotatedPasswordInAFile(t *testing.T) {
 		}
 		write("first")
 		zone := "rotated-" + name
-		s := sitetest.NewSite(t, &ratelimit.App{Redis: of(r, file), Namespace: "test"}, sitetest.ZoneBlock(zone, "sync_rate 50ms\nlimit 10/1h\nalgorithm fixed_window"))
+		s := sitetest.NewSite(t, &ratelimit.App{Redis: of(r, file), Namespace: "test"}, sitetest.ZoneBlock(zone, "sync_rate 50ms\nlimit 10/30d\nalgorithm fixed_window"))
 		s.Admits("1.2.3.4", 2, 2)
 		sitetest.Shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Own == 2 && z.Unsent == 0 })
 		r.Do("ACL", "SETUSER", "app", "resetpass", ">second")
@@ -318,10 +317,10 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	rules := []string{"local", "divide", "allow", "deny"}
 	block := "sync_rate strict\n"
 	for _, rule := range rules {
-		block += sitetest.ZoneBlock("strict-"+rule, "match {\npath /"+rule+"\n}\nlimit 10/1h\nalgorithm fixed_window\non_redis_loss "+rule)
+		block += sitetest.ZoneBlock("strict-"+rule, "match {\npath /"+rule+"\n}\nlimit 10/30d\nalgorithm fixed_window\non_redis_loss "+rule)
 	}
 	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
-	r.Do("HSET", "test:2:{0}:nodes", "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	r.Do("HSET", "test:2:{0}:nodes", "other", sitetest.Lease)
 	redistest.Eventually(t, "two nodes", func() bool { return s.Shared().Replicator.Nodes() == 2 })
 	for _, rule := range rules {
 		s.Admits("1.2.3.4", 4, 4, sitetest.To("/"+rule))
@@ -333,7 +332,7 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	s.Admits("1.2.3.4", 20, 6, sitetest.To("/local"))
 	s.Admits("1.2.3.4", 20, 1, sitetest.To("/divide"))
 	_, text := sitetest.Ask(http.MethodPost, operate.ExplainPath, `{"zone":"strict-divide","key":"1.2.3.4"}`)
-	if !strings.Contains(text, `"limit":10,"window":"1h","used":5,`) || !strings.Contains(text, `"remaining":0,"share":5,`) {
+	if !strings.Contains(text, `"limit":10,"window":"30d","used":5,`) || !strings.Contains(text, `"remaining":0,"share":5,`) {
 		t.Errorf("of the limit of 10 that is divided explain says %s, want five used and a share of five", text)
 	}
 	s.Admits("1.2.3.4", 20, 20, sitetest.To("/allow"))
@@ -367,7 +366,7 @@ func TestASilentRedisIsWaitedForOnce(t *testing.T) {
 		proxy := faultproxy.Start(t, r.Addr)
 		app := sitetest.AppWith(r)
 		app.Redis.Address, app.Redis.Timeout, app.StrictTimeout = []string{proxy.Addr}, caddy.Duration(400*time.Millisecond), caddy.Duration(400*time.Millisecond)
-		s := sitetest.NewSite(t, app, sitetest.ZoneBlock("silent-"+rule, "sync_rate strict\nlimit 100000/1h\nkey {http.request.header.K}\non_redis_loss "+rule))
+		s := sitetest.NewSite(t, app, sitetest.ZoneBlock("silent-"+rule, "sync_rate strict\nlimit 100000/30d\nkey {http.request.header.K}\non_redis_loss "+rule))
 		redistest.Eventually(t, "redis decides", func() bool {
 			before := s.Shared().Strict.Status()
 			s.Get("1.2.3.4", sitetest.Header("K", "a"))
@@ -421,7 +420,7 @@ func TestValidateDoesNotConnect(t *testing.T) {
 		}
 	}()
 	for _, url := range []string{"redis://" + there.Addr().String(), "redis://nowhere.invalid", "redis://127.0.0.1:1,127.0.0.1:2?master_name=m"} {
-		config, err := sitetest.Adapt("{\n\tadmin off\n\trate_limit {\n\t\tredis " + url + "\n\t}\n}\nhttp://a.example {\n\trate_limit {\n\t\t" + sitetest.ZoneBlock("v", "limit 1/1m\nsync_rate strict") + "\t}\n}\n")
+		config, err := sitetest.Adapt("{\n\tadmin off\n\trate_limit {\n\t\tredis " + url + "\n\t}\n}\nhttp://a.example {\n\trate_limit {\n\t\t" + sitetest.ZoneBlock("v", "limit 1/30d\nsync_rate strict") + "\t}\n}\n")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -448,7 +447,7 @@ func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
 		zone := "successor-" + rule
 		block := func(rate string) string {
-			return sitetest.ZoneBlock(zone, "limit 20/1h\nalgorithm fixed_window\nsync_rate "+rate+"\non_redis_loss "+rule)
+			return sitetest.ZoneBlock(zone, "limit 20/30d\nalgorithm fixed_window\nsync_rate "+rate+"\non_redis_loss "+rule)
 		}
 		old := sitetest.NewSite(t, sitetest.AppWith(first), block("strict"))
 		old.Admits("1.2.3.4", 3, 3)
@@ -469,7 +468,7 @@ func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
 		old.Admits("1.2.3.4", 1, 0)
 
 		// Where the zone no longer asks Redis, the node's counters decide, as for new requests.
-		last := sitetest.NewSite(t, sitetest.AppWith(first), sitetest.ZoneBlock(zone, "limit 25/1h\nalgorithm fixed_window\nsync_rate 50ms\non_redis_loss "+rule))
+		last := sitetest.NewSite(t, sitetest.AppWith(first), sitetest.ZoneBlock(zone, "limit 25/30d\nalgorithm fixed_window\nsync_rate 50ms\non_redis_loss "+rule))
 		next.End()
 		next.Admits("5.6.7.8", 25, 20)
 		last.Admits("5.6.7.8", 25, 5)

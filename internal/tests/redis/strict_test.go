@@ -19,7 +19,7 @@ func TestMaxKeysBoundsTheKeysOfAStrictZoneInRedis(t *testing.T) {
 		t.Run(algorithm, func(t *testing.T) {
 			const maxKeys, clients = 100, 2000
 			r := redistest.Start(t)
-			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("bounded", fmt.Sprintf("sync_rate 0\nlimit 1/1h 2/2h\nalgorithm %s\nmax_keys %d", algorithm, maxKeys)))
+			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("bounded", fmt.Sprintf("sync_rate 0\nlimit 1/30d 2/60d\nalgorithm %s\nmax_keys %d", algorithm, maxKeys)))
 			denied := 0
 			for i := range clients {
 				ip := fmt.Sprintf("10.0.%d.%d", i/250, i%250)
@@ -46,7 +46,7 @@ func TestStrictRecordsAreRenewed(t *testing.T) {
 	r := redistest.Start(t)
 	app := sitetest.AppWith(r)
 	app.StrictTimeout = 0
-	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("renewed", "sync_rate 0\nlimit 1000/1h"))
+	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("renewed", "sync_rate 0\nlimit 1000/30d"))
 	s.Admits("1.2.3.4", 1, 1)
 	record := ""
 	for _, name := range r.Client().Keys(context.Background(), "test:*:renewed:*").Val() {

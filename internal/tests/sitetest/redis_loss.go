@@ -32,6 +32,9 @@ func Shows(t *testing.T, zone, what string, want func(operate.LimitState) bool) 
 	})
 }
 
+// Lease is that of a node, in Redis, which lasts longer than any test.
+const Lease = "1 4102444800000"
+
 // Shared is the client of Redis, nil for none.
 func (s *Site) Shared() *limits.Redis { return s.Handler.Zones()[0].Redis }
 
