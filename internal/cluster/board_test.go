@@ -24,7 +24,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// A panel is one of grafana/tide.json.
+// A panel is one of deploy/grafana/tide.json.
 type panel struct {
 	Title, Type string
 	GridPos     struct{ X, Y, W, H int }
@@ -67,7 +67,7 @@ func TestBoard(t *testing.T) {
 		c.Burst(t.Context(), nodes, "/login", 4, nil)
 	}
 	board := plot.Board{
-		Title:       "The board of grafana/tide.json",
+		Title:       "The board of deploy/grafana/tide.json",
 		Description: "A minute of two nodes under load. The queries are those of the board; the drawing is not Grafana's.",
 	}
 	for _, p := range panelsOf(t) {
@@ -154,7 +154,7 @@ func startPrometheus(t *testing.T, nodes []*cluster.Node) string {
 
 func panelsOf(t *testing.T) []panel {
 	t.Helper()
-	text, err := os.ReadFile("../../grafana/tide.json")
+	text, err := os.ReadFile("../../deploy/grafana/tide.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -120,7 +120,7 @@ func TestTerminatedNodeSendsItsCounts(t *testing.T) {
 	all := []string{"fixed_window", "sliding_window", "token_bucket", "gcra", "sliding_log", "leaky_bucket"}
 	var parts []string
 	for _, algorithm := range all {
-		options := []string{"limit 1000000/1m", "algorithm " + algorithm, "early_sync off"}
+		options := []string{"limit 1000000/30d", "algorithm " + algorithm, "early_sync off"}
 		if algorithm == "leaky_bucket" {
 			options = append(options, "queue 1000")
 		}

@@ -12,10 +12,10 @@ import (
 
 const (
 	namesPage, optionsPage, alertsPage = "docs/names.md", "docs/options.md", "docs/observability.md"
-	board, alertsFile                  = "grafana/tide.json", "grafana/alerts.yml"
+	board, alertsFile                  = "deploy/grafana/tide.json", "deploy/grafana/alerts.yml"
 )
 
-var alertTests = []string{"grafana/alerts_test.yml", "grafana/alerts_week_test.yml"}
+var alertTests = []string{"deploy/grafana/alerts_test.yml", "deploy/grafana/alerts_week_test.yml"}
 
 // firstNames are the names in the first column of the tables of a section of docs/names.md. What
 // programs read as JSON, and log fields that are not stable, have a page of their own.
@@ -195,9 +195,9 @@ func (r *repo) alerts() {
 }
 
 func (r *repo) grafana() {
-	shows := []string{"cp -r grafana/provisioning/. ", "--config.file examples/prometheus/prometheus.yml"}
+	shows := []string{"cp -r deploy/grafana/provisioning/. ", "--config.file examples/prometheus/prometheus.yml"}
 	for file, value := range map[string][2]string{"dashboards": {"path", "cp " + board + " %s/\n"}, "datasources": {"url", "`%s`"}} {
-		file = "grafana/provisioning/" + file + "/tide.yml"
+		file = "deploy/grafana/provisioning/" + file + "/tide.yml"
 		is := named(`(?ms)^apiVersion: 1\n.*^ +`+value[0]+`: (\S+)$`, r.texts[file])
 		if is == nil {
 			r.report(file, "it has no %s or no version", value[0])

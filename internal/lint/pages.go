@@ -190,7 +190,7 @@ var runElsewhere = map[string]string{
 
 func (r *repo) commands() {
 	tasks := named(`(?m)^\t"([\w/-]+)": `, between(r.tests, "\nvar taskPages = map[string]taskPage{", "\n}\n"))
-	for _, page := range r.glob("*.md", "docs/*.md", "docs/migration/*.md", "examples/*.md", "grafana/*.md") {
+	for _, page := range r.glob("*.md", "docs/*.md", "docs/migration/*.md", "examples/*.md", "deploy/grafana/*.md") {
 		has := slices.ContainsFunc(r.blocks(page, "console"), func(b string) bool { return strings.Contains("\n"+b, "\n$ ") })
 		test := runElsewhere[page]
 		if has {

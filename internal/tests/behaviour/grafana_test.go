@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
 
-const boardFile = "grafana/tide.json"
+const boardFile = "deploy/grafana/tide.json"
 
 // promtool runs Prometheus' own checker in a directory.
 func promtool(t *testing.T, dir string, args ...string) {
@@ -39,8 +39,8 @@ func promtool(t *testing.T, dir string, args ...string) {
 }
 
 func TestAlerts(t *testing.T) {
-	promtool(t, "grafana", "check", "rules", "alerts.yml")
-	promtool(t, "grafana", "test", "rules", "alerts_test.yml", "alerts_week_test.yml")
+	promtool(t, "deploy/grafana", "check", "rules", "alerts.yml")
+	promtool(t, "deploy/grafana", "test", "rules", "alerts_test.yml", "alerts_week_test.yml")
 	// This fails without its rule file, too.
 	promtool(t, ".", "check", "config", "examples/prometheus/prometheus.yml")
 }

@@ -111,6 +111,8 @@ func StackTraces(t testing.TB) string {
 }
 
 // Certificate writes one for localhost with its key, and returns whom to trust.
+//
+// no clock: a certificate has dates.
 func Certificate(t *testing.T, dir string) *x509.CertPool {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,3 +1,5 @@
+// bubble: all of a story runs in one.
+
 package stories
 
 import (
