@@ -72,6 +72,8 @@ var rules = []rule{
 	{"options", "options and their choices are in the page of options", 60, (*repo).options},
 	{"generated", "pages and pictures that a command writes are what it writes", 3, (*repo).generated},
 
+	{"platforms", "the module has the right types on Windows, macOS and with 32 bits", 100, (*repo).platforms},
+
 	{"clock", "tests go by virtual time, or by nothing that ends soon", 0, (*repo).clock},
 }
 
