@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"flag"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,7 +12,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/plot"
 )
 
-var pictures = flag.Bool("pictures", false, "draw the terminal of docs/containers.md")
+var pictures = os.Getenv("UPDATE_GOLDENS") != ""
 
 // What docs/containers.md has people type answers as it shows: requests through the balancer, and
 // commands in a container.
@@ -63,7 +62,7 @@ func TestThePageOfContainers(t *testing.T) {
 func draw(t *testing.T, command, printed string) {
 	t.Helper()
 	const file = "../docs/pictures/containers.svg"
-	if *pictures {
+	if pictures {
 		if err := os.WriteFile(file, plot.Terminal(command, printed), 0o644); err != nil {
 			t.Fatal(err)
 		}

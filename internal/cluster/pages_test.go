@@ -3,7 +3,6 @@
 package cluster_test
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
-
-var pictures = flag.Bool("pictures", false, "draw the terminals of docs/pictures from what the commands of the pages print")
 
 // A taskPage is a page whose commands run as they stand. Before that, a Caddyfile of a page may be
 // saved and started.
