@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,15 +28,18 @@ func StartCluster(t testing.TB, n int, options ...Option) *ClusterOf {
 	t.Helper()
 	c := &ClusterOf{t: t}
 	for i := range n {
-		bus := FreePort(t)
-		s := Start(t, append(options, Config(
+		s := Start(t, append(options, withBus, Config(
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-node-timeout", "2000",
-			"--cluster-port", fmt.Sprint(bus), "--cluster-require-full-coverage", "no",
+			"--cluster-require-full-coverage", "no",
 		))...)
 		s.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
-		s.Do("CLUSTER", "ADDSLOTSRANGE", i*slots/n, (i+1)*slots/n-1)
+		own := []any{"CLUSTER", "ADDSLOTS"}
+		for slot := i * slots / n; slot < (i+1)*slots/n; slot++ {
+			own = append(own, slot)
+		}
+		s.Do(own...)
 		if i > 0 {
-			s.Do(append([]any{"CLUSTER", "MEET"}, append(hostPort(c.Addrs[0]), busPort(c.Nodes[0]))...)...)
+			s.Do(append([]any{"CLUSTER", "MEET"}, hostPort(c.Addrs[0])...)...)
 		}
 		c.Nodes, c.Addrs = append(c.Nodes, s), append(c.Addrs, s.Addr)
 	}
@@ -94,14 +98,23 @@ func (c *ClusterOf) Move(slot, from, to int, during func()) {
 	src.Do("CLUSTER", "SETSLOT", slot, "NODE", dstID)
 }
 
-func busPort(s *Server) string {
-	for i, a := range s.args {
-		if a == "--cluster-port" {
-			return s.args[i+1]
+// withBus has the server listen where the port of its cluster bus is free as well, 10,000 above.
+func withBus(s *Server) {
+	for range 1000 {
+		port := FreePort(s.t)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port+busAbove))
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		if _, again := given.LoadOrStore(port+busAbove, nil); !again {
+			s.listen(port)
+			return
 		}
 	}
-	return ""
 }
+
+const busAbove = 10_000
 
 // A Watched is a master with a replica under sentinels.
 type Watched struct {
@@ -127,7 +140,7 @@ func StartSentinels(t testing.TB, n int, options ...Option) *Watched {
 	w := &Watched{t: t, Name: "mymaster"}
 	w.Master = Start(t, options...)
 	at := hostPort(w.Master.Addr)
-	follow := []string{"--replicaof", fmt.Sprintf("%s %s", at...), "--repl-diskless-sync-delay", "0"}
+	follow := []string{"--replicaof", at[0].(string), at[1].(string), "--repl-diskless-sync-delay", "0"}
 	if w.Master.password != "" {
 		follow = append(follow, "--masterauth", w.Master.password)
 	}
