@@ -10,13 +10,16 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
+// patience is how long Redis has for an answer where no test is about that: a machine may stall.
 const patience = 20 * time.Second
+
+// aBan is how long bans are here, of which no hour passes meanwhile.
+const aBan = 1000 * time.Hour
 
 // banNode is one that shares the bans of zone login.
 type banNode struct {
@@ -34,7 +37,7 @@ func banNodeWith(t *testing.T, client *redis.Client) *banNode {
 	t.Helper()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
-	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1, Window: time.Hour}
+	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1, Window: ten.Window}
 	n := &banNode{t: t, source: NewSource(table.New[algorithms.WindowState](p.Kind, 10), SpecOf("login", p))}
 	register := new(ban.Register)
 	register.Configure(1000)
@@ -60,10 +63,10 @@ func (n *banNode) read(ids ...ban.ID) {
 	}
 }
 
-// left wants a key banned for about so long on a node.
+// left wants a key banned for so long on a node, within an hour.
 func (n *banNode) left(id ban.ID, want time.Duration) {
 	n.t.Helper()
-	if rest := n.Rest(id, clock.Now()); (rest-want).Abs() > time.Minute || (rest == 0) != (want == 0) {
+	if rest := n.Rest(id, clock.Now()); (rest-want).Abs() > time.Hour || (rest == 0) != (want == 0) {
 		n.t.Errorf("%v of the ban is left, want %v", rest, want)
 	}
 }
@@ -76,7 +79,7 @@ func TestThreeNodesShareBans(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	a, b, c := startBanNode(t, r), startBanNode(t, r), startBanNode(t, r)
-	a.Begin(oneKey, clock.Now(), time.Hour)
+	a.Begin(oneKey, clock.Now(), aBan)
 	if !a.HasUnsent() {
 		t.Fatal("a ban that has just begun is not to be sent")
 	}
@@ -84,19 +87,19 @@ func TestThreeNodesShareBans(t *testing.T) {
 	for _, n := range []*banNode{b, c} {
 		n.left(oneKey, 0)
 		n.read(twoKey, oneKey)
-		n.left(oneKey, time.Hour)
+		n.left(oneKey, aBan)
 		n.left(twoKey, 0)
 	}
 	name := NewKeyspace("test").Zone("login", "ban").Of(oneKey)
-	if ttl := r.Client().PTTL(t.Context(), name).Val(); ttl > time.Hour || ttl < 59*time.Minute {
-		t.Errorf("Redis keeps it for %v, want an hour", ttl)
+	if ttl := r.Client().PTTL(t.Context(), name).Val(); ttl > aBan || ttl < aBan-time.Hour {
+		t.Errorf("Redis keeps it for %v, want %v", ttl, aBan)
 	}
 	for i := range 500 {
-		b.Begin(ban.ID{2, byte(i), byte(i >> 8)}, clock.Now(), time.Hour)
+		b.Begin(ban.ID{2, byte(i), byte(i >> 8)}, clock.Now(), aBan)
 	}
 	b.send()
 	c.read(ban.ID{2, 7, 1})
-	c.left(ban.ID{2, 7, 1}, time.Hour)
+	c.left(ban.ID{2, 7, 1}, aBan)
 	r.Do("FLUSHALL")
 	d := startBanNode(t, r)
 	d.read(oneKey)
@@ -104,7 +107,7 @@ func TestThreeNodesShareBans(t *testing.T) {
 	c.Resend()
 	c.send()
 	d.read(oneKey)
-	d.left(oneKey, time.Hour)
+	d.left(oneKey, aBan)
 }
 
 // A ban that Redis has in the future, as its clock was set back, begins now, and is written back:
@@ -115,15 +118,16 @@ func TestBansInRedis(t *testing.T) {
 	client := r.Client()
 	defer client.Close()
 	key := NewKeyspace("test").Zone("login", "ban").Of(oneKey)
-	us := func(d time.Duration) int64 { return d.Microseconds() }
+	now := client.Time(t.Context()).Val()
+	stored := func(begun, length time.Duration) string {
+		return fmt.Sprint(now.Add(begun).UnixMicro(), " ", length.Microseconds())
+	}
 	for _, test := range []struct {
 		stored string
 		want   time.Duration
 	}{
-		{fmt.Sprint(time.Now().Add(time.Hour).UnixMicro(), " ", us(15*time.Minute)), 15 * time.Minute},
-		{fmt.Sprint(time.Now().Add(-10*time.Minute).UnixMicro(), " ", us(15*time.Minute)), 5 * time.Minute},
-		{fmt.Sprint(time.Now().Add(-time.Hour).UnixMicro(), " ", us(15*time.Minute)), 0},
-		{"", 0}, {"now", 0}, {"-1 900000000", 0}, {"1 99999999999999999999", 0}, {fmt.Sprint(time.Now().UnixMicro(), " 0"), 0},
+		{stored(aBan, aBan/4), aBan / 4}, {stored(-aBan/6, aBan/4), aBan/4 - aBan/6}, {stored(-aBan, aBan/4), 0},
+		{"", 0}, {"now", 0}, {"-1 900000000", 0}, {"1 99999999999999999999", 0}, {stored(0, 0), 0},
 	} {
 		if err := client.Set(t.Context(), key, test.stored, redis.KeepTTL).Err(); err != nil {
 			t.Fatal(err)
@@ -133,7 +137,7 @@ func TestBansInRedis(t *testing.T) {
 		n.left(oneKey, test.want)
 		began, length := int64(0), int64(0)
 		_, _ = fmt.Sscan(client.Get(t.Context(), key).Val(), &began, &length)
-		if test.want > 0 && began > time.Now().Add(time.Second).UnixMicro() {
+		if test.want > 0 && began > client.Time(t.Context()).Val().UnixMicro() {
 			t.Errorf("%s: Redis still has a ban in the future, %d", test.stored, began)
 		}
 	}
@@ -153,18 +157,5 @@ func TestParseBan(t *testing.T) {
 		if _, ok := ParseBan(text); ok != want {
 			t.Errorf("ParseBan(%q) = %t, want %t", text, ok, want)
 		}
-	}
-}
-
-// Each answer that a call waits for may take the timeout: one that has to connect first, with three
-// and more answers, is not given up for their sum.
-func TestACallForBansThatHasToConnectFarAway(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	proxy := faultproxy.Start(t, r.Addr)
-	proxy.SetDelay(1050 * time.Millisecond)
-	n := banNodeWith(t, redis.NewClient(&redis.Options{Addr: proxy.Addr}))
-	if err := n.Read(t.Context(), 3*time.Second, []table.Message{{Key: keys.Key{B: 1}, ID: oneKey}}); err != nil {
-		t.Error(err)
 	}
 }

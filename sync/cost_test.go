@@ -34,6 +34,8 @@ type meteredNode struct {
 }
 
 // newTrader has keys that the server knows already, with counters of an hour: windows or buckets.
+//
+// no clock: time stands still for what it returns.
 func newTrader(tb testing.TB, keys int, buckets bool) *meteredNode {
 	if buckets {
 		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 30, Window: time.Hour, Burst: 1 << 30}
@@ -42,6 +44,9 @@ func newTrader(tb testing.TB, keys int, buckets bool) *meteredNode {
 	return traderOf[algorithms.WindowState](tb, keys, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}, 's')
 }
 
+// traderOf is newTrader of a kind.
+//
+// no clock: time stands still for what it returns.
 func traderOf[S any](tb testing.TB, keyCount int, alg algorithms.Params, kind byte) *meteredNode {
 	server := redistest.Start(tb)
 	server.Do("CONFIG", "SET", "slowlog-log-slower-than", "5000", "slowlog-max-len", "100000")
@@ -163,6 +168,8 @@ func TestAKeyInASyncAllocatesNothing(t *testing.T) {
 
 // BenchmarkBatch compares how many keys a call may have: what the server's CPU does for a key, how
 // long it takes, and how long a call holds the server up.
+//
+// no clock: it measures, and asserts nothing.
 func BenchmarkBatch(b *testing.B) {
 	const keys = 10_000
 	for _, buckets := range []bool{false, true} {
@@ -191,6 +198,8 @@ func BenchmarkBatch(b *testing.B) {
 
 // BenchmarkTick is a tick in which 100,000 keys are dirty, beside requests for other keys as
 // fast as they go.
+//
+// no clock: it measures, and asserts nothing.
 func BenchmarkTick(b *testing.B) {
 	const keys = 100_000
 	x := newTrader(b, keys, false)

@@ -1,16 +1,21 @@
 package ratesync
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // farFlood sends requests of one key to nodes at random, for a while, and returns how many were
@@ -46,6 +51,8 @@ func farFlood(t *testing.T, seed uint64, alg algorithms.Params, trips []time.Dur
 
 // Four nodes, all of them or two 100 ms away from the store: of a flood of twice the limit a second
 // they admit hardly more than the limit, and of a client below its limit they deny nothing.
+//
+// bubble: farFlood runs in one.
 func TestAFloodOverNodesFarAway(t *testing.T) {
 	const ms = time.Millisecond
 	for name, trips := range map[string][]time.Duration{
@@ -81,39 +88,100 @@ func TestAFloodOverNodesFarAway(t *testing.T) {
 	}
 }
 
+// A farConn is a connection on which what is written arrives a trip later.
+type farConn struct {
+	net.Conn
+	trip time.Duration
+}
+
+// Write takes the trip.
+//
+// bubble: of each test.
+func (c *farConn) Write(b []byte) (int, error) {
+	time.Sleep(c.trip)
+	return c.Conn.Write(b)
+}
+
+// farAway runs a test in virtual time with a Redis that runs the real scripts, and a client of it
+// that is made as users' are: each answer takes a trip, and so does a connection.
+func farAway(t *testing.T, trip, timeout time.Duration, test func(t *testing.T, r *miniredis.Miniredis, client *redis.Client)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := miniredis.NewMiniRedis()
+		t.Cleanup(func() {
+			time.Sleep(time.Minute) // until who still connects has ended
+			r.Close()
+		})
+		client := clientOf(t, "redis://127.0.0.1?timeout="+timeout.String()).(*redis.Client)
+		client.Options().Dialer = func(context.Context, string, string) (net.Conn, error) {
+			time.Sleep(trip)
+			conn, err := r.Dial()
+			return &farConn{conn, trip}, err
+		}
+		test(t, r, client)
+	})
+}
+
+// countedBy is what a Redis counts of all keys.
+func countedBy(r *miniredis.Miniredis) (all int64) {
+	for _, key := range r.Keys() {
+		if strings.Contains(key, ":z:") {
+			all += first(r.HGet(key, "sum"))
+		}
+	}
+	return all
+}
+
 // A Redis that is further away than the interval is not taken for a lost one: every key arrives
 // there, and no call fails, the first ones with their connections included.
 func TestKeysArriveAtARedisFurtherAwayThanTheInterval(t *testing.T) {
-	t.Parallel()
 	const keys = 1000
-	r := redistest.Start(t)
-	proxy := faultproxy.Start(t, r.Addr)
-	proxy.SetDelay(150 * time.Millisecond)
-	a := startNodeWithin(t, clientOf(t, "redis://"+proxy.Addr+"?timeout=10s"), 10*time.Second, anEpoch, 100*time.Millisecond, wallClock)
-	for round := range int64(3) {
-		for i := range keys {
-			a.take(fmt.Sprint("k", i), 1)
+	farAway(t, 150*time.Millisecond, 10*time.Second, func(t *testing.T, r *miniredis.Miniredis, client *redis.Client) {
+		a := startNodeWithin(t, client, 10*time.Second, anEpoch, 100*time.Millisecond, wallClock)
+		for round := range int64(3) {
+			for i := range keys {
+				a.take(fmt.Sprint("k", i), 1)
+			}
+			time.Sleep(3 * time.Second)
+			if got := countedBy(r); got != keys*(round+1) {
+				t.Errorf("three seconds later Redis counts %d of %d", got, keys*(round+1))
+			}
 		}
-		redistest.Eventually(t, "all keys arrive", func() bool { return sum(t, r) == keys*(round+1) })
-	}
-	redistest.Eventually(t, "all is answered", func() bool { return a.table.Totals(a.now()).Unsent == 0 })
-	if s := a.rep.Status(); s.Failures > 0 {
-		t.Errorf("%d calls failed and %d were answered, want none failed", s.Failures, s.Syncs)
-	}
+		if unsent := a.table.Totals(a.now()).Unsent; unsent > 0 {
+			t.Errorf("%d are not answered", unsent)
+		}
+		if s := a.rep.Status(); s.Failures > 0 {
+			t.Errorf("%d calls failed and %d were answered, want none failed", s.Failures, s.Syncs)
+		}
+	})
 }
 
 // Each answer that a call waits for may take the timeout: a call that has to connect first, with
 // four answers, is not given up for their sum.
 func TestACallThatHasToConnectFarAway(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	proxy := faultproxy.Start(t, r.Addr)
-	proxy.SetDelay(1050 * time.Millisecond) // of a timeout of three seconds
-	a := startNodeWithin(t, clientOf(t, "redis://"+proxy.Addr+"?timeout=3s"), 3*time.Second, anEpoch, 100*time.Millisecond, wallClock)
-	a.take("k", 1)
-	redistest.Eventually(t, "the key arrives", func() bool { return sum(t, r) == 1 })
-	redistest.Eventually(t, "it is answered", func() bool { return a.table.Totals(a.now()).Unsent == 0 })
-	if s := a.rep.Status(); s.Failures > 0 {
-		t.Errorf("%d calls failed, want none", s.Failures)
-	}
+	const trip, timeout = 1050 * time.Millisecond, 3 * time.Second
+	farAway(t, trip, timeout, func(t *testing.T, r *miniredis.Miniredis, client *redis.Client) {
+		a := startNodeWithin(t, client, timeout, anEpoch, 100*time.Millisecond, wallClock)
+		a.take("k", 1)
+		time.Sleep(time.Minute)
+		if got, unsent := countedBy(r), a.table.Totals(a.now()).Unsent; got != 1 || unsent != 0 {
+			t.Errorf("Redis counts %d, and %d are not answered, want 1 and 0", got, unsent)
+		}
+		if s := a.rep.Status(); s.Failures > 0 {
+			t.Errorf("%d calls failed, want none", s.Failures)
+		}
+	})
+}
+
+// The same for a call about bans.
+func TestACallForBansThatHasToConnectFarAway(t *testing.T) {
+	const trip, timeout = 1050 * time.Millisecond, 3 * time.Second
+	farAway(t, trip, timeout, func(t *testing.T, _ *miniredis.Miniredis, client *redis.Client) {
+		began := time.Now()
+		if err := banNodeWith(t, client).Read(t.Context(), timeout, []table.Message{{Key: keys.Key{B: 1}, ID: oneKey}}); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took < timeout {
+			t.Errorf("it took %v, which is within the timeout of one answer", took)
+		}
+	})
 }

@@ -26,6 +26,9 @@ type slowWire struct {
 	calls func()
 }
 
+// Process is how counts go.
+//
+// bubble: of each test.
 func (w *slowWire) Process(ctx context.Context, cmd redis.Cmder) error {
 	w.calls()
 	time.Sleep(w.trip)
@@ -51,9 +54,9 @@ func manyTables(t *testing.T, n int) *tables {
 	m.logs = logs
 	m.rep = NewReplicator(&slowWire{m.wire, tripTime, m.called}, "test", 10*time.Second, wallClock, zap.New(core))
 	for i := range n {
-		tb := tableOf[algorithms.WindowState](anHour, 1000)
-		source := NewSource(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: time.Hour, Buckets: 1})
-		tb.Configure(table.SyncConfig{Params: anHour, Rate: time.Hour, Waker: source.Waker}, 1000)
+		tb := tableOf[algorithms.WindowState](ten, 1000)
+		source := NewSource(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: ten.Window, Buckets: 1})
+		tb.Configure(table.SyncConfig{Params: ten, Rate: time.Hour, Waker: source.Waker}, 1000)
 		m.rep.Attach(source, time.Hour)
 		m.sources, m.tables = append(m.sources, source), append(m.tables, tb)
 	}
@@ -68,7 +71,7 @@ func (m *tables) called() {
 }
 
 func (m *tables) take(i int) {
-	m.tables[i].Take(anHour.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0)
+	m.tables[i].Take(ten.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 1, 0)
 }
 
 func (m *tables) unsent() (sum int64) {
@@ -147,14 +150,14 @@ func TestRefundsBeforeTheEndAreSent(t *testing.T) {
 func refundBeforeTheEnd(t *testing.T, settled bool) {
 	m := manyTables(t, 1)
 	defer m.store.state.Close()
-	tab, source, p := m.tables[0], m.sources[0], anHour
+	tab, source, p := m.tables[0], m.sources[0], ten
 	p.Reserves = true
 	tab.Configure(table.SyncConfig{Params: p, Rate: time.Hour, Waker: source.Waker}, 1000)
 	limit, key := p.Compile(), keys.KeyOf([]byte("k"))
 	held := tab.Hold(limit, key, tab.Take(limit, key, []byte("k"), wallClock(), 1, table.Reserve|algorithms.WantReset))
 	m.rep.Attach(source, time.Hour) // which syncs at once
 	time.Sleep(time.Second)
-	name := NewKeyspace("test").Table(source.spec).appendEpoch(nil, keys.IDOf([]byte("k")), wallClock()/int64(time.Hour))
+	name := NewKeyspace("test").Table(source.spec).appendEpoch(nil, keys.IDOf([]byte("k")), wallClock()/int64(ten.Window))
 	stored := func() string {
 		m.store.mu.Lock()
 		defer m.store.mu.Unlock()
@@ -201,7 +204,7 @@ func knowsTheLastRefunds[S any](kind algorithms.Kind) func(t *testing.T) {
 		start := func(i int) {
 			nodes[i] = tableOf[S](p, 1)
 			sources[i] = NewSource(nodes[i], SpecOf("z", p))
-			reps[i] = NewReplicator(clientOf(t, r.URL), "test", time.Second, wallClock, zap.NewNop())
+			reps[i] = NewReplicator(clientOf(t, r.URL), "test", patience, wallClock, zap.NewNop())
 			nodes[i].Configure(table.SyncConfig{Params: p, Rate: time.Hour, Waker: sources[i].Waker}, 1)
 			reps[i].Attach(sources[i], time.Hour) // which syncs at once
 			redistest.Eventually(t, "a node is synced", func() bool { return sources[i].Status().Cycles > 0 })

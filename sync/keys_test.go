@@ -11,6 +11,8 @@ import (
 // Names of zones may hold what parts the names of keys, such as the colon of a site's port: no two
 // tables have a key in common all the same, and the first braces of a key are those that say where
 // in a Cluster it belongs.
+//
+// no clock: windows are a part of names.
 func TestKeysOfDifferentZonesDiffer(t *testing.T) {
 	var zones []string
 	for _, site := range []string{"", ":80", "http://a.example:80", "a.example", "a", "a:s-1m", "{5}", "a{5}:b", ":", "a:s-1m:AAAAAAAAAAAAAAAAAAAAAA:0"} {

@@ -35,6 +35,8 @@ type fakeServer struct {
 }
 
 // EvalSha is how heartbeats come.
+//
+// bubble: of each test.
 func (c *fakeServer) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
 	if err := c.called("nodes"); err != nil {
 		return redis.NewCmdResult(nil, err)
@@ -44,6 +46,8 @@ func (c *fakeServer) EvalSha(context.Context, string, []string, ...any) *redis.C
 }
 
 // Process is how counts come.
+//
+// bubble: of each test.
 func (c *fakeServer) Process(_ context.Context, cmd redis.Cmder) error {
 	arg := func(i int) string { return *cmd.Args()[i].(*string) }
 	if err := c.called(strings.Split(arg(3), ":")[3]); err != nil {
@@ -68,6 +72,8 @@ func (c *fakeServer) Process(_ context.Context, cmd redis.Cmder) error {
 }
 
 // called takes the time of the way there and back.
+//
+// bubble: of each test.
 func (c *fakeServer) called(zone string) error {
 	c.mu.Lock()
 	trip := c.trip

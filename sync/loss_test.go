@@ -86,6 +86,8 @@ func (x *losers) close() {
 
 // busy has each node count a key of its own in every interval for a while, so that a loss is found
 // by a key before it is by a heartbeat. It returns how many messages there were.
+//
+// bubble: of each test.
 func (x *losers) busy(on bool, d time.Duration) int64 {
 	before := x.sent()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(x.rate / 10) {

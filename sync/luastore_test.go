@@ -111,6 +111,8 @@ func listOf(list *lua.LTable) any {
 }
 
 // time is its clock, step has it take a step, and now reads it.
+//
+// bubble: of each test that has a store.
 func (s *luaStore) time() time.Time { return time.Now().Add(s.ahead) }
 
 func (s *luaStore) step(by time.Duration) {

@@ -22,7 +22,7 @@ func TestNonsenseInAHashIsHealed(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
-	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 100 * time.Hour}
+	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 1000 * time.Hour}
 	a, b := startNode(t, client, alg, 20*time.Millisecond, wallClock), startNode(t, client, alg, 20*time.Millisecond, wallClock)
 	ctx := context.Background()
 	spent := int64(0)
@@ -62,9 +62,9 @@ func TestNonsenseInAFillIsHealed(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	client, ctx := clientOf(t, r.URL), context.Background()
-	node := NewSource(nil, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
+	node := NewSource(nil, Spec{Zone: "z", Kind: 't', Window: 1000 * time.Hour, Buckets: 1, Live: 1})
 	raw := []byte("k")
-	m := table.Message{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Span: time.Hour, Epoch: wallClock() / int64(time.Hour), Push: true, Bucket: true, Drain: 0.001}
+	m := table.Message{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Span: 1000 * time.Hour, Epoch: wallClock() / int64(1000*time.Hour), Push: true, Bucket: true, Drain: 0.001}
 	say := func() {
 		t.Helper()
 		m.Total, m.Attempts, m.Unsent, m.Level = m.Total+1, m.Total+1, 1, float64(m.Total+1)
@@ -75,7 +75,7 @@ func TestNonsenseInAFillIsHealed(t *testing.T) {
 		}
 	}
 	say()
-	fill, now := "", time.Now().UnixMilli()
+	fill, now := "", client.Time(ctx).Val().UnixMilli()
 	for _, key := range client.Keys(ctx, "test:*").Val() {
 		if client.Type(ctx, key).Val() == "string" {
 			fill = key
@@ -185,6 +185,8 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 
 // Whatever a reply says, nothing panics, no count is negative and no more than the limit is
 // admitted.
+//
+// no clock: answered says what time it is.
 func FuzzAnswer(f *testing.F) {
 	f.Add("", "5 5", int64(5), true)
 	f.Add("3", "9 9 1.250", int64(5), true)
@@ -241,7 +243,7 @@ func TestABrokenKeyIsTriedOnceACycle(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	client := clientOf(t, r.URL)
-	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 100 * time.Hour}
+	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 1000 * time.Hour}
 	n := startNode(t, client, alg, 250*time.Millisecond, wallClock)
 	ctx := context.Background()
 	id := keys.IDOf([]byte("broken"))

@@ -23,6 +23,8 @@ import (
 // Whatever happens to readings, messages, relays and stores, and however clocks are set: once all
 // is well again, the store of each region has what the nodes of all regions have admitted, to the
 // request. The tables, the loops and the scripts are the real ones.
+//
+// bubble: what it makes of parameters runs in one.
 func TestRegionsConverge(t *testing.T) {
 	for name, run := range map[string]func(*testing.T, uint64){
 		"fixed_window": regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 0),
@@ -42,9 +44,10 @@ func TestRegionsConverge(t *testing.T) {
 
 // Six regions converge as two and three do: each tells five others.
 func TestSixRegionsConverge(t *testing.T) {
-	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}
 	for seed := range redistest.Seeds(1, 25) {
-		synctest.Test(t, func(t *testing.T) { regionsOf[algorithms.WindowState](alg, 6)(t, seed) })
+		synctest.Test(t, func(t *testing.T) {
+			regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 6)(t, seed)
+		})
 	}
 }
 
@@ -76,6 +79,9 @@ type testRegion[S any] struct {
 	saved *saved
 }
 
+// regionsOf is a random life of so many regions, 0 for two or three.
+//
+// bubble: its tests run what it returns in one.
 func regionsOf[S any](alg algorithms.Params, regions int) func(*testing.T, uint64) {
 	return func(t *testing.T, seed uint64) {
 		w := newWorld[S](t, seed, alg, cmp.Or(regions, 2+int(seed%2)))
@@ -166,6 +172,8 @@ func (w *world[S]) takeBy(m *member[S], alg algorithms.Params, raw []byte, n int
 }
 
 // step is one thing that happens, and some time.
+//
+// bubble: of the test.
 func (w *world[S]) step() {
 	r := w.region()
 	switch n := w.random.IntN(100); {
@@ -574,6 +582,8 @@ func calmWorld(t *testing.T, apart bool) *world[algorithms.WindowState] {
 }
 
 // worldOf is calmWorld, of which each node joins so long after the one before.
+//
+// bubble: of the test.
 func worldOf(t *testing.T, apart bool, after time.Duration) *world[algorithms.WindowState] {
 	w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
 	w.apart, w.after = apart, after
@@ -582,6 +592,8 @@ func worldOf(t *testing.T, apart bool, after time.Duration) *world[algorithms.Wi
 }
 
 // begin has three nodes join each region, and waits until the doubt is over.
+//
+// bubble: of the test.
 func (w *world[S]) begin() {
 	time.Sleep(12 * time.Hour)
 	for _, r := range w.regions {
@@ -606,6 +618,8 @@ func (w *world[S]) messages() (n int64) {
 }
 
 // The names of hashes are taken apart as they are made, whatever a zone is called.
+//
+// no clock: windows are a part of names.
 func TestHashNameIsTakenApart(t *testing.T) {
 	id := keys.IDOf([]byte("k"))
 	for _, zone := range []string{"login", "a:b-1m", "{x}:y"} {

@@ -48,8 +48,8 @@ func TestLostRepliesAndLateDuplicatesLeaveTheCountExact(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	proxy := faultproxy.Start(t, r.Addr)
-	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1_000_000, Window: 100 * time.Hour}
-	a := startNode(t, clientOf(t, "redis://"+proxy.Addr), alg, 20*time.Millisecond, wallClock)
+	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1_000_000, Window: 1000 * time.Hour}
+	a := startNodeWithin(t, clientOf(t, "redis://"+proxy.Addr+"?timeout=1s"), time.Second, alg, 20*time.Millisecond, wallClock)
 	b := startNode(t, clientOf(t, r.URL), alg, 20*time.Millisecond, wallClock)
 	a.knows("k", 0, 0)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -284,11 +284,11 @@ func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	// A thousand a second: full again at once.
-	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3_600_000, Window: time.Hour, Burst: 100}
+	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3_600_000_000, Window: 1000 * time.Hour, Burst: 100}
 	tab := tableOf[algorithms.BucketState](alg, 100)
-	source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
+	source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: alg.Window, Buckets: 1, Live: 1})
 	tab.Configure(table.SyncConfig{Params: alg, Rate: 20 * time.Millisecond, Early: true, Waker: source.Waker}, 100)
-	rep := NewReplicator(clientOf(t, r.URL), "test", time.Second, wallClock, zap.NewNop())
+	rep := NewReplicator(clientOf(t, r.URL), "test", patience, wallClock, zap.NewNop())
 	rep.Attach(source, 20*time.Millisecond)
 	t.Cleanup(func() { source.Detach(); rep.Close() })
 	key := []byte("k")
@@ -312,12 +312,12 @@ func TestABucketThatRefillsAndIsForgottenKeepsItsTotal(t *testing.T) {
 func TestANewcomerKnowsTheBucketOfOthers(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
-	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 100}
+	alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: 1000 * time.Hour, Burst: 100}
 	node := func() (*table.Table[algorithms.BucketState], func() float64) {
 		tab := tableOf[algorithms.BucketState](alg, 100)
-		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: time.Hour, Buckets: 1, Live: 1})
+		source := NewSource(tab, Spec{Zone: "z", Kind: 't', Window: alg.Window, Buckets: 1, Live: 1})
 		tab.Configure(table.SyncConfig{Params: alg, Rate: 20 * time.Millisecond, Early: true, Waker: source.Waker}, 100)
-		rep := NewReplicator(clientOf(t, r.URL), "test", time.Second, wallClock, zap.NewNop())
+		rep := NewReplicator(clientOf(t, r.URL), "test", patience, wallClock, zap.NewNop())
 		rep.Attach(source, 20*time.Millisecond)
 		t.Cleanup(func() { source.Detach(); rep.Close() })
 		key := []byte("k")

@@ -1,8 +1,10 @@
 package ratesync
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -31,24 +33,26 @@ type rnode struct {
 	now    func() int64
 }
 
+// wallClock is a clock of nodes.
+//
+// no clock: nodes go by it, and their windows don't end.
 func wallClock() int64 { return time.Now().UnixNano() }
 
 func skewed(by time.Duration) func() int64 {
-	return func() int64 { return time.Now().Add(by).UnixNano() }
+	return func() int64 { return wallClock() + int64(by) }
 }
 
-// anHour is for virtual time, which begins with the hour. Ten are in a window that doesn't end.
-var (
-	anHour = algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Hour}
-	ten    = algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 1000 * time.Hour}
-)
+// ten are in a window that doesn't end.
+var ten = algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 1000 * time.Hour}
 
+// clientOf is a client by a URL as users write it, which is patient where that has no timeout.
 func clientOf(t *testing.T, url string) redis.UniversalClient {
 	t.Helper()
 	s, err := redisconn.ParseURL(url)
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.Timeout = cmp.Or(s.Timeout, patience)
 	client, err := s.Client()
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +63,7 @@ func clientOf(t *testing.T, url string) redis.UniversalClient {
 
 func startNode(t *testing.T, client redis.UniversalClient, alg algorithms.Params, rate time.Duration, now func() int64) *rnode {
 	t.Helper()
-	return startNodeWithin(t, client, time.Second, alg, rate, now)
+	return startNodeWithin(t, client, patience, alg, rate, now)
 }
 
 // startNodeWithin is startNode with a timeout.
@@ -246,16 +250,17 @@ func TestStatusCountsCompletedCycles(t *testing.T) {
 }
 
 func TestDetachSendsTheLastCounts(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	a := startNode(t, clientOf(t, r.URL), ten, time.Hour, wallClock)
-	a.knows("k", 0, 0)
-	a.take("k", 7) // not near its limit, and the next cycle is in an hour
-	a.take("other", 1)
-	a.source.Detach()
-	b := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
-	b.knows("k", 0, 7)
-	b.knows("other", 0, 1)
+	synctest.Test(t, func(t *testing.T) {
+		wire := newWire(t)
+		a := startNode(t, wire, ten, time.Hour, wallClock)
+		a.knows("k", 0, 0)
+		a.take("k", 7) // not near its limit, and the next cycle is in an hour
+		a.take("other", 1)
+		a.source.Detach()
+		b := startNode(t, wire, ten, 50*time.Millisecond, wallClock)
+		b.knows("k", 0, 7)
+		b.knows("other", 0, 1)
+	})
 }
 
 func TestAnotherRedisTakesOver(t *testing.T) {
@@ -264,7 +269,7 @@ func TestAnotherRedisTakesOver(t *testing.T) {
 	a := startNode(t, clientOf(t, r1.URL), ten, 50*time.Millisecond, wallClock)
 	a.take("k", 4)
 	a.knows("k", 4, 0)
-	rep2 := NewReplicator(clientOf(t, r2.URL), "test", time.Second, wallClock, zap.NewNop())
+	rep2 := NewReplicator(clientOf(t, r2.URL), "test", patience, wallClock, zap.NewNop())
 	t.Cleanup(rep2.Close)
 	rep2.Attach(a.source, 50*time.Millisecond)
 	t.Cleanup(a.source.Detach)
@@ -272,65 +277,69 @@ func TestAnotherRedisTakesOver(t *testing.T) {
 	b.knows("k", 0, 4)
 }
 
+// Nodes whose clocks are some windows apart go by the store's, and count into the same windows.
 func TestSkewedClocksAgree(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 20 * time.Second}
-	a := startNode(t, clientOf(t, r.URL), alg, 50*time.Millisecond, skewed(30*time.Second))
-	b := startNode(t, clientOf(t, r.URL), alg, 50*time.Millisecond, skewed(-45*time.Second))
-	agree := func() bool {
-		return (a.now() + int64(a.table.Offset()) - b.now() - int64(b.table.Offset())) < int64(200*time.Millisecond)
-	}
-	redistest.Eventually(t, "the clocks agree", func() bool { return agree() && b.table.Offset() > 40*time.Second })
-	redistest.Eventually(t, "the nodes agree on the window", func() (ok bool) {
+	synctest.Test(t, func(t *testing.T) {
+		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 20 * time.Second}
+		wire := newWire(t)
+		a := startNode(t, wire, alg, 50*time.Millisecond, skewed(30*time.Second))
+		b := startNode(t, wire, alg, 50*time.Millisecond, skewed(-45*time.Second))
+		time.Sleep(3 * time.Second)
+		if apart := time.Duration(a.now() + int64(a.table.Offset()) - b.now() - int64(b.table.Offset())); apart.Abs() > 200*time.Millisecond {
+			t.Errorf("the clocks are %v apart", apart)
+		}
 		a.take("k", 1)
 		b.touch("k")
-		b.table.With(keys.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(b.alg, s).Cur.Remote > 0 })
-		return ok
+		a.knows("k", 1, 0)
+		b.knows("k", 0, 1)
 	})
+}
+
+// newWire is a way to a store of its own on which nothing fails.
+func newWire(t *testing.T) *wire {
+	store := newLuaStore(t)
+	t.Cleanup(store.state.Close)
+	return &wire{net: &network{random: rand.New(rand.NewPCG(1, 1))}, store: store}
 }
 
 // A clock that steps while there are counts, by less than half a window: nodes that take long to
 // agree again count into different windows meanwhile.
 func TestSteppingClocksAgreeAgain(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	// Or a little more, so that it ends in 5 to 10 minutes, and a step ahead leads over its
-	// boundary.
-	window := time.Hour
-	for now := time.Now().UnixNano(); ; window += time.Second {
-		if left := int64(window) - now%int64(window); left > int64(5*time.Minute) && left < int64(10*time.Minute) {
-			break
-		}
-	}
-	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: window, Buckets: 1}
-	var step atomic.Int64
-	stepping := func() int64 { return wallClock() + step.Load() }
-	a := startNode(t, clientOf(t, r.URL), alg, 20*time.Millisecond, stepping)
-	b := startNode(t, clientOf(t, r.URL), alg, 20*time.Millisecond, wallClock)
-	for _, by := range []time.Duration{0, 20 * time.Minute, 0, -20 * time.Minute, 0} {
-		step.Store(int64(by))
-		a.take("k", 1)
-		redistest.Eventually(t, fmt.Sprintf("the clocks agree after a step of %v", by), func() bool {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(52 * time.Minute) // so that a step ahead leads over the boundary
+		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: time.Hour, Buckets: 1}
+		var step atomic.Int64
+		stepping := func() int64 { return wallClock() + step.Load() }
+		wire := newWire(t)
+		a := startNode(t, wire, alg, 20*time.Millisecond, stepping)
+		b := startNode(t, wire, alg, 20*time.Millisecond, wallClock)
+		for _, by := range []time.Duration{0, 20 * time.Minute, 0, -20 * time.Minute, 0} {
+			step.Store(int64(by))
+			a.take("k", 1)
+			time.Sleep(3 * time.Second)
 			apart := stepping() + int64(a.table.Offset()) - wallClock() - int64(b.table.Offset())
-			return time.Duration(apart).Abs() < time.Minute
-		})
-		b.take("k", 1)
-		a.take("k", 1)
-		redistest.Eventually(t, "both count into the same windows", func() bool {
+			if time.Duration(apart).Abs() > time.Minute {
+				t.Errorf("three seconds after a step of %v the clocks are %v apart", by, time.Duration(apart))
+			}
+			b.take("k", 1)
+			a.take("k", 1)
+			time.Sleep(time.Second)
 			a.touch("k")
 			b.touch("k")
+			time.Sleep(time.Second)
 			x, y := a.table.Totals(stepping()), b.table.Totals(wallClock())
-			return x.Own+x.Remote == y.Own+y.Remote && x.Own == y.Remote && x.Unsent+y.Unsent == 0
-		})
-	}
+			if x.Own+x.Remote != y.Own+y.Remote || x.Own != y.Remote || x.Unsent+y.Unsent != 0 {
+				t.Errorf("after a step of %v one node counts %+v, and the other one %+v", by, x, y)
+			}
+		}
+	})
 }
 
 func TestClusterBatches(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3)
 	client := func() redis.UniversalClient {
-		s := redisconn.Settings{Mode: "cluster", Timeout: time.Second}
+		s := redisconn.Settings{Mode: "cluster", Timeout: patience}
 		for _, n := range c.Nodes {
 			s.Addresses = append(s.Addresses, n.Addr)
 		}

@@ -23,6 +23,8 @@ const replied = int64(1_795_249_670_000_000) // microseconds
 
 // FuzzPushReply: whatever answers in Redis' place, counters stay counters, and what was
 // admitted here is still known to be.
+//
+// no clock: settle says what time it is.
 func FuzzPushReply(f *testing.F) {
 	for _, seed := range []string{
 		"1795249670\n0\n1\n3 4\n\n0 0", "1795249670\n0\n\n7 9 2.500\n\n1 1", "1795249670\n0\n\n7 9 1e308\n\n1 1", "1795249670\n0\n!\nWRONGTYPE Operation\n\n0 0", "1\n1\n9\n2 2\n9\n2 2",

@@ -90,6 +90,9 @@ type resetWorld[S any] struct {
 
 const resetKey = "the key"
 
+// runReset is one scenario around a reset.
+//
+// bubble: TestAResetGivesAllOfTheLimitOnce runs it in one.
 func runReset[S any](t *testing.T, p algorithms.Params, rate time.Duration, what int, seed uint64) {
 	if resetScenarios[what] == "with responses of before" {
 		p.Reserves = p.Kind != algorithms.LeakyBucket // which keeps its slots
@@ -117,6 +120,8 @@ func runReset[S any](t *testing.T, p algorithms.Params, rate time.Duration, what
 }
 
 // rest is long enough for all to be synced, and for a node to be asked again.
+//
+// bubble: of runReset.
 func (w *resetWorld[S]) rest() { time.Sleep(3*w.rate + 3*time.Second) }
 
 // spend has the nodes spend all of the limit, and more than that before they know of each other.
@@ -130,6 +135,8 @@ func (w *resetWorld[S]) spend() {
 }
 
 // until sleeps until so long before (or after) the next boundary of an epoch.
+//
+// bubble: of runReset.
 func (w *resetWorld[S]) until(before time.Duration) {
 	left := w.span - time.Duration(wallClock()%int64(w.span))
 	if left -= before; left < 0 {
@@ -139,6 +146,8 @@ func (w *resetWorld[S]) until(before time.Duration) {
 }
 
 // before is what the nodes spend, and what happens then.
+//
+// bubble: of runReset.
 func (w *resetWorld[S]) before() {
 	w.until(w.span * 9 / 10)
 	w.spend()

@@ -118,6 +118,9 @@ type took struct {
 	table.Taken
 }
 
+// scheduleOf is a random schedule of an algorithm.
+//
+// bubble: everySchedule runs what it returns in one.
 func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorithms.Params) func(*testing.T, uint64, bool) {
 	return func(t *testing.T, seed uint64, reserves bool) {
 		random := rand.New(rand.NewPCG(seed, 7))
@@ -178,6 +181,8 @@ func (s *schedule[S]) configure(m *member[S]) {
 }
 
 // step is one thing that happens, and some time.
+//
+// bubble: of the schedule.
 func (s *schedule[S]) step() {
 	m := s.nodes[s.random.IntN(len(s.nodes))]
 	switch n := s.random.IntN(100); {
@@ -239,6 +244,8 @@ func (s *schedule[S]) storm(kind uint64) {
 }
 
 // requests are a few on each node.
+//
+// bubble: of the schedule.
 func (s *schedule[S]) requests(times int) {
 	for range times {
 		for _, m := range s.nodes {
@@ -555,6 +562,8 @@ func (w *wire) Process(ctx context.Context, cmd redis.Cmder) error {
 }
 
 // send is the way of a call to the store and back, if it arrives, and if its answer does.
+//
+// bubble: of each test.
 func (w *wire) send(ctx context.Context, sha string, keys []string, args []any) (any, error) {
 	if w.gone.Load() {
 		return nil, errGone

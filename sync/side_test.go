@@ -66,6 +66,8 @@ func TestSidesOfRegions(t *testing.T) {
 // it knows of, and all sides together at most the limit; where a cut divides a pair and not sides,
 // at most (n+1)^2/4n limits. When the links are back, all have the same sums and admit the rest of
 // the whole limit.
+//
+// bubble: it runs sides in one.
 func TestSidesAdmitTheirParts(t *testing.T) {
 	window := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 18, Window: 24 * time.Hour}
 	bucket := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 18, Burst: 18, Window: 30 * 24 * time.Hour}
@@ -83,6 +85,8 @@ func TestSidesAdmitTheirParts(t *testing.T) {
 
 // sides cuts links between three regions, each a way from one to another, floods one region after
 // the other, and heals the links. All regions together may admit so much meanwhile.
+//
+// bubble: of the test.
 func sides[S any](t *testing.T, alg algorithms.Params, cuts [][2]int, most int64) {
 	w := newWorld[S](t, 1, alg, 3)
 	w.names, w.divides = w.names[:1], true

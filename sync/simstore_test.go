@@ -176,6 +176,8 @@ func (s *twoStores) arrive(c *oneCall) {
 
 // The store of the simulator answers as the script does, whatever comes late, twice or never, and
 // whenever it forgets.
+//
+// bubble: it runs the stores in one.
 func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 	for name, spec := range map[string]Spec{
 		"fixed window":   {Kind: 'f', Window: 10 * time.Second},
@@ -210,7 +212,7 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 func TestTheSimulatorsStoreIsRedis(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
-	s := newTwoStores(t, 1, r.Client(), func() { r.Do("FLUSHALL") }, Spec{Zone: "z", Kind: 's', Window: time.Hour, Buckets: 1, Live: 1})
+	s := newTwoStores(t, 1, r.Client(), func() { r.Do("FLUSHALL") }, Spec{Zone: "z", Kind: 's', Window: 1000 * time.Hour, Buckets: 1, Live: 1})
 	for i := range 500 {
 		s.reserves = i >= 250
 		s.step()

@@ -119,6 +119,8 @@ func (s *slotSchedule) join(decides bool) {
 }
 
 // step is one thing that happens, and some time.
+//
+// bubble: of the schedule.
 func (s *slotSchedule) step() {
 	i := s.random.IntN(len(s.nodes))
 	n, key := s.nodes[i], s.keys[s.random.IntN(len(s.keys))]
@@ -158,6 +160,8 @@ func (s *slotSchedule) step() {
 
 // heal makes all ways good, and waits until what a node has said no longer counts, and one sync
 // more. Then everybody is asked once.
+//
+// bubble: of the schedule.
 func (s *slotSchedule) heal() {
 	for _, n := range s.nodes {
 		n.wire.set(func() { n.wire.lost, n.wire.mute, n.wire.late, n.wire.twice, n.wire.cut = 0, 0, 0, 0, false })

@@ -74,7 +74,7 @@ func TestAHashOutlivesWhatItHolds(t *testing.T) {
 func TestForeignKeysAndFields(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
-	later := time.Now().Add(time.Hour).UnixMilli() // the clock has stepped back since
+	later := r.Client().Time(t.Context()).Val().Add(time.Hour).UnixMilli() // the clock has stepped back since
 	r.Do("SET", "text", "x")
 	junk := []string{"x", "1 2", "1 -2 3", fmt.Sprint("1 9999999999 ", later), fmt.Sprint("1 2 ", later, "x"), "1 2 1000"}
 	for i, value := range junk {
@@ -128,8 +128,9 @@ func TestTheCommandsOfAMessage(t *testing.T) {
 func TestAHashOfForeignFieldsEnds(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
+	now := r.Client().Time(t.Context()).Val()
 	for i := range 10 {
-		r.Do("HSET", "k", "other", fmt.Sprint("1 9999999999 ", time.Now().Add(time.Duration(i)*time.Second).UnixMilli()))
+		r.Do("HSET", "k", "other", fmt.Sprint("1 9999999999 ", now.Add(time.Duration(i)*time.Second).UnixMilli()))
 		r.Do("EVAL", slotsSource, 1, "k", "me", i, 10000, 20000, 1)
 		if left := r.Do("PTTL", "k").(int64); left <= 0 {
 			t.Errorf("the hash never ends: %d", left)

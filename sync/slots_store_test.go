@@ -38,6 +38,9 @@ func newSlotStore(t *testing.T) *slotStore {
 	return s
 }
 
+// time is its clock.
+//
+// bubble: of each test that has a store.
 func (s *slotStore) time() time.Time { return time.Now().Add(s.ahead) }
 
 func (s *slotStore) expire() {
@@ -219,6 +222,9 @@ type errNoScript struct{}
 func (errNoScript) Error() string { return "NOSCRIPT No matching script" }
 func (errNoScript) RedisError()   {}
 
+// Eval is how messages go.
+//
+// bubble: of each test that has a store.
 func (w *slotWire) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
 	cmd := redis.NewCmd(ctx, args...)
 	w.mu.Lock()

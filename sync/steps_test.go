@@ -55,6 +55,9 @@ func everyStep(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
 	}
 }
 
+// stepsOf is a random life with steps of the store's clock.
+//
+// bubble: everyStep runs what it returns in one.
 func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params) func(*testing.T, uint64, bool) {
 	return func(t *testing.T, seed uint64, reserves bool) {
 		random := rand.New(rand.NewPCG(seed, 9))
@@ -101,6 +104,8 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 }
 
 // busy has every node admit something now and then, for a while.
+//
+// bubble: of the schedule.
 func (s *schedule[S]) busy(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		s.take(s.nodes[s.random.IntN(len(s.nodes))], s.keys[s.random.IntN(len(s.keys))], 1+s.random.IntN(3))
@@ -113,6 +118,8 @@ func (s *schedule[S]) busy(d time.Duration) {
 
 // agree checks what the store has of the live epochs, without a request since, and what the nodes
 // know of the current one when the next request comes.
+//
+// bubble: of the schedule.
 func (s *schedule[S]) agree(by time.Duration) {
 	time.Sleep(4*s.rate + 3*time.Second)
 	if s.alg.Reserves {

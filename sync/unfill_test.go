@@ -78,6 +78,8 @@ func unfilled(t *testing.T, p algorithms.Params, seed uint64, every time.Duratio
 
 // A bucket that loses its fill alone admits no more for it than a node sends in a sync, also where
 // keys have no place of their own and limits change, and denies nobody for ever.
+//
+// bubble: unfilled runs in one.
 func TestAnUnfilledBucketAdmitsWhatANodeSendsInASync(t *testing.T) {
 	for name, p := range map[string]algorithms.Params{
 		"token_bucket": {Kind: algorithms.TokenBucket, Limit: 20, Window: time.Minute, Burst: 30},

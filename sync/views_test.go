@@ -350,6 +350,8 @@ func (v *views[S]) ownAfter(m *member[S], key string, f func()) int64 {
 }
 
 // reset has all nodes apply a reset at one instant.
+//
+// bubble: runViews runs it in one.
 func (v *views[S]) reset() {
 	v.stamp = max(v.stamp+1, v.store.now().UnixMicro())
 	for _, m := range v.nodes {
@@ -379,6 +381,8 @@ func (v *views[S]) step(s viewStep) {
 }
 
 // end ends a node when all that it admitted has been sent.
+//
+// bubble: runViews runs it in one.
 func (v *views[S]) end(i int) {
 	if len(v.nodes) == 2 {
 		return
@@ -452,6 +456,8 @@ func (v *views[S]) used(m *member[S], state *S) float64 {
 }
 
 // check lets all be well and quiet, has one more node come, and says who knows what wrongly.
+//
+// bubble: runViews runs it in one.
 func (v *views[S]) check() string {
 	v.net.heal()
 	time.Sleep(10 * time.Second) // the latest of the late messages come
