@@ -188,6 +188,8 @@ func TestDrainsIsBounded(t *testing.T) {
 }
 
 // Rules that have no script in common are an error, and so is everything after Close.
+//
+// no clock: no Redis is asked.
 func TestTakeRejectsWhatItCantAsk(t *testing.T) {
 	t.Parallel()
 	s := New(client(t, redistest.Start(t).URL), "test", time.Second)

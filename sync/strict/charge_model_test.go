@@ -324,6 +324,8 @@ func (l *lonelyRun) asked() {
 
 // A log with more hits than one call takes is charged in several, before the next request is
 // decided.
+//
+// no clock: Redis goes by the time that the test sets.
 func TestALargeLogIsChargedInParts(t *testing.T) {
 	v := newVirtual(t)
 	for _, apart := range []int64{0, 1} { // at one instant, and each at its own

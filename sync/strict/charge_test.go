@@ -1,3 +1,5 @@
+//go:build chaos
+
 package strict
 
 import (
@@ -9,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -19,110 +20,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
-
-// A peer is a node of several with one limit, which it shares by sync_rate 0 or an interval.
-type peer interface {
-	// decides reports whether one request of a key is admitted.
-	decides(key string) bool
-	// alone is decides for a node that doesn't ask Redis.
-	alone(key string) bool
-	// lost reports that Redis is known not to answer.
-	lost() bool
-	unsent() int64
-	settled() bool
-	// reset applies resets of its zone.
-	reset(set *reset.Set)
-	end()
-}
-
-type peerOf[S any] struct {
-	t      *testing.T
-	table  *table.Table[S]
-	alg    algorithms.Params
-	source *ratesync.Source
-	rep    *ratesync.Replicator
-	strict *Limiter // nil with an interval
-	zone   string
-	rule   Rule
-}
-
-func wallClock() int64 { return time.Now().UnixNano() }
-
-func newPeer(t *testing.T, addr, zone string, rule Rule, rate time.Duration) peer {
-	switch k := rule.Kind; {
-	case k.Traits().Windowed:
-		return peerFor[algorithms.WindowState](t, addr, zone, rule, rate)
-	case k.Traits().Draining:
-		return peerFor[algorithms.BucketState](t, addr, zone, rule, rate)
-	}
-	return peerFor[algorithms.LogState](t, addr, zone, rule, rate)
-}
-
-func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Duration) peer {
-	c, alg := client(t, "redis://"+addr), algorithms.Params(rule)
-	m := &peerOf[S]{t: t, table: tableOf[S](alg, 1000), alg: alg, zone: zone, rule: rule}
-	m.source = ratesync.NewSource(m.table, rule.spec(zone))
-	m.rep = ratesync.NewReplicator(c, "test", 300*time.Millisecond, wallClock, zap.NewNop())
-	charged := !alg.Kind.Traits().Windowed && rate == 0
-	every := rate
-	if rate == 0 {
-		m.strict = New(c, "test", 300*time.Millisecond)
-		every = 50 * time.Millisecond
-	}
-	m.table.Configure(table.SyncConfig{Params: alg, Rate: every, Charges: charged, Waker: m.source.Waker}, 1000)
-	if charged {
-		m.rep.AttachCharged(m.source, every, m.strict.Charger(zone, rule))
-	} else {
-		m.rep.Attach(m.source, every)
-	}
-	return m
-}
-
-func (m *peerOf[S]) decides(key string) bool {
-	raw := []byte(key)
-	if m.strict != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
-		defer cancel()
-		_ = m.source.ChargeNow(ctx, keys.KeyOf(raw))
-		all, g, err := m.strict.Take(ctx, m.zone, []Rule{m.rule}, keys.IDOf(raw), 1, nil)
-		if err == nil {
-			m.table.Import(m.alg.Compile(), keys.KeyOf(raw), raw, wallClock(), all[0].Reports)
-			return g.Admitted()
-		}
-	}
-	return m.alone(key)
-}
-
-func (m *peerOf[S]) alone(key string) bool {
-	return m.table.Take(m.alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0).Allowed
-}
-
-func (m *peerOf[S]) lost() bool {
-	return m.source.Lost() != 0 || m.strict != nil && m.strict.Down()
-}
-
-func (m *peerOf[S]) unsent() int64 {
-	_, requests, _ := m.table.Unsent(wallClock())
-	return requests
-}
-
-// settled reports whether Redis has all that was decided, and has taken back what nobody got.
-func (m *peerOf[S]) settled() bool {
-	return !m.lost() && m.unsent() == 0 && (m.strict == nil || m.strict.isIdle() && m.strict.suspended.Load() == 0)
-}
-
-func (m *peerOf[S]) reset(set *reset.Set) {
-	m.strict.Reset(m.zone, set)
-	m.table.Reset(wallClock(), set)
-}
-
-func (m *peerOf[S]) end() {
-	m.source.Detach()
-	if m.strict != nil {
-		m.strict.Close()
-	}
-	m.rep.Close()
-}
 
 // TestDecisionsMadeAloneAreChargedLater: whatever nodes decide while they can't ask Redis, or
 // don't, is counted there when they can again: in every algorithm, strict or with an interval, to
@@ -251,4 +148,98 @@ func countedIn(t *testing.T, server *redistest.Server, zone string) (sum int64) 
 		sum += n
 	}
 	return sum
+}
+
+// TestAChargeBringsItsLimitAlong: what a node decided alone under a limit of its own drains at that
+// in Redis, however high the configured one is.
+func TestAChargeBringsItsLimitAlong(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := limiter(t, server.URL)
+	for i, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
+		rule := Rule{Kind: kind, Limit: 60_000_000, Window: time.Minute, Burst: 10, Queue: 9}
+		low := rule
+		low.Limit = 60
+		p := algorithms.Params(rule)
+		key := []byte{'k', byte(kind)}
+		take(t, s, "z", keys.IDOf(key), rule) // puts the high limit in force
+		own := tableOf[algorithms.BucketState](p, 10)
+		own.Configure(table.SyncConfig{Params: p, Rate: time.Second, Charges: true}, 10)
+		for range 10 {
+			own.Take(low.compile(), keys.KeyOf(key), key, clock.Now(), 1, 0)
+		}
+		own.Tick()
+		charges := own.DrainCharges(clock.Now(), 10, nil)
+		if len(charges) != 1 || charges[0].Rate != 60 {
+			t.Fatalf("%s: charges %+v, want one at a rate of 60", kind, charges)
+		}
+		receipts := s.Charger("z", rule).Charge(context.Background(), "node", []ratesync.Charge{{Charge: charges[0], Seq: int64(i + 1), Made: time.Now()}})
+		if r := receipts[0]; r.Err != nil || len(r.Reports) != 1 || r.Reports[0].Rate != 60 {
+			t.Fatalf("%s: receipt %+v", kind, receipts)
+		}
+		// By the configured limit it would have drained in 10 us.
+		if _, all := take(t, s, "z", keys.IDOf(key), low); all[0].Reports[0].Level < 5 && time.Since(time.Unix(0, charges[0].At)) < 4*time.Second {
+			t.Errorf("%s: %+v stands in the bucket, want nearly 10", kind, all[0].Reports)
+		}
+	}
+}
+
+// admittedOf returns how many of so many requests of a key are admitted.
+func admittedOf(count int, admits func(key string) bool) (admitted int) {
+	for range count {
+		if admits("k") {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+// What nodes decided alone before a reset is forgiven, also where it is on its way to Redis, and
+// what they decide alone after it counts.
+func TestChargesUnderAReset(t *testing.T) {
+	server := redistest.Start(t)
+	for name, rule := range kinds {
+		rule.Window = 20 * time.Hour
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := faultproxy.Start(t, server.Addr)
+			nodes := []peer{newPeer(t, proxy.Addr, name, rule, 0), newPeer(t, server.Addr, name, rule, 0)}
+			decide := func(n peer, count int) int { return admittedOf(count, n.decides) }
+			alone := func(n peer, count int) int { return admittedOf(count, n.alone) }
+			settle := func() {
+				t.Helper()
+				proxy.Set(faultproxy.None)
+				for _, n := range nodes {
+					redistest.Eventually(t, "all is charged", n.settled)
+				}
+			}
+			forgive := func() {
+				now := resetNow(t, server).Keys[id(1)]
+				for _, n := range nodes {
+					n.reset(&reset.Set{Keys: map[[16]byte]reset.Reset{keys.IDOf([]byte("k")): now}})
+				}
+			}
+			settle()
+			decide(nodes[1], 60)
+			for _, fault := range []faultproxy.Fault{faultproxy.Blackhole, faultproxy.DropReplies} {
+				proxy.Set(fault)
+				alone(nodes[0], 30)
+				redistest.Pause(100 * time.Millisecond) // a charge is on its way, or has arrived
+				forgive()
+				after := alone(nodes[0], 20)
+				got := after + decide(nodes[1], 10) // Redis learns of the reset
+				settle()
+				redistest.Pause(100 * time.Millisecond)
+				for range 2 {
+					got += decide(nodes[1], 60) + decide(nodes[0], 60)
+				}
+				if after != 20 || got != 100 {
+					t.Errorf("with fault %d %d are admitted after the reset, %d of them alone, want 100 and 20", fault, got, after)
+				}
+			}
+			for _, n := range nodes {
+				n.end()
+			}
+		})
+	}
 }

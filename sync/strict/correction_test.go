@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/redistest"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -44,46 +42,41 @@ func heldAt(t testing.TB, s *Limiter, zone string, key [16]byte, rule Rule) (n, 
 // what is under way in one call at most, and two seconds after the end it holds what was admitted.
 // What waits is bounded by the limit's shape, never by the requests.
 func TestDeniedRequestsLeaveNothingSpent(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
 	for _, name := range []string{"fixed window", "fine window", "token bucket", "log"} {
 		shared := kinds[name]
 		t.Run(name, func(t *testing.T) {
-			proxy := faultproxy.Start(t, server.Addr)
-			proxy.SetDelay(20 * time.Millisecond)
-			s := limiter(t, "redis://"+proxy.Addr)
-			shared.Limit, shared.Burst, shared.Queue = 1000, 1000, 999
-			own := Rule{Kind: algorithms.FixedWindow, Limit: 5, Window: long}
-			// The race detector holds some 250 running goroutines well, and fails at times beyond.
-			const clients = 200
-			var wg sync.WaitGroup
-			var admitted, denied, waiting atomic.Int64
-			for range clients {
-				wg.Go(func() {
-					for denied.Load() < 8*clients {
-						all, _ := take(t, s, name, id(1), shared)
-						g, _ := take(t, s, name+" own", id(2), own)
-						switch {
-						case g.Admitted():
-							admitted.Add(1)
-						case all.Admitted():
-							denied.Add(1)
-							s.Refund(all)
+			onALine(t, 10*time.Second, func(t *testing.T, l *line, s *Limiter) {
+				l.setTrip(20 * time.Millisecond)
+				shared.Limit, shared.Burst, shared.Queue = 1000, 1000, 999
+				own := Rule{Kind: algorithms.FixedWindow, Limit: 5, Window: long}
+				const clients = 200
+				var wg sync.WaitGroup
+				var admitted, denied, waiting atomic.Int64
+				for range clients {
+					wg.Go(func() {
+						for denied.Load() < 8*clients {
+							all, _ := take(t, s, name, id(1), shared)
+							g, _ := take(t, s, name+" own", id(2), own)
+							switch {
+							case g.Admitted():
+								admitted.Add(1)
+							case all.Admitted():
+								denied.Add(1)
+								s.Refund(all)
+							}
+							waiting.Store(max(waiting.Load(), backlog(s, name, id(1))))
 						}
-						waiting.Store(max(waiting.Load(), backlog(s, name, id(1))))
-					}
-				})
-			}
-			wg.Wait()
-			direct := limiter(t, server.URL)
-			var got int64
-			redistest.Poll(2*time.Second, func() bool { got = held(t, direct, name, id(1), shared); return got == 5 })
-			if got != 5 || admitted.Load() != 5 {
-				t.Errorf("%d admitted and %d denied, %d held 2 s after that, want 5 and 5", admitted.Load(), denied.Load(), got)
-			}
-			if most := int64(clients); waiting.Load() > most {
-				t.Errorf("%d corrections waited at once, want %d at most", waiting.Load(), most)
-			}
+					})
+				}
+				wg.Wait()
+				time.Sleep(2 * time.Second)
+				if got := held(t, l.other(t), name, id(1), shared); got != 5 || admitted.Load() != 5 {
+					t.Errorf("%d admitted and %d denied, %d held 2 s after that, want 5 and 5", admitted.Load(), denied.Load(), got)
+				}
+				if most := int64(clients); waiting.Load() > most {
+					t.Errorf("%d corrections waited at once, want %d at most", waiting.Load(), most)
+				}
+			})
 		})
 	}
 }
@@ -105,42 +98,33 @@ func backlog(s *Limiter, zone string, key [16]byte) (n int64) {
 
 // Requests that are denied and counted all the same are charged to the window in which they were
 // denied: after a flood a client that is silent is free within one window, whatever had queued up.
-// Both instants are of Redis' clock, so that a machine that is slow to ask does not count.
 func TestPenaltiesEndWithTheFlood(t *testing.T) {
-	server := redistest.Start(t)
-	for name, rule := range map[string]Rule{
-		"fixed window": {Kind: algorithms.FixedWindow, Limit: 5, Window: 2 * time.Second}, "sliding window": {Kind: algorithms.SlidingWindow, Limit: 5, Window: 2 * time.Second, Buckets: 4},
-		"token bucket": {Kind: algorithms.TokenBucket, Limit: 5, Window: 2 * time.Second}, "log": {Kind: algorithms.SlidingLog, Limit: 5, Window: 2 * time.Second},
-	} {
-		rule.CountsDenied = true
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			proxy := faultproxy.Start(t, server.Addr)
-			proxy.SetDelay(20 * time.Millisecond)
-			s := limiter(t, "redis://"+proxy.Addr)
-			var wg sync.WaitGroup
-			var last atomic.Int64
-			for range 60 { // with the other algorithms as many as the race detector holds
-				wg.Go(func() {
-					for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
-						g, _ := take(t, s, name, id(1), rule)
-						for at := last.Load(); g.at > at && !last.CompareAndSwap(at, g.at); at = last.Load() {
-						}
-					}
-				})
-			}
-			wg.Wait()
-			window := rule.Window
-			if rule.Kind == algorithms.SlidingWindow {
-				// What came at the beginning of a sub-window is known as of its end.
-				window += rule.Window / 4
-			}
-			redistest.Eventually(t, "the client may ask again", func() bool {
-				n, at := heldAt(t, s, name, id(1), rule)
-				if since := time.Duration(at-last.Load()) * time.Microsecond; n >= rule.Limit && since >= window {
-					t.Fatalf("locked out %s after the last request, with a window of %s", since, rule.Window)
+	for _, kind := range allKinds {
+		if kind == algorithms.LeakyBucket || kind == algorithms.GCRA {
+			continue // as the other bucket
+		}
+		t.Run(kind.String(), func(t *testing.T) {
+			onALine(t, 10*time.Second, func(t *testing.T, l *line, s *Limiter) {
+				l.setTrip(20 * time.Millisecond)
+				rule := Rule{Kind: kind, Limit: 5, Window: 2 * time.Second, CountsDenied: true}
+				free := rule.Window
+				if kind == algorithms.SlidingWindow {
+					// What came at the beginning of a sub-window is known as of its end.
+					rule.Buckets, free = 4, free+rule.Window/4
 				}
-				return n < rule.Limit
+				var wg sync.WaitGroup
+				for range 60 {
+					wg.Go(func() {
+						for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+							take(t, s, "z", id(1), rule)
+						}
+					})
+				}
+				wg.Wait()
+				time.Sleep(free)
+				if n := held(t, l.other(t), "z", id(1), rule); n >= rule.Limit {
+					t.Errorf("%d of %d are held %s after the last request, with a window of %s", n, rule.Limit, free, rule.Window)
+				}
 			})
 		})
 	}

@@ -1,3 +1,5 @@
+// no clock: Redis goes by the time that each test sets.
+
 package strict
 
 import (

@@ -245,7 +245,7 @@ func TestACallOfUnitsIsAsBeforeCosts(t *testing.T) {
 		q := &queue{waiters: like([]Rule{rule}, run{101, 1}).waiters}
 		c := call{id: id(1), seq: 7, rules: []Rule{rule}}
 		c.batches, _ = q.split(rs.family.maxWanted)
-		if got, want := s.args(rs, c)[:7], []any{rs.field, int64(7), int64(101), int64(0), resetInLua(0, reset.Reset{}), int64(80000), 0}; !reflect.DeepEqual(got, want) {
+		if got, want := s.args(rs, c)[:7], []any{rs.field, int64(7), int64(101), int64(0), resetInLua(0, reset.Reset{}), (time.Minute + 2*patience).Milliseconds(), 0}; !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: the arguments begin with %#v, want %#v", name, got, want)
 		}
 		got, err := s.call(rs, rs.keysOf(c.id), c)

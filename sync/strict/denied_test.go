@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -16,20 +17,24 @@ import (
 )
 
 // countedRules are those of a zone that counts denied requests.
-var countedRules = append([]Rule{
-	{Kind: algorithms.FixedWindow, Limit: 5, Window: time.Minute},
-	{Kind: algorithms.SlidingWindow, Limit: 5, Window: 20 * time.Second},
-	{Kind: algorithms.SlidingWindow, Limit: 4, Window: 4 * time.Second, Buckets: 7},
-	{Kind: algorithms.TokenBucket, Limit: 5, Window: 30 * time.Second},
-	{Kind: algorithms.GCRA, Limit: 10, Window: time.Minute, Burst: 1},
-	{Kind: algorithms.SlidingLog, Limit: 5, Window: 6 * time.Second},
-}, chargedRules...)
+//
+// no clock: Redis goes by the time that each test sets.
+func countedRules() []Rule {
+	return append([]Rule{
+		{Kind: algorithms.FixedWindow, Limit: 5, Window: time.Minute},
+		{Kind: algorithms.SlidingWindow, Limit: 5, Window: 20 * time.Second},
+		{Kind: algorithms.SlidingWindow, Limit: 4, Window: 4 * time.Second, Buckets: 7},
+		{Kind: algorithms.TokenBucket, Limit: 5, Window: 30 * time.Second},
+		{Kind: algorithms.GCRA, Limit: 10, Window: time.Minute, Burst: 1},
+		{Kind: algorithms.SlidingLog, Limit: 5, Window: 6 * time.Second},
+	}, chargedRules...)
+}
 
 // Where denied requests count, a denial tells how the limit stands with the request that it denies,
 // as the algorithms do.
 func TestADenialTellsHowTheLimitStandsWithIt(t *testing.T) {
 	v := newVirtual(t)
-	for i, rule := range countedRules {
+	for i, rule := range countedRules() {
 		t.Run(fmt.Sprintf("%d %s %d in %s", i, rule.Kind, rule.Limit, rule.Window), func(t *testing.T) {
 			v.t = t
 			rule.CountsDenied = true
@@ -67,7 +72,7 @@ func (m *modelOf[S]) waits(now int64) algorithms.Waits {
 // admitted each time: with one limit and with two, of which one may only be filled by the denial.
 func TestAClientThatWaitsAsToldIsAdmitted(t *testing.T) {
 	v := newVirtual(t)
-	for i, rule := range countedRules {
+	for i, rule := range countedRules() {
 		rule.CountsDenied = true
 		longer := rule
 		longer.Window, longer.Limit, longer.Burst, longer.Queue = 7*rule.Window, rule.Limit+1, rule.Burst+1, rule.Queue+1
@@ -116,18 +121,18 @@ func settles(t *testing.T, s *Limiter) {
 }
 
 // spentOf is what Redis holds of the test's key, also beyond the limit.
-func spentOf(t *testing.T, server *redistest.Server) int64 {
+func spentOf(t *testing.T, s *Limiter) int64 {
 	t.Helper()
 	wide := chargedOnce
 	wide.Limit = 1000
-	return held(t, limiter(t, server.URL), t.Name(), id(1), wide)
+	return held(t, s, t.Name(), id(1), wide)
 }
 
 // A call that denies and is sent twice charges nothing more.
 func TestADenialSentTwiceIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	proxy, s := proxied(t, server, 10*time.Second)
+	proxy, s := proxied(t, server, patience)
 	for range 4 {
 		take(t, s, t.Name(), id(1), chargedOnce)
 		if _, err := proxy.Deliver(proxy.Last()); err != nil {
@@ -138,63 +143,62 @@ func TestADenialSentTwiceIsChargedOnce(t *testing.T) {
 	if _, err := proxy.Deliver(proxy.Last()); err != nil { // which has brought the charge
 		t.Fatal(err)
 	}
-	if got := spentOf(t, server); got != 4 {
+	if got := spentOf(t, limiter(t, server.URL)); got != 4 {
 		t.Errorf("%d spent after 3 admitted and one denied, want 4", got)
 	}
 }
 
 // A denial that nobody heard of charges nothing.
 func TestADenialWithoutAReplyIsNotCharged(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proxy, s := proxied(t, server, 100*time.Millisecond)
-	soon(t, s, t.Name(), id(1), chargedOnce)
-	other := limiter(t, server.URL)
-	drain(t, other, t.Name(), id(1), chargedOnce)
-	settles(t, s)
-	settles(t, other) // its last request was denied, and is charged
-	before := spentOf(t, server)
-	proxy.Set(faultproxy.DropReplies)
-	if _, _, err := s.Take(context.Background(), t.Name(), []Rule{chargedOnce}, id(1), 1, nil); err == nil {
-		t.Fatal("Take() = nil without a reply, want an error")
-	}
-	proxy.Set(faultproxy.None)
-	settles(t, s)
-	if got := spentOf(t, server); got != before {
-		t.Errorf("%d spent after a denial that nobody heard of, want %d", got, before)
-	}
+	onALine(t, 100*time.Millisecond, func(t *testing.T, l *line, s *Limiter) {
+		take(t, s, t.Name(), id(1), chargedOnce)
+		other := l.other(t)
+		drain(t, other, t.Name(), id(1), chargedOnce)
+		settles(t, s)
+		settles(t, other) // its last request was denied, and is charged
+		before := spentOf(t, other)
+		l.set(faultproxy.DropReplies)
+		if _, _, err := s.Take(context.Background(), t.Name(), []Rule{chargedOnce}, id(1), 1, nil); err == nil {
+			t.Fatal("Take() = nil without a reply, want an error")
+		}
+		l.set(faultproxy.None)
+		settles(t, s)
+		if got := spentOf(t, other); got != before {
+			t.Errorf("%d spent after a denial that nobody heard of, want %d", got, before)
+		}
+	})
 }
 
 // Requests that left before their denial came are not charged.
 func TestWhoLeftIsNotCharged(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proxy, s := proxied(t, server, 10*time.Second)
-	drain(t, s, t.Name(), id(1), chargedOnce)
-	settles(t, s)
-	before := spentOf(t, server)
-	proxy.SetDelay(time.Second)
-	sent := proxy.Requests()
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	for range 5 {
-		all.Go(func() {
-			if _, _, err := s.Take(ctx, t.Name(), []Rule{chargedOnce}, id(1), 1, nil); !errors.Is(err, context.Canceled) {
-				t.Errorf("Take() = %v, want that its context was canceled", err)
-			}
-		})
-	}
-	redistest.Eventually(t, "the call is on its way", func() bool { return proxy.Requests() > sent })
-	cancel()
-	all.Wait()
-	proxy.SetDelay(0)
-	settles(t, s)
-	if got := spentOf(t, server); got != before {
-		t.Errorf("%d spent after requests that left, want %d", got, before)
-	}
+	onALine(t, 10*time.Second, func(t *testing.T, l *line, s *Limiter) {
+		drain(t, s, t.Name(), id(1), chargedOnce)
+		settles(t, s)
+		before := spentOf(t, l.other(t))
+		l.setTrip(time.Second)
+		ctx, cancel := context.WithCancel(context.Background())
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				if _, _, err := s.Take(ctx, t.Name(), []Rule{chargedOnce}, id(1), 1, nil); !errors.Is(err, context.Canceled) {
+					t.Errorf("Take() = %v, want that its context was canceled", err)
+				}
+			})
+		}
+		synctest.Wait() // the call is on its way
+		cancel()
+		all.Wait()
+		l.setTrip(0)
+		settles(t, s)
+		if got := spentOf(t, l.other(t)); got != before {
+			t.Errorf("%d spent after requests that left, want %d", got, before)
+		}
+	})
 }
 
 // A request that a log denies by its last answer is charged as well.
+//
+// no clock: no Redis is asked.
 func TestADenialByTheLastAnswerIsCharged(t *testing.T) {
 	s := New(nil, "test", time.Second)
 	log := Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute, CountsDenied: true}

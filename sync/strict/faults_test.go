@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,119 +24,104 @@ import (
 
 var tenAnHour = Rule{Kind: algorithms.SlidingWindow, Limit: 10, Window: long}
 
-// shortTimeout is a Limiter over a proxy that waits 50 ms for Redis, and a function that takes and
-// returns the error.
-func shortTimeout(t *testing.T, addr string) (*Limiter, func() error) {
-	t.Helper()
-	s := New(client(t, "redis://"+addr), "test", 50*time.Millisecond)
-	t.Cleanup(s.Close)
-	return s, func() error {
+// asked returns what takes a unit of a limiter and returns the error.
+func asked(s *Limiter) func() error {
+	return func() error {
 		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
 		return err
 	}
 }
 
-// TestFailsAtOnceWhileRedisIsLost: only the first requests wait, and not longer than they are ready
-// to.
+// TestFailsAtOnceWhileRedisIsLost: only the first requests wait, and all others don't at all.
 func TestFailsAtOnceWhileRedisIsLost(t *testing.T) {
-	t.Parallel()
 	for name, fault := range map[string]faultproxy.Fault{
 		"replies lost": faultproxy.DropReplies, "never answers": faultproxy.Blackhole, "reset": faultproxy.Reset, "half closed": faultproxy.HalfClose,
 		"slow drip": faultproxy.Drip,
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := redistest.Start(t)
-			proxy := faultproxy.Start(t, server.Addr)
-			s, try := shortTimeout(t, proxy.Addr)
-			redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
-			if fault == faultproxy.Drip {
-				proxy.SetDelay(20 * time.Millisecond)
-			}
-			proxy.Set(fault)
-			redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
-			start := time.Now()
-			for range 1000 {
-				if err := try(); !errors.Is(err, redisconn.ErrDown) {
-					t.Fatalf("Take() = %v while Redis is lost, want ErrDown", err)
-				} else if got := redisconn.Classify(err); got == redisconn.Classify(redisconn.ErrDown) {
-					t.Fatalf("Classify(%v) = %q, which doesn't say why", err, got)
+			onALine(t, 50*time.Millisecond, func(t *testing.T, l *line, s *Limiter) {
+				try := asked(s)
+				if err := try(); err != nil {
+					t.Fatalf("Take() = %v while all is well", err)
 				}
-			}
-			// Half of what it is if all of them wait.
-			if took := time.Since(start); took > 25*time.Second {
-				t.Errorf("1000 requests took %s while Redis was lost", took)
-			}
-			proxy.Set(faultproxy.None)
-			proxy.SetDelay(0)
-			redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
+				l.setTrip(20 * time.Millisecond)
+				l.set(fault)
+				redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
+				start := time.Now()
+				for range 1000 {
+					if err := try(); !errors.Is(err, redisconn.ErrDown) {
+						t.Fatalf("Take() = %v while Redis is lost, want ErrDown", err)
+					} else if got := redisconn.Classify(err); got == redisconn.Classify(redisconn.ErrDown) {
+						t.Fatalf("Classify(%v) = %q, which doesn't say why", err, got)
+					}
+				}
+				if took := time.Since(start); took > 0 {
+					t.Errorf("1000 requests took %s while Redis was lost, want no time at all", took)
+				}
+				l.set(faultproxy.None)
+				l.setTrip(0)
+				redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
+			})
 		})
 	}
 }
 
 func TestSlowRedisIsNotWaitedForAgainAndAgain(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proxy := faultproxy.Start(t, server.Addr)
-	s, try := shortTimeout(t, proxy.Addr)
-	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
-	proxy.SetDelay(200 * time.Millisecond) // answers, but later than requests are ready to wait
-	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
-	waited := 0
-	redistest.Poll(500*time.Millisecond, func() bool {
-		if err := try(); !errors.Is(err, redisconn.ErrDown) {
-			waited++
+	onALine(t, 50*time.Millisecond, func(t *testing.T, l *line, s *Limiter) {
+		try := asked(s)
+		if err := try(); err != nil {
+			t.Fatalf("Take() = %v while all is well", err)
 		}
-		return false
+		l.setTrip(200 * time.Millisecond) // answers, but later than requests are ready to wait
+		redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
+		for range 1000 {
+			if err := try(); !errors.Is(err, redisconn.ErrDown) {
+				t.Fatalf("Take() = %v: a request waited for a Redis that is known to be too slow", err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
 	})
-	if waited > 0 {
-		t.Errorf("%d requests waited for a Redis that is known to be too slow, want 0", waited)
-	}
 }
 
 // Where Redis answers, but later than requests wait, that is why they are not decided by it, with
 // the round trip and what to write. The circuit closes only when the answer is in time.
 func TestARedisThatIsTooFarIsToldFromALostOne(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proxy := faultproxy.Start(t, server.Addr)
 	const timeout, delay = 200 * time.Millisecond, 500 * time.Millisecond
-	s := New(client(t, "redis://"+proxy.Addr), "test", timeout)
-	t.Cleanup(s.Close)
-	try := func() error {
-		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
-		return err
-	}
-	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
-	if got := s.RoundTrip(); got != 0 {
-		t.Errorf("a round trip of %s is told while all is well", got)
-	}
-	proxy.SetDelay(delay)
-	redistest.Eventually(t, "the distance is the reason", func() bool {
-		return strings.HasPrefix(redisconn.Classify(try()), "redis answers in ")
+	onALine(t, timeout, func(t *testing.T, l *line, s *Limiter) {
+		try := asked(s)
+		if err := try(); err != nil {
+			t.Fatalf("Take() = %v while all is well", err)
+		}
+		if got := s.RoundTrip(); got != 0 {
+			t.Errorf("a round trip of %s is told while all is well", got)
+		}
+		l.setTrip(delay)
+		redistest.Eventually(t, "the distance is the reason", func() bool {
+			return strings.HasPrefix(redisconn.Classify(try()), "redis answers in ")
+		})
+		if trip := s.RoundTrip(); trip != delay {
+			t.Errorf("a round trip of %s is told, with a Redis %s away", trip, delay)
+		}
+		const want = "redis answers in 500ms, strict_timeout is 200ms; set strict_timeout to 1.5s, or use a redis that is nearer"
+		if err := try(); !errors.Is(err, redisconn.ErrDown) || !redisconn.IsLate(err) || redisconn.Classify(err) != want {
+			t.Errorf("Take() = %q, want %q", redisconn.Classify(err), want)
+		}
+		for range 1000 {
+			if time.Sleep(10 * time.Millisecond); !s.Down() {
+				t.Fatal("the circuit closed by an answer that was too late")
+			}
+		}
+		l.setTrip(0)
+		redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
+		if got := s.RoundTrip(); got != 0 {
+			t.Errorf("a round trip of %s is told after it", got)
+		}
+		l.set(faultproxy.Blackhole)
+		redistest.Eventually(t, "the circuit opens", func() bool { return errors.Is(try(), redisconn.ErrDown) })
+		if got := redisconn.Classify(try()); !strings.HasPrefix(got, "timeout: ") {
+			t.Errorf("Classify() = %q for a lost Redis", got)
+		}
 	})
-	// A connection is made before the first answer, which takes a round trip more.
-	trip := s.RoundTrip()
-	if trip < delay || trip >= 2*delay {
-		t.Errorf("a round trip of %s is told, with a Redis %s away", trip, delay)
-	}
-	want := fmt.Sprintf("redis answers in %s, strict_timeout is 200ms; set strict_timeout to %s, or use a redis that is nearer",
-		trip.Round(time.Millisecond), (3 * trip).Round(10*time.Millisecond))
-	if err := try(); !errors.Is(err, redisconn.ErrDown) || !redisconn.IsLate(err) || redisconn.Classify(err) != want {
-		t.Errorf("Take() = %q, want %q", redisconn.Classify(err), want)
-	}
-	if redistest.Poll(4*timeout, func() bool { return !s.Down() }) {
-		t.Error("the circuit closed by an answer that was too late")
-	}
-	proxy.SetDelay(0)
-	redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
-	if got := s.RoundTrip(); got != 0 {
-		t.Errorf("a round trip of %s is told after it", got)
-	}
-	proxy.Set(faultproxy.Blackhole)
-	redistest.Eventually(t, "the circuit opens", func() bool { return errors.Is(try(), redisconn.ErrDown) })
-	if got := redisconn.Classify(try()); !strings.HasPrefix(got, "timeout: ") {
-		t.Errorf("Classify() = %q for a lost Redis", got)
-	}
 }
 
 func TestRedisDownAtStartAndKilled(t *testing.T) {
@@ -229,7 +215,7 @@ func TestUnreadableValuesCountAsNone(t *testing.T) {
 func TestCloseGivesBackAndEnds(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s := New(client(t, server.URL), "test", 10*time.Second)
+	s := New(client(t, server.URL), "test", patience)
 	for i := range 50 {
 		g, _ := take(t, s, "z", id(i), tenAnHour)
 		s.Refund(g)
@@ -247,53 +233,41 @@ func TestCloseGivesBackAndEnds(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForALostRedis(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proxy := faultproxy.Start(t, server.Addr)
-	s, try := shortTimeout(t, proxy.Addr)
-	proxy.Set(faultproxy.Blackhole)
-	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
-	start := time.Now()
-	s.Close()
-	if took := time.Since(start); took >= closeTime {
-		t.Errorf("Close() took %s, as long as it would wait for an answer", took)
-	}
+	const timeout = 50 * time.Millisecond
+	onALine(t, timeout, func(t *testing.T, l *line, s *Limiter) {
+		try := asked(s)
+		l.set(faultproxy.Blackhole)
+		redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
+		start := time.Now()
+		s.Close()
+		if took := time.Since(start); took > timeout {
+			t.Errorf("Close() took %s, want no longer than the last probe has, %s", took, timeout)
+		}
+	})
 }
 
 // A Strict that was closed says so, whatever it knew of Redis: its caller can ask another one.
 func TestClosedIsNotDown(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proxy := faultproxy.Start(t, server.Addr)
-	s, try := shortTimeout(t, proxy.Addr)
-	redistest.Eventually(t, "Redis decides", func() bool { return try() == nil })
-	proxy.Set(faultproxy.Blackhole)
-	redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
-	s.Close()
-	if err := try(); !errors.Is(err, ErrClosed) {
-		t.Errorf("Take() = %v after Close, want ErrClosed", err)
-	}
-
-	proxy.Set(faultproxy.None)
-	set, err := redisconn.ParseURL("redis://" + proxy.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set.Timeout = 10 * time.Minute // longer than a test may take
-	s = New(connect(t, set), "test", set.Timeout)
-	take(t, s, "z", id(1), tenAnHour)
-	proxy.Set(faultproxy.Blackhole)
-	asked := proxy.Requests()
-	waits := make(chan error, 1)
-	go func() {
-		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
-		waits <- err
-	}()
-	redistest.Eventually(t, "Redis is asked", func() bool { return proxy.Requests() > asked })
-	s.Close()
-	if err := <-waits; !errors.Is(err, ErrClosed) {
-		t.Errorf("Take() = %v as Close gave up, want ErrClosed", err)
-	}
+	onALine(t, 50*time.Millisecond, func(t *testing.T, l *line, s *Limiter) {
+		try := asked(s)
+		l.set(faultproxy.Blackhole)
+		redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
+		s.Close()
+		if err := try(); !errors.Is(err, ErrClosed) {
+			t.Errorf("Take() = %v after Close, want ErrClosed", err)
+		}
+	})
+	onALine(t, time.Hour, func(t *testing.T, l *line, s *Limiter) {
+		take(t, s, "z", id(1), tenAnHour)
+		l.set(faultproxy.Blackhole)
+		waits := make(chan error, 1)
+		go func() { waits <- asked(s)() }()
+		synctest.Wait() // Redis is asked
+		s.Close()
+		if err := <-waits; !errors.Is(err, ErrClosed) {
+			t.Errorf("Take() = %v as Close gave up, want ErrClosed", err)
+		}
+	})
 }
 
 func TestPendingIsBounded(t *testing.T) {
@@ -449,7 +423,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 			client := client(t, c.URL)
 			fault := &severed{then: how.begin}
 			fault.cut(client)
-			s := New(client, "test", 10*time.Second)
+			s := New(client, "test", patience)
 			zone := how.want + " " + name
 			given, _ := take(t, s, zone, id(1), rule)
 			fault.armed.Store(true)
@@ -477,7 +451,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 func TestCloseWithOneShardGone(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3)
-	s := New(client(t, c.URL), "test", 10*time.Second)
+	s := New(client(t, c.URL), "test", patience)
 	defer s.Close()
 	var there []int
 	gone := -1
@@ -501,7 +475,7 @@ func TestCloseWithOneShardGone(t *testing.T) {
 		s.Refund(g)
 	}
 	s.Close()
-	other := New(client(t, c.URL), "test", 10*time.Second)
+	other := New(client(t, c.URL), "test", patience)
 	defer other.Close()
 	for _, i := range there {
 		if _, all := take(t, other, "z", id(i), tenAnHour); all[0].Decision.Remaining != 9 {
@@ -561,7 +535,7 @@ func TestOverTLSAndSocket(t *testing.T) {
 			t.Fatal(err)
 		}
 		set.TLS.ServerCerts, set.TLS.ClientCert, set.TLS.ClientKey = server.CA, server.ClientCert, server.ClientKey
-		s := New(connect(t, set), "test", 5*time.Second)
+		s := New(connect(t, set), "test", patience)
 		defer s.Close()
 		take(t, s, "z", id(1), tenAnHour)
 	})
@@ -578,7 +552,7 @@ func TestFollowsASentinelFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	set.Password = "secret"
-	s := New(connect(t, set), "test", time.Second)
+	s := New(connect(t, set), "test", patience)
 	defer s.Close()
 	soon(t, s, "z", id(1), tenAnHour)
 	w.Failover()

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -46,7 +47,7 @@ func client(t testing.TB, url string) redis.UniversalClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set.Timeout = 10 * time.Second // what waits less says so by its context
+	set.Timeout = patience // what waits less says so by its context
 	return connect(t, set)
 }
 
@@ -62,21 +63,21 @@ func connect(t testing.TB, set redisconn.Settings) redis.UniversalClient {
 
 // A configuration is checked by making everything that it needs: that must not ask Redis.
 func TestDoesNoNetworkIOBeforeItIsAsked(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	New(client(t, "redis://"+l.Addr().String()), "test", time.Second).Close()
-	_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(20 * time.Millisecond))
-	if _, err := l.Accept(); err == nil {
-		t.Error("a Limiter connected before it was asked")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		c := client(t, "redis://127.0.0.1").(*redis.Client)
+		c.Options().Dialer = func(context.Context, string, string) (net.Conn, error) {
+			t.Error("a Limiter connects before it is asked")
+			return nil, net.ErrClosed
+		}
+		s := New(c, "test", time.Second)
+		time.Sleep(time.Hour)
+		s.Close()
+	})
 }
 
 func limiter(t testing.TB, url string) *Limiter {
 	t.Helper()
-	s := New(client(t, url), "test", 10*time.Second)
+	s := New(client(t, url), "test", patience)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -313,21 +314,20 @@ func TestCallSentTwiceCountsOnce(t *testing.T) {
 
 // TestRollsBackWhatNobodyHeardOf: a call is executed, but its reply is lost.
 func TestRollsBackWhatNobodyHeardOf(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			proxy, s := proxied(t, server, 100*time.Millisecond)
-			soon(t, s, name, id(1), rule)
-			proxy.Set(faultproxy.DropReplies)
-			if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), 1, nil); err == nil {
-				t.Fatal("Take() = nil without a reply, want an error")
-			}
-			proxy.Set(faultproxy.None)
-			settles(t, s)
-			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 99 {
-				t.Errorf("%d admitted after one whose reply came and one whose reply was lost, want 99", got)
-			}
+			onALine(t, 100*time.Millisecond, func(t *testing.T, l *line, s *Limiter) {
+				take(t, s, name, id(1), rule)
+				l.set(faultproxy.DropReplies)
+				if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), 1, nil); err == nil {
+					t.Fatal("Take() = nil without a reply, want an error")
+				}
+				l.set(faultproxy.None)
+				settles(t, s)
+				if got := drain(t, l.other(t), name, id(1), rule); got != 99 {
+					t.Errorf("%d admitted after one whose reply came and one whose reply was lost, want 99", got)
+				}
+			})
 		})
 	}
 }
@@ -335,25 +335,22 @@ func TestRollsBackWhatNobodyHeardOf(t *testing.T) {
 // TestLateCallIsIgnored: a call is held up on the way for longer than its node waits, and arrives
 // after the next one.
 func TestLateCallIsIgnored(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			proxy, s := proxied(t, server, 100*time.Millisecond)
-			soon(t, s, name, id(1), rule)
-			proxy.Set(faultproxy.Hold)
-			if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), 1, nil); err == nil {
-				t.Fatal("Take() = nil without a reply, want an error")
-			}
-			proxy.Set(faultproxy.None)
-			settles(t, s)
-			soon(t, s, name, id(1), rule)
-			if _, err := proxy.Deliver(); err != nil {
-				t.Fatal(err)
-			}
-			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 98 {
-				t.Errorf("%d admitted after two and one that came late, want 98", got)
-			}
+			onALine(t, 100*time.Millisecond, func(t *testing.T, l *line, s *Limiter) {
+				take(t, s, name, id(1), rule)
+				l.set(faultproxy.Hold)
+				if _, _, err := s.Take(context.Background(), name, []Rule{rule}, id(1), 1, nil); err == nil {
+					t.Fatal("Take() = nil without a reply, want an error")
+				}
+				l.set(faultproxy.None)
+				settles(t, s)
+				take(t, s, name, id(1), rule)
+				l.deliver(t)
+				if got := drain(t, l.other(t), name, id(1), rule); got != 98 {
+					t.Errorf("%d admitted after two and one that came late, want 98", got)
+				}
+			})
 		})
 	}
 }
@@ -361,62 +358,53 @@ func TestLateCallIsIgnored(t *testing.T) {
 // TestARefundIsDoneOnce: the reply to a call that gives something back is lost, so it is sent
 // again.
 func TestARefundIsDoneOnce(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			proxy, s := proxied(t, server, 100*time.Millisecond)
-			var last Grant
-			for range 10 {
-				last = soon(t, s, name, id(1), rule)
-			}
-			proxy.Set(faultproxy.DropReplies)
-			s.Refund(last)
-			redistest.Eventually(t, "the circuit opens", s.Down)
-			proxy.Set(faultproxy.None)
-			settles(t, s)
-			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 91 {
-				t.Errorf("%d admitted after 10 of which one was refunded, want 91", got)
-			}
+			onALine(t, 100*time.Millisecond, func(t *testing.T, l *line, s *Limiter) {
+				var last Grant
+				for range 10 {
+					last, _ = take(t, s, name, id(1), rule)
+				}
+				l.set(faultproxy.DropReplies)
+				s.Refund(last)
+				redistest.Eventually(t, "the circuit opens", s.Down)
+				l.set(faultproxy.None)
+				settles(t, s)
+				if got := drain(t, l.other(t), name, id(1), rule); got != 91 {
+					t.Errorf("%d admitted after 10 of which one was refunded, want 91", got)
+				}
+			})
 		})
 	}
 }
 
 func TestWaiterLeaves(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
-			proxy := faultproxy.Start(t, server.Addr)
-			s := limiter(t, "redis://"+proxy.Addr)
-			take(t, s, name, id(1), rule)
-			proxy.SetDelay(time.Second)
-			sent := proxy.Requests()
-			ctx, cancel := context.WithCancel(context.Background())
-			var wg sync.WaitGroup
-			for range 10 {
-				wg.Go(func() {
-					if _, _, err := s.Take(ctx, name, []Rule{rule}, id(1), 1, nil); !errors.Is(err, context.Canceled) {
-						t.Errorf("Take() = %v, want that its context was canceled", err)
-					}
-				})
-			}
-			redistest.Eventually(t, "the call is on its way", func() bool { return proxy.Requests() > sent })
-			cancel()
-			wg.Wait()
-			proxy.SetDelay(0)
-			if s.Down() {
-				t.Error("a client that goes away is taken for a Redis that doesn't answer")
-			}
-			redistest.Eventually(t, "the units are refunded", func() bool {
-				s := s.zones[name][0]
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				return len(s.queues) == 0
+			onALine(t, 10*time.Second, func(t *testing.T, l *line, s *Limiter) {
+				take(t, s, name, id(1), rule)
+				l.setTrip(time.Second)
+				ctx, cancel := context.WithCancel(context.Background())
+				var wg sync.WaitGroup
+				for range 10 {
+					wg.Go(func() {
+						if _, _, err := s.Take(ctx, name, []Rule{rule}, id(1), 1, nil); !errors.Is(err, context.Canceled) {
+							t.Errorf("Take() = %v, want that its context was canceled", err)
+						}
+					})
+				}
+				synctest.Wait() // the call is on its way
+				cancel()
+				wg.Wait()
+				l.setTrip(0)
+				if s.Down() {
+					t.Error("a client that goes away is taken for a Redis that doesn't answer")
+				}
+				settles(t, s)
+				if got := drain(t, l.other(t), name, id(1), rule); got != 99 {
+					t.Errorf("%d admitted after one, and ten who left, want 99", got)
+				}
 			})
-			if got := drain(t, limiter(t, server.URL), name, id(1), rule); got != 99 {
-				t.Errorf("%d admitted after one, and ten who left, want 99", got)
-			}
 		})
 	}
 }

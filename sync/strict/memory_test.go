@@ -37,6 +37,8 @@ type remembering struct {
 func (n *remembering) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 // ProcessHook counts calls.
+//
+// bubble: of each test.
 func (n *remembering) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		if cmd.Name() == "evalsha" {

@@ -14,6 +14,8 @@ import (
 // Bound: where requests of a bucket in Redis come with limits of their own, and reserve and settle,
 // it never admits more in units really used than its burst and what drains. That is at the rate of
 // the request that was decided last.
+//
+// no clock: Redis goes by the time that the test sets.
 func TestABucketWithARateForEachRequestAdmitsNoMoreThanItsBound(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

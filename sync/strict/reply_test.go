@@ -52,6 +52,8 @@ const replied = int64(1_795_249_670_000_000) // microseconds
 
 // FuzzReply: whatever answers in Redis' place, a request gets an error or a decision that makes
 // sense.
+//
+// no clock: the time is that of the reply.
 func FuzzReply(f *testing.F) {
 	for _, seed := range []string{
 		`[1, 1795249670000000, [5, 29920827, 3, 1]]`, `[0, 1795249670000000, [0, 29920827, 10, 0]]`, `[2, 1795249670000000, [1, 4, 100], [7, 1, 2]]`,
@@ -103,6 +105,8 @@ var fuzzedKinds = [...]algorithms.Kind{
 }
 
 // merge takes reports in as a node does, and asks.
+//
+// no clock: the time is that of the reply.
 func merge(t *testing.T, k algorithms.Kind, reports []algorithms.Report) {
 	t.Helper()
 	now := replied * int64(time.Microsecond)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 )
@@ -44,6 +43,11 @@ func resetNow(t *testing.T, r *redistest.Server) *reset.Set {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return resetAt(now)
+}
+
+// resetAt is a reset of the key at an instant of Redis' clock.
+func resetAt(now time.Time) *reset.Set {
 	return &reset.Set{Keys: map[[16]byte]reset.Reset{id(1): {
 		Stamp: now.UnixMicro(), At: now.UnixMicro() * 1000, Until: now.Add(4 * long).UnixNano(),
 	}}}
@@ -176,7 +180,9 @@ func (run *resetRun) reset() (want int) {
 				}
 			}
 		}
-		time.Sleep(50 * time.Millisecond) // nothing is to come of them
+		for _, n := range nodes {
+			settles(run.t, n.Limiter) // nothing is to come of them
+		}
 	}
 	return want
 }
@@ -229,41 +235,29 @@ func backup(t *testing.T, r *redistest.Server) (restore func()) {
 
 // A window that begins or ends at the reset counts what came after it, and nothing else.
 func TestAResetAtABoundary(t *testing.T) {
-	r := redistest.Start(t)
+	v := newVirtual(t)
 	for name, rule := range kinds {
 		if familyOf(rule.Kind) != windows {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			n := &resetNode{Limiter: limiter(t, r.URL), t: t, zone: name}
-			// The next boundary of an epoch is so far away, and the one after that is a thousand
-			// hours off.
-			boundary := func(away time.Duration) (at time.Time) {
-				n.rule, at = kinds[name], time.Now().Add(away)
-				parts := int64(max(1, n.rule.Buckets))
-				n.rule.Window = time.Duration(at.UnixNano() / (at.UnixNano() / int64(long) * parts) * parts)
-				return at
+			part := long.Microseconds() / int64(max(1, rule.Buckets))
+			near := func(zone string, from time.Duration) *resetNode {
+				v.use(zone, rule)
+				v.set((v.now/part+1)*part + from.Microseconds())
+				return &resetNode{Limiter: v.Limiter, t: t, zone: zone, rule: rule}
 			}
-			cross := func(at time.Time) { redistest.Pause(time.Until(at) + 50*time.Millisecond) }
-			// A machine that needs longer for what comes before the boundary gets twice as long.
-			away, at := 700*time.Millisecond, time.Time{}
-			for {
-				n.zone = name + away.String()
-				at = boundary(away)
-				spent := n.take(100)
-				n.Reset(n.zone, resetNow(t, r))
-				spent += n.take(30)
-				if time.Now().After(at) {
-					away *= 2
-					continue
-				}
-				if spent != 130 {
-					t.Fatalf("%d are admitted before and after a reset, want 130", spent)
-				}
-				break
+			forgive := func(n *resetNode) { n.Reset(n.zone, resetAt(time.UnixMicro(v.now))) }
+
+			n := near(name, -700*time.Millisecond)
+			spent := n.take(100)
+			v.set(v.now + 1)
+			forgive(n)
+			v.set(v.now + 1)
+			if spent += n.take(30); spent != 130 {
+				t.Errorf("%d are admitted before and after a reset, want 130", spent)
 			}
-			cross(at)
+			v.set(v.now + 750_000)
 			want := 70
 			if n.rule.Kind == algorithms.FixedWindow {
 				want = 100
@@ -271,74 +265,16 @@ func TestAResetAtABoundary(t *testing.T) {
 			if got := n.take(120); got != want {
 				t.Errorf("%d are admitted in the epoch after the reset, want %d", got, want)
 			}
-			at = boundary(away)
-			n.zone += " later"
+
+			n = near(name+" later", -700*time.Millisecond)
 			n.take(100)
-			cross(at)
+			v.set(v.now + 750_000)
 			n.take(100)
-			n.Reset(n.zone, resetNow(t, r))
+			v.set(v.now + 1)
+			forgive(n)
+			v.set(v.now + 1)
 			if got := n.take(120); got != 100 {
 				t.Errorf("%d are admitted after a reset in the first second of an epoch, want 100", got)
-			}
-		})
-	}
-}
-
-// admittedOf returns how many of so many requests of a key are admitted.
-func admittedOf(count int, admits func(key string) bool) (admitted int) {
-	for range count {
-		if admits("k") {
-			admitted++
-		}
-	}
-	return admitted
-}
-
-// What nodes decided alone before a reset is forgiven, also where it is on its way to Redis, and
-// what they decide alone after it counts.
-func TestChargesUnderAReset(t *testing.T) {
-	server := redistest.Start(t)
-	for name, rule := range kinds {
-		rule.Window = 20 * time.Hour
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			proxy := faultproxy.Start(t, server.Addr)
-			nodes := []peer{newPeer(t, proxy.Addr, name, rule, 0), newPeer(t, server.Addr, name, rule, 0)}
-			decide := func(n peer, count int) int { return admittedOf(count, n.decides) }
-			alone := func(n peer, count int) int { return admittedOf(count, n.alone) }
-			settle := func() {
-				t.Helper()
-				proxy.Set(faultproxy.None)
-				for _, n := range nodes {
-					redistest.Eventually(t, "all is charged", n.settled)
-				}
-			}
-			forgive := func() {
-				now := resetNow(t, server).Keys[id(1)]
-				for _, n := range nodes {
-					n.reset(&reset.Set{Keys: map[[16]byte]reset.Reset{keys.IDOf([]byte("k")): now}})
-				}
-			}
-			settle()
-			decide(nodes[1], 60)
-			for _, fault := range []faultproxy.Fault{faultproxy.Blackhole, faultproxy.DropReplies} {
-				proxy.Set(fault)
-				alone(nodes[0], 30)
-				redistest.Pause(100 * time.Millisecond) // a charge is on its way, or has arrived
-				forgive()
-				after := alone(nodes[0], 20)
-				got := after + decide(nodes[1], 10) // Redis learns of the reset
-				settle()
-				redistest.Pause(100 * time.Millisecond)
-				for range 2 {
-					got += decide(nodes[1], 60) + decide(nodes[0], 60)
-				}
-				if after != 20 || got != 100 {
-					t.Errorf("with fault %d %d are admitted after the reset, %d of them alone, want 100 and 20", fault, got, after)
-				}
-			}
-			for _, n := range nodes {
-				n.end()
 			}
 		})
 	}

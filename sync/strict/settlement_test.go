@@ -29,6 +29,8 @@ func (l *settling) settle() {
 // Bound: a bucket in Redis never admits more, in units really used, than its burst and what drains,
 // and what was charged beyond estimates comes off that: two nodes take and settle in any order. It
 // holds only if no more is refunded than still stands in the bucket.
+//
+// no clock: Redis goes by the time that the test sets.
 func TestABucketInRedisAdmitsNoMoreThanItsBoundInUnitsUsed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -93,6 +95,8 @@ func beyond(r Rule, all []settling) (over float64) {
 
 // Of many requests under way on one node each refund comes back, though others are above and below
 // it, as long as nothing was lost by more than what moved.
+//
+// no clock: Redis goes by the time that the test sets.
 func TestRefundsInRedisComeBack(t *testing.T) {
 	v := newVirtual(t)
 	rule := Rule{Kind: algorithms.TokenBucket, Limit: 1_000_000, Window: 24 * time.Hour, Reserves: true}
@@ -116,6 +120,8 @@ func TestRefundsInRedisComeBack(t *testing.T) {
 // Redis doesn't know the order in which units stand in a bucket, and refunds no less for it than a
 // node does of its own one: all where answers take a sixth of the time in which the bucket drains,
 // a part where they take half of that, and nothing where they take longer.
+//
+// no clock: Redis goes by the time that the test sets.
 func TestSteadyOverestimatesInRedis(t *testing.T) {
 	v := newVirtual(t)
 	rule := Rule{Kind: algorithms.TokenBucket, Limit: 6000, Window: time.Minute, Reserves: true}
@@ -145,6 +151,8 @@ func TestSteadyOverestimatesInRedis(t *testing.T) {
 
 // Nobody knows in which order units stand in a bucket in Redis. So what is refunded of the last
 // ones first is taken for what has drained below the others. It errs to the safe side only.
+//
+// no clock: Redis goes by the time that the test sets.
 func TestABucketInRedisKnowsNoOrder(t *testing.T) {
 	v := newVirtual(t)
 	rule := Rule{Kind: algorithms.TokenBucket, Limit: 100, Window: time.Hour, Reserves: true}
@@ -282,10 +290,10 @@ func TestADebtInRedisIsBounded(t *testing.T) {
 		rule Rule
 		want int64
 	}{
-		{Rule{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour, Burst: 30}, 40},
-		{Rule{Kind: algorithms.GCRA, Limit: 10, Window: time.Hour, Burst: 30}, 40},
-		{Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Hour}, 20},
-		{Rule{Kind: algorithms.FixedWindow, Limit: 10, Window: 24 * time.Hour}, 1 << 52},
+		{Rule{Kind: algorithms.TokenBucket, Limit: 10, Window: long, Burst: 30}, 40},
+		{Rule{Kind: algorithms.GCRA, Limit: 10, Window: long, Burst: 30}, 40},
+		{Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: long}, 20},
+		{Rule{Kind: algorithms.FixedWindow, Limit: 10, Window: long}, 1 << 52},
 	} {
 		c.rule.Reserves = true
 		zone := fmt.Sprint(c.rule.Kind)

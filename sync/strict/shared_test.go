@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -48,8 +49,8 @@ func (m *peerOf[S]) take(n int) (admitted int) {
 
 func (m *peerOf[S]) knows(own, remote int64) {
 	redistest.Eventually(m.t, fmt.Sprintf("the node knows %d own and %d remote", own, remote), func() bool {
-		m.table.Take(m.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 0, 0)
-		got := m.table.Totals(wallClock())
+		m.table.Take(m.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), clock.Now(), 0, 0)
+		got := m.table.Totals(clock.Now())
 		return got.Own == own && got.Remote == remote && got.Unsent == 0
 	})
 }
@@ -68,8 +69,8 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	_, all := take(t, s, "z", keys.IDOf(raw), rule)
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: rule.Limit, Window: rule.Window, Buckets: rule.Buckets}
 	own := tableOf[algorithms.WindowState](alg, 10)
-	own.Import(alg.Compile(), keys.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
-	if got := own.Take(alg.Compile(), keys.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
+	own.Import(alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), all[0].Reports)
+	if got := own.Take(alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own counters, want 39", got.Remaining)
 	}
 	bucket := Rule{Kind: algorithms.TokenBucket, Limit: 100, Window: long}
@@ -78,8 +79,8 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	}
 	level := algorithms.Params{Kind: algorithms.TokenBucket, Limit: bucket.Limit, Window: bucket.Window}
 	buckets := tableOf[algorithms.BucketState](level, 10)
-	buckets.Import(level.Compile(), keys.KeyOf(raw), raw, time.Now().UnixNano(), all[0].Reports)
-	if got := buckets.Take(level.Compile(), keys.KeyOf(raw), raw, time.Now().UnixNano(), 0, 0); got.Remaining != 39 {
+	buckets.Import(level.Compile(), keys.KeyOf(raw), raw, clock.Now(), all[0].Reports)
+	if got := buckets.Take(level.Compile(), keys.KeyOf(raw), raw, clock.Now(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own bucket, want 39", got.Remaining)
 	}
 }
@@ -118,6 +119,8 @@ func TestKeysExpireAndHoldNoClientBytes(t *testing.T) {
 
 // TestBucketOutlivesItsDrain: a bucket that is forgotten before it has drained would be a burst for
 // nothing.
+//
+// no clock: the bucket drains in a day.
 func TestBucketOutlivesItsDrain(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -12,6 +12,8 @@ import (
 // windows a limit more where it goes to another one or another sub-window, and logs and buckets
 // nothing. Another server
 // whose clock is ahead or behind does the same after a failover.
+//
+// no clock: Redis goes by the time that the test sets.
 func TestWhatAStepOfTheServersClockGives(t *testing.T) {
 	v := newVirtual(t)
 	start := v.now / 60e6 * 60e6 // a minute begins

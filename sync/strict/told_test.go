@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -20,8 +21,8 @@ func TestStrictWindowsTellOtherRegions(t *testing.T) {
 	r := redistest.Start(t)
 	client := r.Client()
 	defer client.Close()
-	s := New(client, "ns", 10*time.Second)
-	defer s.CloseBy(time.Now().Add(time.Second))
+	s := New(client, "ns", patience)
+	defer s.Close()
 	rules := []Rule{{Kind: algorithms.FixedWindow, Limit: 640, Window: 30 * 24 * time.Hour}}
 	take := func(key [16]byte, n int64) (admitted bool, left int64) {
 		t.Helper()
@@ -62,7 +63,7 @@ func TestStrictWindowsTellOtherRegions(t *testing.T) {
 	expect("it has", hurry, id(2))
 	client.Del(t.Context(), told, hurry)
 	take(id(3), 1)
-	hash := fmt.Sprint(keys.Table(rules[0].spec("z")).Of(id(3)), ":", time.Now().UnixMicro()/rules[0].Window.Microseconds())
+	hash := fmt.Sprint(keys.Table(rules[0].spec("z")).Of(id(3)), ":", clock.Now()/int64(rules[0].Window))
 	client.HSet(t.Context(), hash, "~eu", "7 500 500", "~", "500 500 500", "sum", "501 501")
 	if admitted, left := take(id(3), 2); !admitted || left != 137 {
 		t.Errorf("beside 500 of another region: admitted %t, %d left, want 137 of 640", admitted, left)

@@ -1,0 +1,178 @@
+package strict
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+)
+
+// A line is a way to a Redis that runs the real scripts, in virtual time, with the faults of a
+// proxy.
+type line struct {
+	server *miniredis.Miniredis
+
+	mu       sync.Mutex // guards what follows
+	fault    faultproxy.Fault
+	trip     time.Duration // how long what is written is on its way
+	requests int           // that were written
+	dropped  int           // replies that were lost
+	held     [][]byte      // requests that were held up
+}
+
+// onALine runs a test in virtual time with a line, and a limiter at its end that waits so long for
+// an answer.
+func onALine(t *testing.T, timeout time.Duration, test func(t *testing.T, l *line, s *Limiter)) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &line{server: miniredis.NewMiniRedis()}
+		t.Cleanup(func() {
+			time.Sleep(time.Minute) // until who still connects has ended
+			l.server.Close()
+		})
+		test(t, l, l.limiter(t, timeout))
+	})
+}
+
+// limiter is one more at the end of a line.
+//
+// bubble: of each test.
+func (l *line) limiter(t *testing.T, timeout time.Duration) *Limiter {
+	c := client(t, "redis://127.0.0.1").(*redis.Client)
+	c.Options().Dialer = func(context.Context, string, string) (net.Conn, error) {
+		l.mu.Lock()
+		trip := l.trip
+		l.mu.Unlock()
+		time.Sleep(trip)
+		conn, err := l.server.Dial()
+		return &lineConn{conn, l}, err
+	}
+	s := New(c, "test", timeout)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// other is a limiter with a line of its own to the same Redis, which has no faults.
+func (l *line) other(t *testing.T) *Limiter {
+	return (&line{server: l.server}).limiter(t, 10*time.Second)
+}
+
+func (l *line) set(f faultproxy.Fault) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fault = f
+}
+
+func (l *line) setTrip(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.trip = d
+}
+
+func (l *line) counts() (requests, dropped int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.requests, l.dropped
+}
+
+// deliver sends what was held up.
+func (l *line) deliver(t *testing.T) {
+	t.Helper()
+	l.mu.Lock()
+	held := l.held
+	l.held = nil
+	l.mu.Unlock()
+	for _, request := range held {
+		conn, err := l.server.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.Write(request); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 4096)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+type lineConn struct {
+	net.Conn
+	l *line
+}
+
+// Write takes the trip. What arrives in a fault is lost or held up.
+//
+// bubble: of each test.
+func (c *lineConn) Write(b []byte) (int, error) {
+	l := c.l
+	l.mu.Lock()
+	l.requests++
+	trip := l.trip
+	if l.fault == faultproxy.Drip {
+		trip = 0
+	}
+	l.mu.Unlock()
+	time.Sleep(trip)
+	l.mu.Lock()
+	fault := l.fault
+	if fault == faultproxy.Hold {
+		l.held = append(l.held, append([]byte(nil), b...))
+	}
+	l.mu.Unlock()
+	switch fault {
+	case faultproxy.Hold, faultproxy.Blackhole:
+		return len(b), nil
+	case faultproxy.Reset:
+		_ = c.Close()
+		return 0, &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", syscall.ECONNRESET)}
+	}
+	return c.Conn.Write(b)
+}
+
+// Read loses replies, or brings them byte by byte, a trip each.
+//
+// bubble: of each test.
+func (c *lineConn) Read(b []byte) (int, error) {
+	for {
+		n, err := c.Conn.Read(b[:c.most(len(b))])
+		l := c.l
+		l.mu.Lock()
+		fault, trip := l.fault, l.trip
+		if fault == faultproxy.DropReplies && err == nil {
+			l.dropped++
+		}
+		l.mu.Unlock()
+		switch {
+		case err != nil:
+			return n, err
+		case fault == faultproxy.HalfClose:
+			return 0, io.EOF
+		case fault == faultproxy.Drip:
+			time.Sleep(trip)
+		}
+		if fault != faultproxy.DropReplies {
+			return n, nil
+		}
+	}
+}
+
+// most is how many bytes may come at once.
+func (c *lineConn) most(room int) int {
+	c.l.mu.Lock()
+	defer c.l.mu.Unlock()
+	if c.l.fault == faultproxy.Drip {
+		return 1
+	}
+	return room
+}
