@@ -26,6 +26,7 @@ import (
 //
 // bubble: what it makes of parameters runs in one.
 func TestRegionsConverge(t *testing.T) {
+	t.Parallel()
 	for name, run := range map[string]func(*testing.T, uint64){
 		"fixed_window": regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 0),
 		"token_bucket": regionsOf[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 30, Burst: 1 << 30, Window: 24 * time.Hour}, 0),
@@ -44,6 +45,10 @@ func TestRegionsConverge(t *testing.T) {
 
 // Six regions converge as two and three do: each tells five others.
 func TestSixRegionsConverge(t *testing.T) {
+	t.Parallel()
+	if redistest.Raced {
+		t.Skip("the goroutines are those of TestRegionsConverge")
+	}
 	for seed := range redistest.Seeds(1, 25) {
 		synctest.Test(t, func(t *testing.T) {
 			regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 6)(t, seed)
@@ -314,6 +319,7 @@ func TestOtherRegionForgets(t *testing.T) {
 // its total there never falls, though one of its nodes can't send what it holds for a while, and
 // whenever the relay reads in between.
 func TestNoTotalFallsAfterALoss(t *testing.T) {
+	t.Parallel()
 	t.Run("together", func(t *testing.T) { noTotalFalls(t, 0, 100*time.Millisecond) })
 	// Then another node may ask for the lease before the relay knows.
 	t.Run("one by one", func(t *testing.T) { noTotalFalls(t, 40*time.Millisecond, 17*time.Millisecond) })
@@ -322,7 +328,7 @@ func TestNoTotalFallsAfterALoss(t *testing.T) {
 // noTotalFalls has nodes join one so long after the other, and tries instants of the loss that are
 // a step apart.
 func noTotalFalls(t *testing.T, apart, step time.Duration) {
-	for offset := range 10 {
+	for offset := range redistest.Times(10, 10) {
 		synctest.Test(t, func(t *testing.T) {
 			w := worldOf(t, true, apart)
 			w.names = w.names[:1]

@@ -28,6 +28,7 @@ import (
 // admitted and no less than it had confirmed. The tables, the loops and the scripts are the real
 // ones. The nodes may differ in all but kind and window, and change meanwhile.
 func TestEverySchedule(t *testing.T) {
+	t.Parallel()
 	everySchedule(t, redistest.Seeds(2, 500), false)
 }
 
@@ -59,6 +60,9 @@ func everySchedule(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
 		if reserves && name == "leaky_bucket" {
 			continue // it keeps its slots
 		}
+		if skipRaced(name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			for seed := range seeds {
 				synctest.Test(t, func(t *testing.T) { run(t, seed, reserves) })
@@ -68,6 +72,12 @@ func everySchedule(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
 			}
 		})
 	}
+}
+
+// skipRaced reports whether an algorithm is left out where the detector of races looks on: one of
+// each kind of state shows all that goroutines share.
+func skipRaced(algorithm string) bool {
+	return redistest.Raced && algorithm != "fixed_window" && algorithm != "sliding_log" && algorithm != "token_bucket"
 }
 
 // A schedule is some nodes and a store, and what happens to them. It belongs to one goroutine.

@@ -15,6 +15,7 @@ import (
 // store has of each living node what its responses have cost and what is still reserved, and which
 // is which. Every node knows how much others have reserved.
 func TestEveryScheduleOfResponses(t *testing.T) {
+	t.Parallel()
 	everySchedule(t, redistest.Seeds(1, 125), true)
 }
 

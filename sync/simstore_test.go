@@ -179,6 +179,7 @@ func (s *twoStores) arrive(c *oneCall) {
 //
 // bubble: it runs the stores in one.
 func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
+	t.Parallel()
 	for name, spec := range map[string]Spec{
 		"fixed window":   {Kind: 'f', Window: 10 * time.Second},
 		"sliding window": {Kind: 's', Window: 10 * time.Second, Live: 1},
@@ -188,7 +189,7 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec.Zone, spec.Buckets = "z", max(1, spec.Buckets)
-			for seed := range uint64(20) {
+			for seed := range redistest.Seeds(20, 200) {
 				synctest.Test(t, func(t *testing.T) {
 					lua := newLuaStore(t)
 					defer lua.state.Close()

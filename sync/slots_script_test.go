@@ -74,7 +74,8 @@ func TestAHashOutlivesWhatItHolds(t *testing.T) {
 func TestForeignKeysAndFields(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
-	later := r.Client().Time(t.Context()).Val().Add(time.Hour).UnixMilli() // the clock has stepped back since
+	// The clock has stepped back since.
+	later := r.Client().Time(t.Context()).Val().Add(time.Hour).UnixMilli()
 	r.Do("SET", "text", "x")
 	junk := []string{"x", "1 2", "1 -2 3", fmt.Sprint("1 9999999999 ", later), fmt.Sprint("1 2 ", later, "x"), "1 2 1000"}
 	for i, value := range junk {

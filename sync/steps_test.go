@@ -17,12 +17,14 @@ import (
 // each node hears of it at another time. Once all have, they count into the same windows, and the
 // store and every node know what all of them admitted.
 func TestNodesAgreeAfterStepsOfTheStoresClock(t *testing.T) {
+	t.Parallel()
 	everyStep(t, redistest.Seeds(2, 500), false)
 }
 
 // The same where requests reserve, and their responses settle it before, in or after a step: what
 // others refund is believed, also where the step has ended what the store held.
 func TestNodesAgreeOnReservationsAfterSteps(t *testing.T) {
+	t.Parallel()
 	everyStep(t, redistest.Seeds(1, 60), true)
 }
 
@@ -44,6 +46,9 @@ func everyStep(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
 			return algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: w}
 		}),
 	} {
+		if skipRaced(name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			for seed := range seeds {
 				synctest.Test(t, func(t *testing.T) { run(t, seed, reserves) })

@@ -24,10 +24,14 @@ import (
 // counts after losses of any kind is as much as the highest that a node knows, so those are left to
 // TestViewsThatWereWrong.
 func TestEveryNodeKnowsWhatAllHaveAdmitted(t *testing.T) {
+	t.Parallel()
 	quiet := []string{"refund", "reset", "reload", "join", "look", "charge"}
 	faults := append([]string{"net", "clock"}, quiet...)
 	losses := []string{"refund", "reset", "reload", "look", "charge", "flush", "evict", "move"}
 	for name, k := range viewKinds() {
+		if skipRaced(name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			for seed := range redistest.Seeds(1, 125) {
 				for what, groups := range [][]string{quiet, faults, faults, losses} {
@@ -45,6 +49,7 @@ func TestEveryNodeKnowsWhatAllHaveAdmitted(t *testing.T) {
 
 // What has once been wrong, in as few steps as show it. Nothing is left open here.
 func TestViewsThatWereWrong(t *testing.T) {
+	t.Parallel()
 	long, soon := 8*time.Second, 3*time.Second
 	for name, steps := range map[string][]viewStep{
 		"a refund that got no reply, and what others spend after it": {
@@ -69,8 +74,11 @@ func TestViewsThatWereWrong(t *testing.T) {
 		},
 	} {
 		for kind, k := range viewKinds() {
+			if skipRaced(kind) {
+				continue
+			}
 			t.Run(name+", "+kind, func(t *testing.T) {
-				for seed := range uint64(3) {
+				for seed := range uint64(redistest.Times(3, 3)) {
 					if fault := k.run(t, viewCase{p: k.p, seed: seed, nodes: 2, rate: time.Second, steps: steps, exact: true}); fault != "" {
 						t.Errorf("seed %d:\n%s", seed, fault)
 					}

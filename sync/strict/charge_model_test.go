@@ -213,7 +213,7 @@ func TestWhatANodeDecidesAloneIsCharged(t *testing.T) {
 	for i, rule := range chargedRules {
 		t.Run(fmt.Sprintf("%d %c %d in %s", i, rule.Kind.Traits().Code, rule.Limit, rule.Window), func(t *testing.T) {
 			v.t = t
-			for seed := range uint64(6) {
+			for seed := range redistest.Seeds(4, 50) {
 				lonely(t, v, rule, seed)
 			}
 		})

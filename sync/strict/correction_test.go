@@ -69,7 +69,7 @@ func TestDeniedRequestsLeaveNothingSpent(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				time.Sleep(2 * time.Second)
+				time.Sleep(2 * time.Second) // virtual time
 				if got := held(t, l.other(t), name, id(1), shared); got != 5 || admitted.Load() != 5 {
 					t.Errorf("%d admitted and %d denied, %d held 2 s after that, want 5 and 5", admitted.Load(), denied.Load(), got)
 				}
@@ -121,7 +121,7 @@ func TestPenaltiesEndWithTheFlood(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				time.Sleep(free)
+				time.Sleep(free) // virtual time
 				if n := held(t, l.other(t), "z", id(1), rule); n >= rule.Limit {
 					t.Errorf("%d of %d are held %s after the last request, with a window of %s", n, rule.Limit, free, rule.Window)
 				}

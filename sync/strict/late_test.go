@@ -92,7 +92,7 @@ func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.set(faultproxy.None)
-		time.Sleep(5 * time.Second)
+		time.Sleep(5 * time.Second) // virtual time
 		if s.Down() || s.suspended.Load() == 0 {
 			t.Fatalf("down %t, and %d keys are left open while Redis refuses one, want it up and 1", s.Down(), s.suspended.Load())
 		}

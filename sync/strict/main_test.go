@@ -7,8 +7,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is how long Redis has for an answer, and a limiter to end, where no test is about that: a
-// machine may stall.
+// patience is how long Redis has for an answer, and a limiter to end, where no test is about that:
+// a machine may stall.
 const patience = 20 * time.Second
 
 // Close is CloseBy in so long.

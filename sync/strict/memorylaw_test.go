@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // What a memory tells is what Redis would tell, or on the safe side: whatever was asked, admitted
@@ -18,7 +19,7 @@ func TestAMemoryTellsWhatRedisWouldTell(t *testing.T) {
 	for _, kind := range allKinds {
 		t.Run(kind.String(), func(t *testing.T) {
 			told := 0
-			for seed := range uint64(4) {
+			for seed := range uint64(redistest.Times(4, 4)) {
 				remember(t, func(t *testing.T, n *remembering) { told += newHistory(n, kind, seed).run(120) })
 			}
 			if told == 0 {

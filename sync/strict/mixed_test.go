@@ -372,7 +372,7 @@ func TestTwoClassesAtASteadyRateDontPileUp(t *testing.T) {
 		waited := make([]int64, 500)
 		var all sync.WaitGroup
 		for i := range waited {
-			time.Sleep(4 * time.Millisecond)
+			time.Sleep(4 * time.Millisecond) // virtual time
 			rule := low
 			if random.IntN(2) == 0 {
 				rule = high

@@ -17,8 +17,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// virtual is a Limiter whose Redis reads the time from a list that the test sets. Keys, which end by
-// the wall clock, live a thousand times as long. All else in the scripts is as it is.
+// virtual is a Limiter whose Redis reads the time from a list that the test sets. Keys, which end
+// by the wall clock, live a thousand times as long. All else in the scripts is as it is.
 type virtual struct {
 	*Limiter
 	t      testing.TB

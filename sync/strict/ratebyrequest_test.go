@@ -21,7 +21,7 @@ func TestABucketWithARateForEachRequestAdmitsNoMoreThanItsBound(t *testing.T) {
 	server := redistest.Start(t)
 	nodes := []*virtual{newVirtualOn(t, server), newVirtualOn(t, server)}
 	refunded, denied := int64(0), 0
-	for seed := range uint64(60) {
+	for seed := range redistest.Seeds(30, 60) {
 		random := rand.New(rand.NewPCG(seed, 4))
 		rule := Rule{Kind: algorithms.TokenBucket, Limit: 1 + random.Int64N(100), Window: time.Minute, Burst: 1 + random.Int64N(100), Reserves: true}
 		if seed%2 == 1 {

@@ -36,7 +36,7 @@ func TestABucketInRedisAdmitsNoMoreThanItsBoundInUnitsUsed(t *testing.T) {
 	server := redistest.Start(t)
 	nodes := []*virtual{newVirtualOn(t, server), newVirtualOn(t, server)}
 	refunded := int64(0)
-	for seed := range uint64(200) {
+	for seed := range redistest.Seeds(60, 200) {
 		random := rand.New(rand.NewPCG(seed, 9))
 		rule := Rule{Kind: algorithms.TokenBucket, Limit: 1 + random.Int64N(200), Window: time.Minute, Burst: 1 + random.Int64N(100), Reserves: true}
 		if seed%2 == 1 {
