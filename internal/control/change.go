@@ -121,7 +121,7 @@ func (c *Control) RemoveAll(ctx context.Context, all []Change) (o Outcome, remov
 // conclude waits until every node has applied the entries of these names, and they are saved,
 // WaitFor at most for both.
 func (c *Control) conclude(ctx context.Context, began int64, ids ...string) Outcome {
-	ctx, cancel := context.WithTimeout(ctx, WaitFor)
+	ctx, cancel := context.WithTimeout(ctx, c.waitFor)
 	defer cancel()
 	c.save()
 	o := Outcome{Nodes: 1, Applied: 1}

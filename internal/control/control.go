@@ -73,6 +73,8 @@ type Options struct {
 type Control struct {
 	Options
 
+	waitFor time.Duration // WaitFor; tests wait for what they expect, however busy a machine is
+
 	mu      sync.Mutex
 	record  *Record
 	failing string   // why the record can't be had, "" if it can
@@ -122,7 +124,7 @@ type Lease struct {
 // New returns a Control. It does no I/O.
 func New(o Options) *Control {
 	return &Control{
-		Options: o, record: NewRecord(), beats: make(chan struct{}),
+		Options: o, waitFor: WaitFor, record: NewRecord(), beats: make(chan struct{}),
 		zones: make(map[string]*Zone), parsed: make(map[string]parsed),
 		forgivers: make(map[string]map[Forgiver]struct{}), forgiven: make(map[string]forgiven),
 	}

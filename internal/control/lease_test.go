@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -54,6 +55,21 @@ func TestForgottenLeases(t *testing.T) {
 		c.record.answeredAt = h.Now
 		if got[1] = hear(); got != test.want {
 			t.Errorf("%s: %v nodes, want %v", test.name, got, test.want)
+		}
+	}
+}
+
+// A node was heard of when its lease began, by the clock of this node: now, if Redis' clock has
+// stepped back since.
+func TestWhenANodeWasHeard(t *testing.T) {
+	const server = int64(1_800_000_000_000) // ms
+	h := ratesync.HeartbeatReply{Server: server * int64(time.Millisecond), Now: int64(time.Hour)}
+	for _, test := range []struct{ ago, want time.Duration }{{0, 0}, {3 * time.Second, 3 * time.Second}, {-time.Minute, 0}} {
+		value := fmt.Sprintf("7 %d 0 5 v1 host", server+(ratesync.Lease-test.ago).Milliseconds())
+		l := parseLease("n", value, h)
+		want := Lease{Node: "n", Name: "v1 host", Applied: 5, Heard: time.Unix(0, h.Now).Add(-test.want), ends: h.Now + int64(ratesync.Lease-test.ago)}
+		if l != want {
+			t.Errorf("parseLease(%q) = %+v, want %+v", value, l, want)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func TestTheBudgetOfResets(t *testing.T) {
 	r := redistest.Start(t)
 	n := startNodes(t, r, "a")[0]
 	fill := make([]any, 0, 8*MaxEntries)
-	now := time.Now().UnixMicro()
+	now := r.Client().Time(context.Background()).Val().UnixMicro()
 	for i := range MaxEntries {
 		e := Entry{ID: resetPrefix + Target{Key: &keys.ID{1, byte(i), byte(i >> 8)}}.redisID() + ":login", Stamp: now + int64(i), Length: 3600000, Body: resetBody}
 		e.Until = now/1000 + e.Length

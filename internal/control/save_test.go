@@ -89,11 +89,13 @@ func TestPendingChangesOverARestart(t *testing.T) {
 		saved = b
 		return nil
 	})
+	unheard(first)
 	r.Kill()
 	o, err := first.Change(context.Background(), Change{Target: Target{Zone: "login"}, Body: share(0), For: time.Hour})
 	if err != nil || !o.Unsent {
 		t.Fatalf("Change = %+v, %v, want it pending", o, err)
 	}
+	first.AwaitSaved(context.Background())
 	first.rep.Close()
 	r.Restart()
 	second, other := startNode(t, r, "second"), startNode(t, r, "other")
