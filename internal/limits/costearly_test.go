@@ -22,7 +22,7 @@ func TestWhatCostsTooMuchInEarlyData(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	s := config.Settings{
 		Name: "dear-early", Key: reqkey.Default, MaxKeys: 10, IPv4Prefix: 32, IPv6Prefix: 64, Enforce: config.Enforce(1),
-		Limits: []config.Rate{{Limit: 10, From: "{http.request.header.L}", Window: time.Hour}},
+		Limits: []config.Rate{{Limit: 10, From: "{http.request.header.L}", Window: 30 * 24 * time.Hour}},
 		Cost:   config.Cost{Terms: []config.CostTerm{{Bytes: true}}},
 	}
 	z, err := NewZone(ZoneOptions{Settings: s, Logger: zap.New(core), Once: new(warning.Once)})

@@ -113,6 +113,8 @@ func (w twins) differ(key string, apart time.Duration) (denied bool, what string
 }
 
 // lawfulZone is any zone that decides for itself.
+//
+// bubble: its requests are sent there.
 func lawfulZone(rt *rapid.T) config.Settings {
 	s := config.Settings{
 		Name: "law", Kind: rapid.SampledFrom(kinds).Draw(rt, "kind"), Buckets: 1, SyncRate: config.Local,
@@ -174,10 +176,10 @@ func TestWouldDenyEqualsDeny(t *testing.T) {
 // The law where a request is denied as others have reserved what is left, and takes a penalty: the
 // bucket itself would wait for less.
 func TestWouldDenyEqualsDenyOfWhatIsReserved(t *testing.T) {
-	s := one("reserved", 2, config.Local)
-	s.Kind, s.Limits, s.CountDenied = algorithms.TokenBucket, []config.Rate{{Limit: 2, Window: time.Second}}, true
-	s.CountResponses = &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}
 	synctest.Test(t, func(t *testing.T) {
+		s := one("reserved", 2, config.Local)
+		s.Kind, s.Limits, s.CountDenied = algorithms.TokenBucket, []config.Rate{{Limit: 2, Window: time.Second}}, true
+		s.CountResponses = &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}
 		w := newTwins(t, s, nil)
 		defer w.release()
 		for i := range 3 { // no response begins
@@ -223,6 +225,7 @@ func start(t *testing.T, redis *Redis, all []twins) {
 // The law where Redis decides and where counts are synced, within max_keys and beyond, while Redis
 // is there and while it is not, by every on_redis_loss.
 func TestWouldDenyEqualsDenyWithRedis(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	redis := remote(t, server)
 	var all []twins
@@ -232,7 +235,7 @@ func TestWouldDenyEqualsDenyWithRedis(t *testing.T) {
 				s := config.Settings{
 					Name: fmt.Sprintf("%s %s %s", kind, rate, name), Kind: kind, Buckets: 1, SyncRate: rate, OnRedisLoss: config.OnRedisLoss(loss),
 					MaxKeys: []int{2, 1000}[loss%2], CountDenied: loss >= 2,
-					Limits: []config.Rate{{Limit: 3, Window: 24 * time.Hour}, {Limit: 5, Window: 48 * time.Hour}},
+					Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}, {Limit: 5, Window: 60 * 24 * time.Hour}},
 				}
 				if kind == algorithms.LeakyBucket {
 					s.Queue = 2
@@ -284,7 +287,7 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 	const keys = 100_000
 	nodes := make([]*Zone, 2)
 	for i := range nodes {
-		w := newTwins(t, config.Settings{Name: "share", Buckets: 1, SyncRate: config.Local, MaxKeys: 1000, Limits: []config.Rate{{Limit: 1, Window: time.Minute}}}, nil)
+		w := newTwins(t, config.Settings{Name: "share", Buckets: 1, SyncRate: config.Local, MaxKeys: 1000, Limits: []config.Rate{{Limit: 1, Window: 30 * 24 * time.Hour}}}, nil)
 		defer w.release()
 		nodes[i] = w.enforced[0]
 	}
@@ -352,7 +355,7 @@ func TestShadowBesideEnforced(t *testing.T) {
 	for _, kind := range kinds[:5] { // all but the queue, which takes time
 		zone := func(name string, limit int64, share float64) config.Settings {
 			return config.Settings{
-				Name: name, Key: keyOfRequests, Kind: kind, Enforce: config.Enforce(share), Limits: []config.Rate{{Limit: limit, Window: 24 * time.Hour}},
+				Name: name, Key: keyOfRequests, Kind: kind, Enforce: config.Enforce(share), Limits: []config.Rate{{Limit: limit, Window: 30 * 24 * time.Hour}},
 			}
 		}
 		zones := arranged(t, zone("tight", 2, 0), zone("wide", 5, 1), zone("loose", 9, 0))
@@ -413,7 +416,7 @@ func TestShadowsAreAskedLast(t *testing.T) {
 		{Name: "last-local-shadow", SyncRate: config.Local, Enforce: config.Enforce(0)}, {Name: "last-local", SyncRate: config.Local},
 	} {
 		s.Key, s.Buckets, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = keyOfRequests, 1, 1000, 32, 64
-		s.Limits = []config.Rate{{Limit: 9, Window: time.Hour}}
+		s.Limits = []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour}}
 		z, err := NewZone(ZoneOptions{Settings: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
@@ -440,9 +443,9 @@ func TestShadowsAreAskedLast(t *testing.T) {
 // A request without a key would be denied, and one in early data would be told to come again: both
 // pass, and only the first is told of.
 func TestShadowOfDenialsWithoutCounting(t *testing.T) {
-	s := config.Settings{Name: "no-key", Key: keyOfRequests, EmptyKey: config.EmptyDeny, Limits: []config.Rate{{Limit: 9, Window: time.Hour}}, Enforce: config.Enforce(0)}
+	s := config.Settings{Name: "no-key", Key: keyOfRequests, EmptyKey: config.EmptyDeny, Limits: []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour}}, Enforce: config.Enforce(0)}
 	e := decide(t, arranged(t, s), "")
-	if want := (answer.ShadowDenial{Zone: "no-key", Wait: time.Hour}); e.Denied || e.WouldDeny.Zone != want.Zone || e.WouldDeny.Wait != want.Wait {
+	if want := (answer.ShadowDenial{Zone: "no-key", Wait: 30 * 24 * time.Hour}); e.Denied || e.WouldDeny.Zone != want.Zone || e.WouldDeny.Wait != want.Wait {
 		t.Errorf("without a key: denied %t, would deny %v, want %v", e.Denied, e.WouldDeny, want)
 	}
 }
@@ -459,7 +462,7 @@ func prepared(address string, early bool) *http.Request {
 // an empty key.
 func TestEarlyDataIsInWithItsClient(t *testing.T) {
 	for _, key := range []string{reqkey.Default, "{http.request.header.K}", "{http.request.header.K}{http.vars.client_ip}"} {
-		z := arranged(t, config.Settings{Name: "early", Key: key, Enforce: config.Enforce(0.25), Limits: []config.Rate{{Limit: 1, Window: time.Hour}}})[0]
+		z := arranged(t, config.Settings{Name: "early", Key: key, Enforce: config.Enforce(0.25), Limits: []config.Rate{{Limit: 1, Window: 30 * 24 * time.Hour}}})[0]
 		in := 0
 		for i := range 400 {
 			var enforced [2]bool
@@ -512,7 +515,7 @@ func TestEarlyDataThatNoMatcherPlaces(t *testing.T) {
 		"a half, by a method":  {0.5, caddyhttp.MatcherSets{append(caddyhttp.MatcherSet{&caddyhttp.MatchMethod{"POST"}}, tooEarly...)}, false, ""},
 		"a half":               {0.5, caddyhttp.MatcherSets{tooEarly}, false, ""}, "all": {1, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
 	} {
-		z := arranged(t, config.Settings{Name: "early-match", Key: reqkey.Default, Enforce: config.Enforce(c.share), Limits: []config.Rate{{Limit: 1, Window: time.Hour}}})[0]
+		z := arranged(t, config.Settings{Name: "early-match", Key: reqkey.Default, Enforce: config.Enforce(c.share), Limits: []config.Rate{{Limit: 1, Window: 30 * 24 * time.Hour}}})[0]
 		z.Matchers = c.sets
 		for i := range 20 {
 			proven, early := prepared(fmt.Sprintf("198.51.100.%d", i), false), prepared(fmt.Sprintf("198.51.100.%d", i), true)
@@ -544,8 +547,8 @@ func TestEarlyDataThatNoMatcherPlaces(t *testing.T) {
 func TestWouldDenyOfARequestThatFails(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
 	zones := arranged(t,
-		config.Settings{Name: "fails-first", Key: keyOfRequests, EmptyKey: config.EmptyDeny, Enforce: config.Enforce(0), Limits: []config.Rate{{Limit: 9, Window: time.Hour}}},
-		config.Settings{Name: "fails-then", Key: "all", Limits: []config.Rate{{Limit: 9, Window: time.Hour}}})
+		config.Settings{Name: "fails-first", Key: keyOfRequests, EmptyKey: config.EmptyDeny, Enforce: config.Enforce(0), Limits: []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour}}},
+		config.Settings{Name: "fails-then", Key: "all", Limits: []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour}}})
 	first, err := NewZone(ZoneOptions{Settings: zones[0].Settings, Logger: zap.New(core), Once: new(warning.Once), Metrics: true})
 	if err != nil {
 		t.Fatal(err)

@@ -92,6 +92,7 @@ func TestABanHoldsInEarlyData(t *testing.T) {
 			t.Errorf("share %v: early data of another address: denied %t, closed %t; want it admitted", share, denied, o.Closed)
 		}
 	}
+	enforced(t, z.Namespace, "", nil)
 }
 
 // A key that the zone is not enforced for is not denied by its ban, whoever has said so and of how

@@ -26,7 +26,7 @@ func TestALimitWithAnotherNumber(t *testing.T) {
 		{algorithms.LeakyBucket, 0, 4, 10, 5, 4, 5},
 	} {
 		z := &config.Settings{Kind: test.kind, Burst: test.burst, Queue: test.queue}
-		l := Limit{Settings: z, Rate: config.Rate{Limit: 60, Window: time.Minute, From: "{plan}"}}
+		l := Limit{Settings: z, Rate: config.Rate{Limit: 60, Window: 30 * 24 * time.Hour, From: "{plan}"}}
 		l.Enforced = l.Params().Compile()
 		before := l.Enforced
 		got := l.With(test.n)

@@ -16,7 +16,7 @@ import (
 func TestSaidOnceForEachConfiguration(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	z := &config.Settings{Name: "api", Key: "{x}"}
-	rate := config.Rate{Limit: 60, Window: time.Minute, From: "{plan}"}
+	rate := config.Rate{Limit: 60, Window: 30 * 24 * time.Hour, From: "{plan}"}
 	for range 2 {
 		var n Notices
 		var once warning.Once

@@ -35,10 +35,10 @@ func TestOverridesKeepRatios(t *testing.T) {
 		{0, 0, 100, 1000, 0, 0},
 		{1 << 50, 0, 1, 1 << 50, 1 << 53, 0},
 	} {
-		minute, hour := config.Rate{Limit: test.limit, Window: time.Minute}, config.Rate{Limit: 7, Window: time.Hour}
+		month, year := config.Rate{Limit: test.limit, Window: 30 * 24 * time.Hour}, config.Rate{Limit: 7, Window: 365 * 24 * time.Hour}
 		z, err := NewZone(ZoneOptions{
 			Settings: config.Settings{
-				Name: "ratio", Key: "all", Kind: algorithms.TokenBucket, Limits: []config.Rate{minute, hour}, Burst: test.burst, Queue: test.queue,
+				Name: "ratio", Key: "all", Kind: algorithms.TokenBucket, Limits: []config.Rate{month, year}, Burst: test.burst, Queue: test.queue,
 				Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Local,
 			},
 			Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),
@@ -46,13 +46,13 @@ func TestOverridesKeepRatios(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := &control.Override{Rate: config.Rate{Limit: test.to, Window: time.Minute}}
+		o := &control.Override{Rate: config.Rate{Limit: test.to, Window: 30 * 24 * time.Hour}}
 		all, _ := z.limitsOf(nil, httptest.NewRequest("GET", "/", nil), o, true)
 		p := all[0].Params()
-		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != hour || all[1].IsOverridden {
+		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != year || all[1].IsOverridden {
 			t.Errorf("%+v: %+v and %+v, want burst %d and queue %d, and the other limit as it is", test, p, all[1].Rate, test.wantBurst, test.wantQueue)
 		}
-		if z.AllLimits[0].Rate != minute {
+		if z.AllLimits[0].Rate != month {
 			t.Error("the zone's own limit has changed")
 		}
 		if all, _ := z.limitsOf(nil, httptest.NewRequest("GET", "/", nil), &control.Override{Unlimited: true}, true); len(all) > 0 {
@@ -67,7 +67,7 @@ func TestOverridesKeepRatios(t *testing.T) {
 func TestBarredRequestThatFails(t *testing.T) {
 	for _, share := range []float64{0, 1} {
 		core, logs := observer.New(zapcore.InfoLevel)
-		limits := []config.Rate{{Limit: 9, Window: time.Hour}}
+		limits := []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour}}
 		zones := arranged(t,
 			config.Settings{Name: "barred-first", Key: keyOfRequests, Limits: limits, Enforce: config.Enforce(share)},
 			config.Settings{Name: "barred-then", Key: "all", Limits: limits})
@@ -109,7 +109,7 @@ func TestBarredRequestThatFails(t *testing.T) {
 // its address is not proven. No other override goes by such an address.
 func TestBarredInEarlyData(t *testing.T) {
 	core, logs := observer.New(zapcore.InfoLevel)
-	s := config.Settings{Name: "barred-early", Key: reqkey.Default, Limits: []config.Rate{{Limit: 2, Window: time.Hour}}, MaxKeys: 10, IPv4Prefix: 32, IPv6Prefix: 64}
+	s := config.Settings{Name: "barred-early", Key: reqkey.Default, Limits: []config.Rate{{Limit: 2, Window: 30 * 24 * time.Hour}}, MaxKeys: 10, IPv4Prefix: 32, IPv6Prefix: 64}
 	z, err := NewZone(ZoneOptions{Settings: s, Logger: zap.New(core), Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)

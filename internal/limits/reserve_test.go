@@ -18,6 +18,8 @@ import (
 
 // A request is admitted as long as all together have used less than what it sees: the limit without
 // the reserves that are not for it. So none but its own class can take a reserve.
+//
+// no clock: each request says what time it is.
 func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
 	number := 0
 	rapid.Check(t, func(rt *rapid.T) {

@@ -40,7 +40,7 @@ func leftIn(z *Zone) int64 {
 // one is a zone for all clients.
 func one(name string, limit int64, rate config.SyncRate) config.Settings {
 	return config.Settings{
-		Name: name, Key: "all", SyncRate: rate, Limits: []config.Rate{{Limit: limit, Window: 24 * time.Hour}},
+		Name: name, Key: "all", SyncRate: rate, Limits: []config.Rate{{Limit: limit, Window: 30 * 24 * time.Hour}},
 		Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64,
 	}
 }

@@ -17,6 +17,7 @@ import (
 // A unit that Redis granted is refunded until it has drained there, which is before the answer came
 // by as much as that took. What others spend as it drains is theirs.
 func TestAUnitInRedisEndsByItsDecision(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := faultproxy.Start(t, server.Addr)
 	slow := *server

@@ -39,7 +39,7 @@ func TestSidesTakeNoMoreThanTheLimit(t *testing.T) {
 // A side's limits are the zone's, divided: the same ones each time, for Redis as well, and those of
 // a request are its own. What answers tell of is the whole limit.
 func TestLimitsOfASide(t *testing.T) {
-	z := arranged(t, config.Settings{Name: "side", Key: "all", Kind: algorithms.TokenBucket, Burst: 7, Limits: []config.Rate{{Limit: 100, Window: time.Minute}}})[0]
+	z := arranged(t, config.Settings{Name: "side", Key: "all", Kind: algorithms.TokenBucket, Burst: 7, Limits: []config.Rate{{Limit: 100, Window: 30 * 24 * time.Hour}}})[0]
 	s := share{1, 3, 1}
 	all := z.share(z.AllLimits, s, &z.sides)
 	if again := z.share(all, s, &z.sides); &again[0] != &all[0] {

@@ -67,7 +67,7 @@ func TestSlotsAreFreeAfterAPanic(t *testing.T) {
 
 // A long key is not kept until the next request comes.
 func TestALongKeyIsNotKept(t *testing.T) {
-	zones := arranged(t, config.Settings{Name: "long", Key: keyOfRequests, Limits: []config.Rate{{Limit: 1, Window: time.Hour}}})
+	zones := arranged(t, config.Settings{Name: "long", Key: keyOfRequests, Limits: []config.Rate{{Limit: 1, Window: 30 * 24 * time.Hour}}})
 	e := decide(t, zones, strings.Repeat("x", 1<<20))
 	e.Free()
 	if cap(e.keys) > maxKept {
@@ -91,7 +91,7 @@ func TestAQueueThatIsEnteredBeyondMaxKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer z.Release()
-	zones := []*Zone{z, arranged(t, config.Settings{Name: "other", Key: "all", Limits: []config.Rate{{Limit: 9, Window: time.Hour}}})[0]}
+	zones := []*Zone{z, arranged(t, config.Settings{Name: "other", Key: "all", Limits: []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour}}})[0]}
 	Arrange(zones)
 	r := request("x")
 	raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
