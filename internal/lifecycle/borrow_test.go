@@ -16,11 +16,15 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
+// redisTimeout is that of calls, which no stall of a machine is to end.
+const redisTimeout = 20 * time.Second
+
 // borrowing returns a configuration with one zone, which goes by a client of its own.
 func borrowing(t *testing.T, server *redistest.Server) *Config {
 	t.Helper()
 	client := server.Client()
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "borrow", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
+	client.Options().ReadTimeout = redisTimeout
+	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "borrow", Timeout: redisTimeout, StrictTimeout: redisTimeout, Logger: zap.NewNop()})
 	z, err := limits.NewZone(limits.ZoneOptions{
 		Settings: config.Settings{
 			Name: "login", Key: "all", Limits: []config.Rate{{Limit: 10, Window: 1000 * time.Hour}}, Buckets: 1, MaxKeys: 100,
@@ -32,7 +36,7 @@ func borrowing(t *testing.T, server *redistest.Server) *Config {
 		t.Fatal(err)
 	}
 	t.Cleanup(z.Release)
-	c := &Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: time.Second, Namespace: "borrow"}
+	c := &Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: redisTimeout, Namespace: "borrow"}
 	c.Add(z)
 	return c
 }
@@ -79,7 +83,9 @@ func TestAReloadWithABorrowedClient(t *testing.T) {
 	}
 	take(first, 3)
 	server.Kill() // a change that Redis has yet to be told of
-	if _, err := first.Control().Change(context.Background(), control.Change{Target: control.Target{Zone: "login"}, Body: control.Body{Share: &none}, For: time.Hour}); err != nil {
+	unheard, hear := context.WithCancel(t.Context())
+	hear() // nobody can acknowledge it, so it doesn't wait for that
+	if _, err := first.Control().Change(unheard, control.Change{Target: control.Target{Zone: "login"}, Body: control.Body{Share: &none}, For: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	second := borrowing(t, server)

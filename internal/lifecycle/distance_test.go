@@ -78,7 +78,7 @@ func TestTheRoundTripThatACircuitMeasures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set.Timeout = 10 * time.Second
+	set.Timeout = redisTimeout
 	client, err := set.Client()
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestTheRoundTripThatACircuitMeasures(t *testing.T) {
 	const delay = 300 * time.Millisecond
 	proxy.SetDelay(delay)
 	redistest.Eventually(t, "the round trip is known", func() bool {
-		rules := []strict.Rule{{Kind: algorithms.FixedWindow, Limit: 1, Window: time.Hour}}
+		rules := []strict.Rule{{Kind: algorithms.FixedWindow, Limit: 1, Window: 30 * 24 * time.Hour}}
 		_, _, _ = r.Strict.Take(t.Context(), "z", rules, [16]byte{}, 1, nil)
 		return roundTrip(r) > 0
 	})

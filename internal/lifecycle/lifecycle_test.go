@@ -28,7 +28,7 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
 	z, err := limits.NewZone(limits.ZoneOptions{
 		Settings: config.Settings{
-			Name: "waits", Key: "all", Limits: []config.Rate{{Limit: 10, Window: time.Hour}}, Buckets: 1, MaxKeys: 100,
+			Name: "waits", Key: "all", Limits: []config.Rate{{Limit: 10, Window: 30 * 24 * time.Hour}}, Buckets: 1, MaxKeys: 100,
 			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.SyncRate(time.Hour),
 		},
 		Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),
@@ -49,21 +49,25 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	for l := range z.Each {
 		l.Take(keys.KeyOf(raw), raw, clock.Now(), 3, 0)
 	}
-	began, ended := time.Now(), make(chan struct{})
+	// The requests are counted while others stop to be: answers before Stop has begun to wait for
+	// Redis, and after it has ended, say nothing.
+	swallowed, ended, answers := proxy.Requests(), make(chan struct{}), 0
 	go func() {
 		defer close(ended)
 		c.Stop()
 	}()
-	redistest.Eventually(t, "it is no longer the current one", func() bool { return Current() == nil })
-	for answers := 0; ; answers++ {
-		State()
+	for hasEnded := false; !hasEnded; {
+		isWaiting := proxy.Requests() > swallowed
+		if State(); Current() == nil && isWaiting {
+			answers++
+		}
 		select {
 		case <-ended:
-			if took := time.Since(began); answers < 10 || took < time.Second {
-				t.Errorf("%d answers in the %v of a Stop, want 10 at least in a second or more", answers, took)
-			}
-			return
-		case <-time.After(10 * time.Millisecond):
+			hasEnded = true
+		default:
 		}
+	}
+	if answers < 10 {
+		t.Errorf("%d answers while Stop waits for a Redis that doesn't answer, want 10 at least", answers)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -93,7 +94,7 @@ func TestSnapshotThatMakesNoSense(t *testing.T) {
 	const minute = int64(time.Minute)
 	random := rand.New(rand.NewPCG(1, 2))
 	one := func(of ...int64) int64 { return of[random.IntN(len(of))] }
-	for range 1000 {
+	for range redistest.Times(300, 3000) {
 		reports := make([]algorithms.Report, random.IntN(4))
 		for i := range reports {
 			r := &reports[i]
@@ -114,6 +115,8 @@ func TestSnapshotThatMakesNoSense(t *testing.T) {
 }
 
 // resumeInAll takes a save up with each algorithm.
+//
+// no clock: it is replyTime.
 func resumeInAll(t *testing.T, keys table.SavedCounts) {
 	t.Helper()
 	resumeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Minute}, keys)
