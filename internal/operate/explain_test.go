@@ -253,7 +253,7 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 		// Some keys have limits of their own, which are set at run time.
 		set := map[string]string{}
 		for range rapid.IntRange(0, 3).Draw(rt, "overrides") {
-			set[rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "overridden")] = rapid.SampledFrom(overridden).Draw(rt, "by")
+			set[rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "overridden")] = rapid.SampledFrom(overridden(window)).Draw(rt, "by")
 		}
 		failure := ""
 		synctest.Test(t, func(t *testing.T) {
@@ -298,7 +298,9 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 }
 
 // overridden are what an operator may set. A rate names the second limit of a lawfulZone.
-var overridden = []string{"0", "3", "1000", "2/15m", control.Unlimited, control.Deny}
+func overridden(window time.Duration) []string {
+	return []string{"0", "3", "1000", "2/" + config.WindowText(3*window), control.Unlimited, control.Deny}
+}
 
 // overrideLasts is how long an override holds that override sets.
 const overrideLasts = time.Hour
@@ -307,14 +309,14 @@ const overrideLasts = time.Hour
 // overrideLasts is over.
 func override(t *testing.T, redis *limits.Redis, zones []*limits.Zone, set map[string]string) (remove func()) {
 	t.Helper()
-	record, ends := limits.ControlOf(redis, ""), time.Now().Add(overrideLasts)
+	record, ends := limits.ControlOf(redis, ""), clock.Now()+int64(overrideLasts)
 	change := func(limit func(string) string) {
 		for _, z := range zones {
 			for _, key := range slices.Sorted(maps.Keys(set)) {
 				k, _ := z.KeyOf(request(key))
 				c := control.Change{Target: control.Target{Zone: z.Name, Key: &k.ID}, Body: control.Body{Limit: limit(set[key])}, For: overrideLasts}
 				_, err := record.Change(t.Context(), c)
-				if isOver := !time.Now().Before(ends); err != nil && (!isOver || !errors.Is(err, control.ErrNone)) {
+				if isOver := clock.Now() >= ends; err != nil && (!isOver || !errors.Is(err, control.ErrNone)) {
 					t.Errorf("setting %q of %q: %v", set[key], key, err)
 				}
 			}
@@ -350,13 +352,16 @@ func TestExplainedWhenAnOverrideHasEnded(t *testing.T) {
 // patience is what a busy machine needs.
 const patience = 20 * time.Second
 
+// syncedWindow is the window of syncedHandlers.
+const syncedWindow = 30 * 24 * time.Hour
+
 // syncedHandlers are handlers with zones of all kinds that Redis has a part in.
 func syncedHandlers(t *testing.T, redis *limits.Redis) (handlers [][]*limits.Zone) {
 	t.Helper()
 	draw := rapid.Custom(func(rt *rapid.T) []config.Settings {
 		var all []config.Settings
 		for i := range rapid.IntRange(1, 3).Draw(rt, "zones") {
-			all = append(all, lawfulZone(rt, fmt.Sprint("zone ", i), []config.SyncRate{config.Strict, config.SyncRate(50 * time.Millisecond)}, 10*time.Hour))
+			all = append(all, lawfulZone(rt, fmt.Sprint("zone ", i), []config.SyncRate{config.Strict, config.SyncRate(50 * time.Millisecond)}, syncedWindow))
 		}
 		return all
 	})
@@ -368,6 +373,20 @@ func syncedHandlers(t *testing.T, redis *limits.Redis) (handlers [][]*limits.Zon
 		handlers = append(handlers, handler(t, redis, all...))
 	}
 	return handlers
+}
+
+// haveSketches waits for the sketches of tables that are nearly full, which are made ahead beside
+// requests. Without one a fork makes its own, which may suit another limit.
+func haveSketches(t *testing.T, zones []*limits.Zone) {
+	t.Helper()
+	for _, z := range zones {
+		for l := range z.Each {
+			redistest.Eventually(t, "a sketch is made of a table that is nearly full", func() bool {
+				_, bytes := l.Overflow()
+				return bytes > 0 || int(l.State().Keys)*8 < z.MaxKeys*7
+			})
+		}
+	}
 }
 
 // The law where Redis decides and where counts are synced, while Redis is there and while it is
@@ -403,6 +422,7 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 		for i, zones := range handlers {
 			var o open
 			for j := range requests {
+				haveSketches(t, zones)
 				if what := differ(zones, string(rune('a'+j*j%5)), time.Minute, false, seen, &o); what != "" {
 					t.Errorf("%s, handler %d, request %d: %s", while, i, j, what)
 					break
@@ -416,14 +436,15 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	}
 	redistest.Eventually(t, "the sync begins", lost(false))
 	compare("redis is there", 12)
+	set := overridden(syncedWindow)
 	for i, zones := range handlers {
-		override(t, redis, zones, map[string]string{"a": overridden[i%len(overridden)], "b": overridden[i/6%len(overridden)]})
+		override(t, redis, zones, map[string]string{"a": set[i%len(set)], "b": set[i/len(set)%len(set)]})
 	}
 	compare("redis is there, with overrides", 12)
 	server.Kill()
-	killed := time.Now()
+	killed := clock.Now()
 	redistest.Eventually(t, "the loss is noticed", lost(true))
-	redistest.Eventually(t, "nothing is remembered of what Redis denied", func() bool { return time.Since(killed) > time.Second })
+	redistest.Eventually(t, "nothing is remembered of what Redis denied", func() bool { return clock.Now()-killed > int64(time.Second) })
 	compare("redis is away", 12)
 	for _, d := range []string{"admitted", "denied", "unavailable", "reserved", "zone not_asked", "zone would_deny", "zone skipped"} {
 		if seen[d] == 0 {
@@ -434,7 +455,7 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 
 // A zone is explained for a key without a request, by the key or its ID.
 func TestExplainAKey(t *testing.T) {
-	zones := handler(t, nil, config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: time.Hour}}})
+	zones := handler(t, nil, config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
 	defer zones[0].Release()
 	raw, none := zones[0].KeyOf(request("a"))
 	if none {
@@ -464,7 +485,7 @@ func TestExplainAKey(t *testing.T) {
 
 // A key that is empty and shared is there, and empty; of one known by its ID nothing is said.
 func TestExplainAnEmptyKey(t *testing.T) {
-	zones := handler(t, nil, config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, EmptyKey: config.EmptyShare, Limits: []config.Rate{{Limit: 3, Window: time.Hour}}})
+	zones := handler(t, nil, config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, EmptyKey: config.EmptyShare, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
 	defer zones[0].Release()
 	e, err := limits.Evaluate(zones, request(""), clock.Now())
 	if err != nil {
@@ -505,7 +526,7 @@ func TestExplainAnUnlimitedRequestWithRedis(t *testing.T) {
 
 // A zone that doesn't limit a request says which matcher did not match.
 func TestWhichMatcherDidNotMatch(t *testing.T) {
-	zones := handler(t, nil, config.Settings{Name: "matched", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: time.Hour}}})
+	zones := handler(t, nil, config.Settings{Name: "matched", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
 	defer zones[0].Release()
 	for key, want := range map[string][]string{"a": nil, "b": {"except"}, "c": {"method", "header"}} {
 		said, err := ExplainZones(zones, request(key))
@@ -525,7 +546,7 @@ func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
 	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 	var all []config.Settings
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.SlidingLog} {
-		all = append(all, config.Settings{Name: kind.String(), Kind: kind, Buckets: 1, SyncRate: config.Strict, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 24 * time.Hour}}})
+		all = append(all, config.Settings{Name: kind.String(), Kind: kind, Buckets: 1, SyncRate: config.Strict, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
 	}
 	zones := handler(t, redis, all...)
 	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
@@ -565,7 +586,7 @@ func TestRedisSeesNoExplaining(t *testing.T) {
 	var all []config.Settings
 	for _, kind := range kinds {
 		for name, rate := range map[string]config.SyncRate{"zone-local": config.Local, "zone-interval": config.SyncRate(time.Hour), "zone-strict": config.Strict} {
-			all = append(all, config.Settings{Name: name + "-" + kind.String(), Kind: kind, Buckets: 1, Queue: 9, SyncRate: rate, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 24 * time.Hour}}})
+			all = append(all, config.Settings{Name: name + "-" + kind.String(), Kind: kind, Buckets: 1, Queue: 9, SyncRate: rate, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
 		}
 	}
 	zones := handler(t, redis, all...)
@@ -581,7 +602,8 @@ func TestRedisSeesNoExplaining(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer monitor.Close()
-	_ = monitor.SetDeadline(time.Now().Add(patience))
+	over := time.AfterFunc(redistest.Patience, func() { _ = monitor.Close() })
+	defer over.Stop()
 	lines := bufio.NewScanner(monitor)
 	if _, err := monitor.Write([]byte("MONITOR\r\n")); err != nil || !lines.Scan() || lines.Text() != "+OK" {
 		t.Fatalf("redis answers %q, %v", lines.Text(), err)
@@ -615,7 +637,7 @@ func TestRedisSeesNoExplaining(t *testing.T) {
 // zone find.
 func TestExplainsWhatItsOwnMatchersFound(t *testing.T) {
 	of := func(name, from, pattern string) config.Settings {
-		return config.Settings{Name: name + pattern, Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 9, Window: time.Hour, From: from}}}
+		return config.Settings{Name: name + pattern, Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour, From: from}}}
 	}
 	zones := handler(t, nil, of("brings", "{http.regexp.1}", "^/n/([0-9]+)"), of("beside", "", "^/n/[0-9]+/(.*)"))
 	for _, z := range zones {

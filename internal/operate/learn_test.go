@@ -55,6 +55,8 @@ func (n *recaller) all() (all []string) {
 // A node explains by what the others have sent to Redis since it last heard of them. What it
 // decides by stays as it was, and nothing is written: in each algorithm, also in shadow mode, and
 // by the ID.
+//
+// bubble: recallers run there.
 func TestExplainAsksRedisWhatOthersHaveSpent(t *testing.T) {
 	for _, kind := range kinds {
 		for _, share := range []float64{1, 0} {

@@ -26,7 +26,7 @@ func zonesThatLose() (all []config.Settings) {
 				for _, share := range []float64{1, 0} {
 					s := config.Settings{
 						Name: fmt.Sprint(loss, " ", rate, " ", kind, " ", share), Kind: kind, Buckets: 1, SyncRate: rate, MaxKeys: 100,
-						OnRedisLoss: loss, Enforce: config.Enforce(share), Limits: []config.Rate{{Limit: 4, Window: 24 * time.Hour}},
+						OnRedisLoss: loss, Enforce: config.Enforce(share), Limits: []config.Rate{{Limit: 4, Window: 30 * 24 * time.Hour}},
 					}
 					places := s
 					places.Name, places.Limits, places.Concurrent = s.Name+" places", nil, 4

@@ -44,6 +44,8 @@ type twinZone struct {
 // none of that. By its name a zone has its slots on a node, and the keys that it is enforced for
 // where it is for some: so the twins have one name, but where they have slots, and these are
 // enforced for all keys or none.
+//
+// bubble: its requests are sent there.
 func drawTwin(rt *rapid.T, name string, several bool) twinZone {
 	z := twinZone{Settings: lawfulZone(rt, name, []config.SyncRate{config.Local}, 20*time.Second)}
 	z.MaxKeys, z.CountDenied = 1000, z.CountDenied && !several
