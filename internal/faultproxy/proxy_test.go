@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // echo answers each line with itself.
@@ -49,7 +51,8 @@ func ask(t *testing.T, addr string, wait time.Duration) (string, error) {
 	if _, err := c.Write([]byte("hello\n")); err != nil {
 		return "", err
 	}
-	_ = c.SetReadDeadline(time.Now().Add(wait))
+	over := time.AfterFunc(wait, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+	defer over.Stop()
 	return bufio.NewReader(c).ReadString('\n')
 }
 
@@ -74,7 +77,7 @@ func TestFaults(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p.Set(c.fault)
 			defer p.Set(None)
-			wait := 5 * time.Second
+			wait := redistest.Patience
 			if c.silent {
 				wait = 50 * time.Millisecond
 			}
@@ -86,12 +89,12 @@ func TestFaults(t *testing.T) {
 		})
 	}
 	p.Rewrite(bytes.ToUpper)
-	if got, err := ask(t, p.Addr, 5*time.Second); got != "HELLO\n" {
+	if got, err := ask(t, p.Addr, redistest.Patience); got != "HELLO\n" {
 		t.Errorf("ask() = %q, %v with a proxy that rewrites to capitals", got, err)
 	}
 	p.Rewrite(nil)
 	p.Lead("127.0.0.1:1")
-	if got, err := ask(t, p.Addr, 5*time.Second); err == nil {
+	if got, err := ask(t, p.Addr, redistest.Patience); err == nil {
 		t.Errorf("ask() = %q with nobody behind the proxy", got)
 	}
 	p.Lead(server)

@@ -21,7 +21,7 @@ func TestAReplyInTheSocketIsReadAfterTheDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	c, err := dialer(time.Second, nil)(context.Background(), "tcp", listener.Addr().String())
+	c, err := dialer(time.Minute, nil)(context.Background(), "tcp", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,11 +40,11 @@ func TestAReplyInTheSocketIsReadAfterTheDeadline(t *testing.T) {
 			t.Fatal(err)
 		}
 		redistest.Eventually(t, "the reply has arrived and is read after its deadline", func() bool {
-			_ = c.SetReadDeadline(time.Now().Add(-time.Second))
+			_ = c.SetReadDeadline(time.Unix(1, 0))
 			n, err := c.Read(buf)
 			return err == nil && string(buf[:n]) == "reply"
 		})
-		_ = c.SetReadDeadline(time.Now().Add(-time.Second))
+		_ = c.SetReadDeadline(time.Unix(1, 0))
 		if _, err := c.Read(buf); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("Read() = %v without a reply, want that its deadline has passed", err)
 		}
