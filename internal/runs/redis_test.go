@@ -39,6 +39,8 @@ func startStore(t *testing.T) *store {
 }
 
 // catchUp brings the clock and what expires up to now.
+//
+// bubble: runs are in virtual time.
 func (s *store) catchUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,6 +134,8 @@ func (w *wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 var errCut = errors.New("the node is cut off")
 
 // send is the way of a command to the store and back.
+//
+// bubble: runs are in virtual time.
 func (w *wire) send(ctx context.Context, cmd redis.Cmder, deliver func(context.Context) error) error {
 	now, delay, cut := w.fateOf(cmd)
 	if cut {

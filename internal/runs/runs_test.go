@@ -42,6 +42,8 @@ func TestRuns(t *testing.T) {
 }
 
 // What a line says is compared: each of these is otherwise.
+//
+// bubble: the text is run there.
 func TestARunThatIsOtherwiseFails(t *testing.T) {
 	text := `zone: limit 3/1m, sync 1s, responses settle, concurrent 1
 0s A starts

@@ -1,3 +1,5 @@
+// no clock: what is replayed has the time of its log.
+
 package simulate_test
 
 import (

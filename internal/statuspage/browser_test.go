@@ -33,7 +33,7 @@ func TestInABrowser(t *testing.T) {
 	}
 	_, text := s.get("GET", "/limits")
 	for from, page := range map[string]string{"browser": dom, "server": text} {
-		want := []string{"<h1>Rate limits</h1>", ">api</th>", "&lt;script&gt;document.title", ">enforced for 25%</small>", "5/1h", "sliding_window, local"}
+		want := []string{"<h1>Rate limits</h1>", ">api</th>", "&lt;script&gt;document.title", ">enforced for 25%</small>", "5/30d", "sliding_window, local"}
 		for _, z := range s.view().Zones {
 			want = append(want, fmt.Sprintf("<small>keys: %d of %d</small>", z.Keys, z.MaxKeys))
 		}

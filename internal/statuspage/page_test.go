@@ -108,9 +108,9 @@ func (s site) view() (v statuspage.View) {
 	return v
 }
 
-// zone is one of 5/1h for each address, with a name.
+// zone is one of 5/30d for each address, with a name.
 func zone(name, options string) string {
-	return fmt.Sprintf("zone %q {\nlimit 5/1h\n%s\n}\n", name, options)
+	return fmt.Sprintf("zone %q {\nlimit 5/30d\n%s\n}\n", name, options)
 }
 
 func TestWhoMaySeeThePage(t *testing.T) {
@@ -279,13 +279,13 @@ var options = map[string]struct {
 	zone string
 	says []string
 }{
-	"banned":    {zone("banned", "ban 1h"), []string{`<td class="n big denied" data-label="Banned">1</td>`, "5/1h"}},
-	"unbanned":  {"zone unbanned {\nlimit 50/1h\nban 1h after 3/10m\n}\n", []string{`<td class="n big" data-label="Banned">0</td>`}},
+	"banned":    {zone("banned", "ban 1h"), []string{`<td class="n big denied" data-label="Banned">1</td>`, "5/30d"}},
+	"unbanned":  {"zone unbanned {\nlimit 50/30d\nban 1h after 3/30d\n}\n", []string{`<td class="n big" data-label="Banned">0</td>`}},
 	"slots":     {"zone slots {\nconcurrent 4\n}\n", []string{"4 at once", "<small>local</small>", "running: 0 here, 0 on other nodes"}},
-	"both":      {"zone both {\nlimit 90/1h\nconcurrent 3\n}\n", []string{"90/1h, 3 at once", "<small>sliding_window, local</small>", "running: 0 here, 0 on other nodes"}},
+	"both":      {"zone both {\nlimit 90/30d\nconcurrent 3\n}\n", []string{"90/30d, 3 at once", "<small>sliding_window, local</small>", "running: 0 here, 0 on other nodes"}},
 	"downloads": {"zone downloads {\nbandwidth 1MiB/s\nenforce 50%\nkey all\n}\n", []string{"1MiB/s", "open: 0 responses, sent 0 B", ">enforced for 50%</small>", "of 1000000</small>"}},
-	"login":     {"zone login {\nmatch {\npath /login\n}\nlimit 80/1h\ncount_responses 401\n}\n", []string{"80/1h", "reserved: 0 keys"}},
-	"paying":    {"@paying header X-Plan paid\nzone paying {\nkey all\nlimit 70/1h\nreserve @paying 20%\n}\n", []string{"70/1h", "reserve 20%"}},
+	"login":     {"zone login {\nmatch {\npath /login\n}\nlimit 80/30d\ncount_responses 401\n}\n", []string{"80/30d", "reserved: 0 keys"}},
+	"paying":    {"@paying header X-Plan paid\nzone paying {\nkey all\nlimit 70/30d\nreserve @paying 20%\n}\n", []string{"70/30d", "reserve 20%"}},
 }
 
 // Zones of all kinds are shown with what they have, and with nothing that they don't.
@@ -323,7 +323,7 @@ func TestZonesOfAllKinds(t *testing.T) {
 // While Redis is away the page says so once, however much fails, and not that counts are shared.
 func TestThePageWithoutRedis(t *testing.T) {
 	r := redistest.Start(t)
-	s := serve(t, "}\nrate_limit {\nredis "+r.URL, "", "zone a {\nlimit 5/1h\n}\nzone b {\nlimit 5/1h\n}")
+	s := serve(t, "}\nrate_limit {\nredis "+r.URL, "", "zone a {\nlimit 5/30d\n}\nzone b {\nlimit 5/30d\n}")
 	const shared, lost = "Nodes share counts through Redis.", "Nodes share counts through Redis, which fails now."
 	says := func(text string) bool {
 		s.get("GET", "/")

@@ -159,6 +159,8 @@ func syncAll(tab *windows) {
 }
 
 // waits measures decisions of a table beside work that goes on all the time.
+//
+// no clock: a benchmark measures, and expects nothing.
 func waits(b *testing.B, tab *windows, work func()) {
 	var stop atomic.Bool
 	done := make(chan struct{})
