@@ -250,9 +250,9 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	}
 	l.server = server
 	p.mu.Lock()
-	if p.closed {
+	if p.closed || p.fault == Reset { // which may have been set meanwhile
 		p.mu.Unlock()
-		l.close()
+		l.reset()
 		return
 	}
 	p.links[l] = struct{}{}

@@ -128,7 +128,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 	proxy := faultproxy.Start(t, server.Addr)
 	server.Addr = proxy.Addr
 	client := server.Client()
-	client.Options().ContextTimeoutEnabled = true
+	client.Options().ContextTimeoutEnabled, client.Options().ReadTimeout, client.Options().DialTimeout = true, time.Hour, time.Hour
 	defer client.Close()
 	const limit, window = 10, 60 * 24 * time.Hour
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
@@ -147,6 +147,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 		r := request("x")
 		raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
 		l, key := &z.AllLimits[0], keys.KeyOf(raw)
+		swallowed := proxy.Requests()
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			e, err := Evaluate([]*Zone{z}, request("x"), clock.Now())
@@ -156,7 +157,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 			}
 			e.Free()
 		})
-		redistest.Eventually(t, "the request has come", func() bool { return l.State().Keys == 1 })
+		redistest.Eventually(t, "the request waits for Redis", func() bool { return l.State().Keys == 1 && proxy.Requests() > swallowed })
 		clock.Advance(window / 2)
 		defer clock.Advance(-window / 2)
 		admitted := 0
