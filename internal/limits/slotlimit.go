@@ -107,7 +107,7 @@ func (l *SlotLimit) DecideBy(redis *Redis, a *gauge.Ask, fork *Key, r *http.Requ
 		return t, err
 	}
 	t.State = l.Table.Peek(a)
-	if !t.Overflow && t.Own < l.Max {
+	if !t.Overflow { // also where this node has all of them: without Redis on_redis_loss decides
 		t.Bound = l.Max
 		t.Others, err = redis.Gauges.Look(l.Source, fork.ID)
 	}
