@@ -57,17 +57,18 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 		c.Stop()
 	}()
 	for hasEnded := false; !hasEnded; {
-		isWaiting := proxy.Requests() > swallowed
-		if State(); Current() == nil && isWaiting {
-			answers++
-		}
+		isWaiting := Current() == nil && proxy.Requests() > swallowed
+		State()
 		select {
 		case <-ended:
 			hasEnded = true
 		default:
+			if isWaiting {
+				answers++
+			}
 		}
 	}
-	if answers < 10 {
-		t.Errorf("%d answers while Stop waits for a Redis that doesn't answer, want 10 at least", answers)
+	if answers < 2 { // where State waits, one may come just before Stop returns
+		t.Errorf("%d answers while Stop waits for a Redis that doesn't answer, want 2 at least", answers)
 	}
 }
