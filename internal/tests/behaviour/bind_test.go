@@ -12,6 +12,8 @@ import (
 
 // Two sites of one address that bind to others never share an unnamed limit, also when one of them
 // is gone.
+//
+// no clock: configurations are adapted, and nothing runs.
 func TestUnnamedLimitsOfSitesThatBindElsewhere(t *testing.T) {
 	one, two := ":8080 {\nbind 127.0.0.1\nrate_limit 2/1h\n}\n", ":8080 {\nbind 127.0.0.2 {\nprotocols h1\n}\nrate_limit 2/1h\n}\n"
 	for _, text := range []string{one + two, two + one, two} {
@@ -32,7 +34,7 @@ func TestUnnamedLimitsOfSitesThatBindElsewhere(t *testing.T) {
 func TestASiteThatBindsElsewhereBeginsAfterAReload(t *testing.T) {
 	port := redistest.FreePort(t)
 	site := func(addr string) string {
-		return fmt.Sprintf("http://:%d {\nbind %s\nrate_limit 2/1h\nrespond ok\n}\n", port, addr)
+		return fmt.Sprintf("http://:%d {\nbind %s\nrate_limit 2/30d\nrespond ok\n}\n", port, addr)
 	}
 	spend := func(addr string) {
 		t.Helper()

@@ -121,7 +121,7 @@ func TestAReserveOverAReload(t *testing.T) {
 func TestReservationsBeyondMaxKeys(t *testing.T) {
 	for _, algorithm := range settledAlgorithms {
 		t.Run(algorithm, func(t *testing.T) {
-			g := guesses(sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("beyond", "limit 3/1h\nkey {http.request.header.K}\nmax_keys 1\ncount_responses 401\nalgorithm "+algorithm)))
+			g := guesses(sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("beyond", "limit 3/30d\nkey {http.request.header.K}\nmax_keys 1\ncount_responses 401\nalgorithm "+algorithm)))
 			g.reached("a key with a counter", 1, 1, false, sitetest.Header("K", "first"))
 			beyond := sitetest.Header("K", "beyond")
 			g.hold(3, beyond)
@@ -139,7 +139,7 @@ func TestReservedAndBannedOverAReload(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket"} {
 		t.Run(algorithm, func(t *testing.T) {
 			app := sitetest.AppWith(redistest.Start(t))
-			block := sitetest.ZoneBlock("reserved-banned", "limit 2/1h\ncount_responses 401\nban 1h\nsync_rate strict\nalgorithm "+algorithm)
+			block := sitetest.ZoneBlock("reserved-banned", "limit 2/30d\ncount_responses 401\nban 1h\nsync_rate strict\nalgorithm "+algorithm)
 			first := sitetest.NewSite(t, app, block)
 			g := guesses(first)
 			g.hold(1)
@@ -170,7 +170,7 @@ func TestBanBesideConcurrent(t *testing.T) {
 		if rate != "local" {
 			app = sitetest.AppWith(redistest.Start(t))
 		}
-		s := sitetest.NewSite(t, app, sitetest.ZoneBlock("ban-runs", "limit 4/1h\nconcurrent 2\nban 1h\nsync_rate "+rate))
+		s := sitetest.NewSite(t, app, sitetest.ZoneBlock("ban-runs", "limit 4/30d\nconcurrent 2\nban 1h\nsync_rate "+rate))
 		r := runs(s)
 		r.begin("1.2.3.4", 2)
 		s.Admits("1.2.3.4", 5, 0)
@@ -198,27 +198,29 @@ func TestBanBesideConcurrent(t *testing.T) {
 // Who is banned is answered at once, whatever the bandwidth of his key is taken by. What is open
 // goes on at its rate.
 func TestBanBesideBandwidth(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("ban-slow", "limit 1/1h\nban 1h\nbandwidth 20kB/s"))
-	s.Next = writes(40_000, 1000)
-	done := make(chan sitetest.Reply)
-	go func() { done <- s.Get("192.0.2.1") }()
-	redistest.Eventually(t, "the response is open", func() bool { return bandwidthOf(t, "ban-slow").Bytes > 0 })
-	for range 20 {
-		if a := s.Get("192.0.2.1"); !strings.Contains(a.Body, abnormal) {
-			t.Errorf("%d %s, want a ban", a.Status, a.Body)
+	synctest.Test(t, func(t *testing.T) {
+		s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("ban-slow", "limit 1/30d\nban 1h\nbandwidth 20kB/s"))
+		s.Next = writes(40_000, 1000)
+		done := make(chan sitetest.Reply)
+		go func() { done <- s.Get("192.0.2.1") }()
+		redistest.Eventually(t, "the response is open", func() bool { return bandwidthOf(t, "ban-slow").Bytes > 0 })
+		for range 20 {
+			if a := s.Get("192.0.2.1"); !strings.Contains(a.Body, abnormal) {
+				t.Errorf("%d %s, want a ban", a.Status, a.Body)
+			}
 		}
-	}
-	select {
-	case a := <-done:
-		t.Errorf("%d bytes at 20 kB/s are there as soon as twenty denials", len(a.Body))
-	default:
-	}
-	if a := <-done; len(a.Body) != 40_000 || a.Status != http.StatusOK {
-		t.Errorf("what was open when the ban began: %d with %d bytes, want all", a.Status, len(a.Body))
-	}
-	if b := bandwidthOf(t, "ban-slow"); b.Bytes != 40_000 || b.Open != 0 {
-		t.Errorf("%+v, want only the bytes of what was admitted", b)
-	}
+		select {
+		case a := <-done:
+			t.Errorf("%d bytes at 20 kB/s are there as soon as twenty denials", len(a.Body))
+		default:
+		}
+		if a := <-done; len(a.Body) != 40_000 || a.Status != http.StatusOK {
+			t.Errorf("what was open when the ban began: %d with %d bytes, want all", a.Status, len(a.Body))
+		}
+		if b := bandwidthOf(t, "ban-slow"); b.Bytes != 40_000 || b.Open != 0 {
+			t.Errorf("%+v, want only the bytes of what was admitted", b)
+		}
+	})
 }
 
 // A request waits in the queue, has its place meanwhile, and is then slowed.
@@ -256,7 +258,7 @@ func TestConcurrentBandwidthAndAQueue(t *testing.T) {
 
 // By a key that tells apart who is behind an address, a ban is only of who has overdone it.
 func TestABanBehindASharedAddress(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("shared-address", "limit 2/1h\nban 1h\nkey {http.request.header.X-Api-Key}"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("shared-address", "limit 2/30d\nban 1h\nkey {http.request.header.X-Api-Key}"))
 	who := func(name string) func(*http.Request) { return sitetest.Header("X-Api-Key", name) }
 	s.Admits("192.0.2.1", 5, 2, who("one"))
 	if a := s.Get("192.0.2.1", who("one")); !strings.Contains(a.Body, abnormal) {

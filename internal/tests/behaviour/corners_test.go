@@ -44,7 +44,7 @@ func TestAReloadThatChangesTheWindowOfALimitThatComesWithTheRequest(t *testing.T
 // An operator gives a key in a queue more places, lets it pass, or bars it. Who waits goes on
 // waiting.
 func TestOverrideOfAQueue(t *testing.T) {
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock("override-queue", "limit 1/1h\nalgorithm leaky_bucket\nqueue 2")+"}\nrespond ok")
+	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock("override-queue", "limit 1/30d\nalgorithm leaky_bucket\nqueue 2")+"}\nrespond ok")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var denied atomic.Int64
@@ -114,7 +114,7 @@ func administrator(t *testing.T, name string) (client *http.Client, publicKey st
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotBefore: time.Unix(0, 0), NotAfter: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
@@ -162,7 +162,7 @@ func TestRemoteAdmin(t *testing.T) {
 		"storage": {"module": "file_system", "root": %q},
 		"logging": {"logs": {"default": {"writer": {"output": "discard"}}}},
 		"apps": {"pki": {"certificate_authorities": {"local": {"install_trust": false}}}, "http": {"servers": {"s": {
-			"listen": ["127.0.0.1:%d"], "routes": [{"handle": [{"handler": "rate_limit", "rate_limits": {"remote": {"limits": [{"max_events": 5, "window": "1h"}]}}}]}]}}}}
+			"listen": ["127.0.0.1:%d"], "routes": [{"handle": [{"handler": "rate_limit", "rate_limits": {"remote": {"limits": [{"max_events": 5, "window": "30d"}]}}}]}]}}}}
 	}`, local, remote, looksKey, changesKey, t.TempDir(), redistest.FreePort(t))
 	sitetest.LoadConfig(t, []byte(config))
 	ask := func(c *http.Client, method, path, body string) (int, string, error) {

@@ -22,8 +22,8 @@ import (
 // What a request allocates is bounded. docs/internals/performance.md has these figures.
 func TestAllocationsOfARequest(t *testing.T) {
 	const (
-		admits = "limit 1000000000/1m\n"
-		denies = "limit 0/1m\n"
+		admits = "limit 1000000000/30d\n"
+		denies = "limit 0/30d\n"
 	)
 	for i, test := range []struct {
 		name, options, zone string
@@ -33,21 +33,21 @@ func TestAllocationsOfARequest(t *testing.T) {
 		{"admitted, one bucket of all", "headers off\ndisable_placeholders", admits + "algorithm token_bucket\nkey all", 0},
 		{"admitted by a header", "headers off\ndisable_placeholders", admits + "key {http.request.header.X-Api-Key}", 0},
 		{"admitted by host and address", "headers off\ndisable_placeholders", admits + "key {http.request.host}+{client_ip}", 0},
-		{"admitted by two limits", "headers off\ndisable_placeholders", "limit 1000000000/1m 1000000000/1h", 0},
+		{"admitted by two limits", "headers off\ndisable_placeholders", "limit 1000000000/30d 1000000000/60d", 0},
 		{"admitted, in shadow mode", "headers off\ndisable_placeholders", admits + "enforce off", 0},
 		{"admitted, by a share", "headers off\ndisable_placeholders", admits + "enforce 50%", 0},
 		{"admitted, would be denied", "headers off\ndisable_placeholders", denies + "enforce off", 0},
 		{"admitted, but for an exception", "headers off\ndisable_placeholders", admits + "except method OPTIONS", 0},
-		{"admitted by the default of a limit", "headers off\ndisable_placeholders", "limit {http.vars.plan}/1m\nlimit_default 1000000000/1m", 0},
-		{"admitted by a limit from a variable", "headers off\ndisable_placeholders", "limit {http.vars.number}/1m\nlimit_default 1/1m", 0},
-		{"admitted by a limit from map", "headers off\ndisable_placeholders", "limit {number}/1m\nlimit_default 1/1m", 1},
-		{"admitted by a limit from a variable, draft headers", "headers draft", "limit {http.vars.number}/1m\nlimit_default 1/1m", 4},
+		{"admitted by the default of a limit", "headers off\ndisable_placeholders", "limit {http.vars.plan}/30d\nlimit_default 1000000000/30d", 0},
+		{"admitted by a limit from a variable", "headers off\ndisable_placeholders", "limit {http.vars.number}/30d\nlimit_default 1/30d", 0},
+		{"admitted by a limit from map", "headers off\ndisable_placeholders", "limit {number}/30d\nlimit_default 1/30d", 1},
+		{"admitted by a limit from a variable, draft headers", "headers draft", "limit {http.vars.number}/30d\nlimit_default 1/30d", 4},
 		{"admitted, with placeholders", "headers off", admits, 1},
 		{"admitted, draft headers", "headers draft", admits, 3},
 		{"denied", "headers off", denies, 3},
 		{"denied, draft headers", "headers draft", denies, 3},
 		{"denied, all headers", "headers draft kong github", denies, 3},
-		{"denied by two limits", "headers draft", "limit 0/1m 0/1h\n", 4},
+		{"denied by two limits", "headers draft", "limit 0/30d 0/60d\n", 4},
 	} {
 		h := sitetest.NewSite(t, &ratelimit.App{}, test.options+"\n"+sitetest.ZoneBlock(fmt.Sprint("allocates-", i), test.zone)).Handler
 		if n := allocations(h); n > test.most {
@@ -83,7 +83,7 @@ func allocations(h *ratelimit.Handler) float64 {
 // What a key takes in memory is bounded, whatever the limit.
 func TestBytesOfAKey(t *testing.T) {
 	finely := func(buckets int) algorithms.Params {
-		return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: time.Hour, Buckets: buckets}
+		return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: 720 * time.Hour, Buckets: buckets}
 	}
 	for _, test := range []struct {
 		name  string
@@ -92,7 +92,7 @@ func TestBytesOfAKey(t *testing.T) {
 	}{
 		{"two counters", bytesOfAKey[algorithms.WindowState](finely(1), 0), 140},
 		{"two counters, synced", bytesOfAKey[algorithms.WindowState](finely(1), time.Second), 200},
-		{"a bucket", bytesOfAKey[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 40, Window: time.Hour}, 0), 200},
+		{"a bucket", bytesOfAKey[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 40, Window: 720 * time.Hour}, 0), 200},
 		{"29 slices beyond the first", bytesOfAKey[algorithms.WindowState](finely(30), 0) - bytesOfAKey[algorithms.WindowState](finely(1), 0), 29*12 + 60},
 	} {
 		if test.bytes > test.most {

@@ -79,7 +79,7 @@ func TestNumbersOfACostInAStrictZone(t *testing.T) {
 
 func numbersOfACost(t *testing.T, app *ratelimit.App, options string) {
 	const limit = 1000
-	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("numbers", "key {http.request.host}\nlimit 1000/1h\nalgorithm fixed_window\ncost {http.vars.units}\ncost_default 10"+options))
+	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("numbers", "key {http.request.host}\nlimit 1000/30d\nalgorithm fixed_window\ncost {http.vars.units}\ncost_default 10"+options))
 	for i, c := range []struct {
 		units string
 		takes int64 // -1 for too large
@@ -128,7 +128,7 @@ func TestTermsOfACostAddUp(t *testing.T) {
 		{"cost bytes\ncost_default 5", -1, "5"},
 		{"cost bytes\ncost_default 5", 0, "0"},
 	} {
-		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("terms", "limit 1000/1h\n"+c.options))
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("terms", "limit 1000/30d\n"+c.options))
 		s.Next = func(_ http.ResponseWriter, r *http.Request) error {
 			if got := sitetest.ValueOf(r, "http.rate_limit.terms.cost"); got != c.want {
 				t.Errorf("%q costs %s, want %s", c.options, got, c.want)
@@ -144,8 +144,8 @@ func TestTermsOfACostAddUp(t *testing.T) {
 // not told to come back, and is no step towards a ban.
 func TestTooLargeIsForGood(t *testing.T) {
 	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket\nburst 10", "gcra\nburst 10", "leaky_bucket\nqueue 9"} {
-		options := "limit 10/1h\nalgorithm " + algorithm + "\nban 1h\ncost {http.request.header.Cost}\ncost_default 1\nheaders draft kong"
-		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("large", options)+sitetest.ZoneBlock("other", "limit 5000/1h"))
+		options := "limit 10/30d\nalgorithm " + algorithm + "\nban 1h\ncost {http.request.header.Cost}\ncost_default 1\nheaders draft kong"
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("large", options)+sitetest.ZoneBlock("other", "limit 5000/30d"))
 		var left string
 		s.Next = func(_ http.ResponseWriter, r *http.Request) error {
 			left = sitetest.ValueOf(r, "http.rate_limit.other.remaining") + " " + sitetest.ValueOf(r, "http.rate_limit.large.remaining")
@@ -174,16 +174,16 @@ func TestTooLargeIsForGood(t *testing.T) {
 // A limit of 0 denies as it does without a cost: another number may come. Of several limits one
 // that never admits is enough, and in shadow mode nobody is denied.
 func TestWhatIsTooLarge(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("zero", "limit 0/1h\ncost {http.request.header.Cost}\ncost_default 1"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("zero", "limit 0/60d\ncost {http.request.header.Cost}\ncost_default 1"))
 	if a := s.Get("1.2.3.4", sitetest.Header("Cost", "5")); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
 		t.Errorf("limit 0: %d %v", a.Status, a.Header)
 	}
-	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("several", "limit 10/1m 8/1h\ncost {http.request.header.Cost}\ncost_default 1"))
-	if a := s.Get("1.2.3.4", sitetest.Header("Cost", "9")); a.Header.Get("Retry-After") != "" || !strings.Contains(a.Body, `At most 8 are admitted at once.","cost":9,"violated-policies":["several-1h"]`) {
+	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("several", "limit 10/30d 8/60d\ncost {http.request.header.Cost}\ncost_default 1"))
+	if a := s.Get("1.2.3.4", sitetest.Header("Cost", "9")); a.Header.Get("Retry-After") != "" || !strings.Contains(a.Body, `At most 8 are admitted at once.","cost":9,"violated-policies":["several-60d"]`) {
 		t.Errorf("several: %d %v %s", a.Status, a.Header, a.Body)
 	}
 	s.Admits("1.2.3.4", 2, 1, sitetest.Header("Cost", "8"))
-	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shadow", "limit 10/1m\nenforce off\ncost {http.request.header.Cost}\ncost_default 1"))
+	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shadow", "limit 10/30d\nenforce off\ncost {http.request.header.Cost}\ncost_default 1"))
 	s.Admits("1.2.3.4", 3, 3, sitetest.Header("Cost", "11"))
 	if _, n := deniedIn(t, "shadow"); n != 3 {
 		t.Errorf("shadow: %v would be denied, want 3", n)
@@ -194,7 +194,7 @@ func TestWhatIsTooLarge(t *testing.T) {
 // page of one's use.
 func TestACostOfZeroReadsOnly(t *testing.T) {
 	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 9"} {
-		options := "limit 10/1h\nalgorithm " + algorithm + "\n"
+		options := "limit 10/30d\nalgorithm " + algorithm + "\n"
 		spending := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("usage", options+"cost 10\n"))
 		reading := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("usage", options+"cost 0\n"))
 		got := ""
@@ -228,6 +228,8 @@ func TestACostOfZeroReadsOnly(t *testing.T) {
 
 // The draft's headers are read as numbers of requests, so they don't tell of other units unless
 // they are asked for, in no handler with a zone of that name; other sets do.
+//
+// no clock: each site has one request.
 func TestHeadersOfAZoneThatCountsUnits(t *testing.T) {
 	for _, c := range []struct{ caddyfile, policy, kong string }{
 		{"rate_limit {\nzone plain {\nlimit 100/1m\n}\n}", `"plain";q=100;w=60`, ""},
@@ -250,6 +252,8 @@ func TestHeadersOfAZoneThatCountsUnits(t *testing.T) {
 }
 
 // What is wrong is said with what to write in its place.
+//
+// no clock: nothing of it loads.
 func TestCostsThatDontLoad(t *testing.T) {
 	for _, c := range []struct{ options, want string }{
 		{"limit 10/1m\ncost", "write it like `cost 10`"},
@@ -293,9 +297,9 @@ func TestCostsThatDontLoad(t *testing.T) {
 
 // Zones of one name may have different costs: they count units.
 func TestCostsOfOneNameMayDiffer(t *testing.T) {
-	chat := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shared", "limit 100/1h\nalgorithm fixed_window\ncost 60"))
-	list := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shared", "limit 100/1h\nalgorithm fixed_window"))
+	chat := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shared", "limit 100/60d\nalgorithm fixed_window\ncost 60"))
+	list := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shared", "limit 100/60d\nalgorithm fixed_window"))
 	chat.Admits("1.2.3.4", 1, 1)
 	list.Admits("1.2.3.4", 50, 40)
-	sitetest.AdaptedSite(t, ":80 {\nrate_limit {\nzone both {\nlimit 100/1m\ncost 60\n}\n}\nrate_limit {\nzone both {\nlimit 100/1m\n}\n}\n}")
+	sitetest.AdaptedSite(t, ":80 {\nrate_limit {\nzone both {\nlimit 100/30d\ncost 60\n}\n}\nrate_limit {\nzone both {\nlimit 100/30d\n}\n}\n}")
 }

@@ -75,21 +75,21 @@ http://site.example:%[1]d {
 // answered otherwise, whatever a neighbour has.
 func TestSitesOnOneListenerAnswerForThemselves(t *testing.T) {
 	for name, c := range map[string]routedDenial{
-		"no error routes":           {site: "rate_limit 0/1h", contentType: problem},
-		"no error routes, message":  {site: "rate_limit 0/1h {\nmessage \"slow down\"\n}", contentType: "text/plain; charset=utf-8", body: "slow down"},
-		"routes of another status":  {site: "rate_limit 0/1h\nhandle_errors 404 5xx {\nrespond page\n}", contentType: problem},
-		"routes of this status":     {site: "rate_limit 0/1h\nhandle_errors 404 429 {\nrespond page\n}", body: "page"},
-		"routes of its class":       {site: "rate_limit 0/1h\nhandle_errors 4xx {\nrespond page\n}", body: "page"},
-		"routes of both":            {site: "rate_limit 0/1h\nhandle_errors 404 {\nrespond no\n}\nhandle_errors 4xx {\nrespond page\n}", body: "page"},
-		"routes of all errors":      {site: "rate_limit 0/1h\nhandle_errors {\nrespond page\n}", body: "page"},
-		"routes that write nothing": {site: "rate_limit 0/1h\nhandle_errors {\nheader Page yes\n}", header: "yes"},
-		"another status of ours":    {site: "rate_limit 0/1h {\nstatus 420\n}\nhandle_errors 429 {\nrespond page\n}", status: 420, contentType: problem},
+		"no error routes":           {site: "rate_limit 0/30d", contentType: problem},
+		"no error routes, message":  {site: "rate_limit 0/30d {\nmessage \"slow down\"\n}", contentType: "text/plain; charset=utf-8", body: "slow down"},
+		"routes of another status":  {site: "rate_limit 0/30d\nhandle_errors 404 5xx {\nrespond page\n}", contentType: problem},
+		"routes of this status":     {site: "rate_limit 0/30d\nhandle_errors 404 429 {\nrespond page\n}", body: "page"},
+		"routes of its class":       {site: "rate_limit 0/30d\nhandle_errors 4xx {\nrespond page\n}", body: "page"},
+		"routes of both":            {site: "rate_limit 0/30d\nhandle_errors 404 {\nrespond no\n}\nhandle_errors 4xx {\nrespond page\n}", body: "page"},
+		"routes of all errors":      {site: "rate_limit 0/30d\nhandle_errors {\nrespond page\n}", body: "page"},
+		"routes that write nothing": {site: "rate_limit 0/30d\nhandle_errors {\nheader Page yes\n}", header: "yes"},
+		"another status of ours":    {site: "rate_limit 0/30d {\nstatus 420\n}\nhandle_errors 429 {\nrespond page\n}", status: 420, contentType: problem},
 		"a zone by its name": {
-			site: "rate_limit {\n" + sitetest.ZoneBlock("routed", "limit 0/1h") + "}\nhandle_errors {\n@z `{http.rate_limit.exceeded.name} == \"routed\"`\nrespond @z page\n}",
+			site: "rate_limit {\n" + sitetest.ZoneBlock("routed", "limit 0/30d") + "}\nhandle_errors {\n@z `{http.rate_limit.exceeded.name} == \"routed\"`\nrespond @z page\n}",
 			body: "page",
 		},
 		"another zone by its name": {
-			site:        "rate_limit {\n" + sitetest.ZoneBlock("routed", "limit 0/1h") + "}\nhandle_errors {\n@z `{http.rate_limit.exceeded.name} == \"other\"`\nrespond @z page\n}",
+			site:        "rate_limit {\n" + sitetest.ZoneBlock("routed", "limit 0/30d") + "}\nhandle_errors {\n@z `{http.rate_limit.exceeded.name} == \"other\"`\nrespond @z page\n}",
 			contentType: problem,
 		},
 	} {
@@ -100,19 +100,19 @@ func TestSitesOnOneListenerAnswerForThemselves(t *testing.T) {
 // Routes of errors that match by their path see the request as it came.
 func TestErrorRoutesOfAPath(t *testing.T) {
 	for name, c := range map[string]routedDenial{
-		"a path that is another":  {site: "rate_limit 0/1h\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", contentType: problem},
-		"a path that is this one": {site: "rate_limit 0/1h\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", path: "/api/x", body: "page"},
+		"a path that is another":  {site: "rate_limit 0/30d\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", contentType: problem},
+		"a path that is this one": {site: "rate_limit 0/30d\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", path: "/api/x", body: "page"},
 		"a path before it was rewritten": {
-			site: "rewrite * /internal\nrate_limit 0/1h\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", path: "/api/x", body: "page",
+			site: "rewrite * /internal\nrate_limit 0/30d\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", path: "/api/x", body: "page",
 		},
 		"a path after it was rewritten": {
-			site: "rewrite * /api/x\nrate_limit 0/1h\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", contentType: problem,
+			site: "rewrite * /api/x\nrate_limit 0/30d\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", contentType: problem,
 		},
 		"one of a group": {
-			site: "rate_limit 0/1h\nhandle_errors {\nhandle /api/* {\nrespond api\n}\nhandle {\nroute /x {\nrespond x\n}\n}\n}", contentType: problem,
+			site: "rate_limit 0/30d\nhandle_errors {\nhandle /api/* {\nrespond api\n}\nhandle {\nroute /x {\nrespond x\n}\n}\n}", contentType: problem,
 		},
 		"the rest of a group": {
-			site: "rate_limit 0/1h\nhandle_errors {\nhandle /api/* {\nrespond api\n}\nhandle {\nrespond page\n}\n}", body: "page",
+			site: "rate_limit 0/30d\nhandle_errors {\nhandle /api/* {\nrespond api\n}\nhandle {\nrespond page\n}\n}", body: "page",
 		},
 	} {
 		t.Run(name, c.check)
@@ -122,7 +122,7 @@ func TestErrorRoutesOfAPath(t *testing.T) {
 // A request that fails is counted once by a zone, on whatever way it comes to the zone again.
 func TestCountedOnceOnEveryErrorRoute(t *testing.T) {
 	const (
-		limits = `{"handler": "rate_limit", "rate_limits": {"once": {"limits": [{"max_events": 2, "window": "1h"}]}}}`
+		limits = `{"handler": "rate_limit", "rate_limits": {"once": {"limits": [{"max_events": 2, "window": "30d"}]}}}`
 		fails  = `{"handler": "error", "status_code": 500}`
 		page   = `{"handler": "static_response", "body": "page"}`
 	)
@@ -168,14 +168,14 @@ http://site.example:%d {
 	handle_path /a/* {
 		rate_limit {
 			zone plain {
-				limit 1/1h
+				limit 1/30d
 			}
 		}
 	}
 	handle_errors {
 		rate_limit {
 			zone errors {
-				limit 1/1h
+				limit 1/30d
 			}
 		}
 	}
@@ -192,7 +192,7 @@ http://site.example:%d {
 // with them.
 func TestGuardIsLoaded(t *testing.T) {
 	port := redistest.FreePort(t)
-	sitetest.LoadSites(t, fmt.Sprintf("http://site.example:%d {\nbind 127.0.0.1\nrate_limit 1/1h\nhandle_errors {\nrespond page\n}\n}", port))
+	sitetest.LoadSites(t, fmt.Sprintf("http://site.example:%d {\nbind 127.0.0.1\nrate_limit 1/30d\nhandle_errors {\nrespond page\n}\n}", port))
 	app, err := caddy.ActiveContext().App("http")
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
@@ -24,10 +25,10 @@ rate_limit {
 			path /api/free
 		}
 		except 198.51.100.0/24
-		limit 2/1h
+		limit 2/30d
 	}
 	zone except-none {
-		limit 100/1h
+		limit 100/30d
 	}
 }
 respond ok`)
@@ -56,7 +57,7 @@ respond ok`)
 
 func TestExceptedAddresses(t *testing.T) {
 	t.Setenv("OFFICE", "192.0.2.7")
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("except-addresses", "except private_ranges 203.0.113.0/24\nexcept 2001:db8::1 {env.OFFICE}\nlimit 1/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("except-addresses", "except private_ranges 203.0.113.0/24\nexcept 2001:db8::1 {env.OFFICE}\nlimit 1/30d"))
 	for _, free := range []string{"10.1.2.3", "203.0.113.9", "2001:db8::1", "192.0.2.7"} {
 		s.Admits(free, 3, 3)
 	}
@@ -73,7 +74,7 @@ func TestAddressesInEarlyDataAreNoException(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			zone := fmt.Sprint("early-", earlyZones.Add(1))
-			s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 2/1h\nalgorithm sliding_log\nmatch not header K ticket\n"+except)+"}\nrespond ok")
+			s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 2/30d\nalgorithm sliding_log\nmatch not header K ticket\n"+except)+"}\nrespond ok")
 			c := overQUIC(s, "127.0.0.1", ticket(s))
 			answers := c.early(zone, 2)
 			c.open()
@@ -96,8 +97,8 @@ func TestMatchersOfAddressesInShadowMode(t *testing.T) {
 	for _, matcher := range []string{"remote_ip 127.0.0.0/8", "client_ip 127.0.0.0/8", "not client_ip 10.0.0.0/8"} {
 		t.Run(matcher, func(t *testing.T) {
 			zone, other := fmt.Sprint("early-", earlyZones.Add(1)), fmt.Sprint("early-", earlyZones.Add(1))
-			s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 2/1h\nenforce off\nmatch {\nnot header K ticket\n"+matcher+"\n}")+
-				sitetest.ZoneBlock(other, "limit 100/1h\nalgorithm sliding_log\nmatch not header K ticket")+"}\nrespond ok")
+			s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 2/30d\nenforce off\nmatch {\nnot header K ticket\n"+matcher+"\n}")+
+				sitetest.ZoneBlock(other, "limit 100/30d\nalgorithm sliding_log\nmatch not header K ticket")+"}\nrespond ok")
 			c := overQUIC(s, "127.0.0.1", ticket(s))
 			answers := c.early(other, 3)
 			c.open()
@@ -119,26 +120,28 @@ func TestMatchersOfAddressesInShadowMode(t *testing.T) {
 
 // A zone that is hidden limits and says nothing, beside one that tells.
 func TestHeadersOfAZone(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, "headers draft kong\n"+sitetest.ZoneBlock("quota", "limit 10/1h")+
-		sitetest.ZoneBlock("hidden", "limit 3/1h\nheaders off")+sitetest.ZoneBlock("other", "limit 4/1m\nheaders github"))
-	a := s.Get("1.2.3.4")
-	for name, want := range map[string]string{
-		"Ratelimit-Policy": `"quota";q=10;w=3600`, "X-Ratelimit-Remaining-Hour": "9", "Ratelimit-Remaining": "9",
-		"X-Ratelimit-Limit": "4", "X-Ratelimit-Remaining-Minute": "",
-	} {
-		if got := a.Header.Get(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
+	synctest.Test(t, func(t *testing.T) {
+		s := sitetest.NewSite(t, &ratelimit.App{}, "headers draft kong\n"+sitetest.ZoneBlock("quota", "limit 10/1h")+
+			sitetest.ZoneBlock("hidden", "limit 3/1h\nheaders off")+sitetest.ZoneBlock("other", "limit 4/1m\nheaders github"))
+		a := s.Get("1.2.3.4")
+		for name, want := range map[string]string{
+			"Ratelimit-Policy": `"quota";q=10;w=3600`, "X-Ratelimit-Remaining-Hour": "9", "Ratelimit-Remaining": "9",
+			"X-Ratelimit-Limit": "4", "X-Ratelimit-Remaining-Minute": "",
+		} {
+			if got := a.Header.Get(name); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
 		}
-	}
-	s.Admits("1.2.3.4", 2, 2)
-	a = s.Get("1.2.3.4")
-	if a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || a.Header.Get("Ratelimit-Policy") != `"quota";q=10;w=3600` {
-		t.Errorf("denied by the hidden zone: %d %v, want 429 with Retry-After and the quota alone", a.Status, a.Header)
-	}
-	off := sitetest.NewSite(t, &ratelimit.App{}, "headers off\n"+sitetest.ZoneBlock("shown", "limit 10/1h\nheaders draft")+sitetest.ZoneBlock("silent", "limit 10/1h"))
-	if got := off.Get("1.2.3.4").Header.Get("Ratelimit-Policy"); got != `"shown";q=10;w=3600` {
-		t.Errorf("headers off, and draft in one zone: %q, want that zone's policy", got)
-	}
+		s.Admits("1.2.3.4", 2, 2)
+		a = s.Get("1.2.3.4")
+		if a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || a.Header.Get("Ratelimit-Policy") != `"quota";q=10;w=3600` {
+			t.Errorf("denied by the hidden zone: %d %v, want 429 with Retry-After and the quota alone", a.Status, a.Header)
+		}
+		off := sitetest.NewSite(t, &ratelimit.App{}, "headers off\n"+sitetest.ZoneBlock("shown", "limit 10/1h\nheaders draft")+sitetest.ZoneBlock("silent", "limit 10/1h"))
+		if got := off.Get("1.2.3.4").Header.Get("Ratelimit-Policy"); got != `"shown";q=10;w=3600` {
+			t.Errorf("headers off, and draft in one zone: %q, want that zone's policy", got)
+		}
+	})
 }
 
 // The page's Caddyfile for preflights leaves them alone, and lets the page read its headers.

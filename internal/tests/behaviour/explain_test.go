@@ -31,12 +31,12 @@ const explainedSite = `
 						header X-Seen yes
 					}
 					key {tier}{http.request.header.K}
-					limit 3/1h
+					limit 3/30d
 				}
 				zone explain-partner {
 					match @partner
 					key   {http.request.host}
-					limit 1/1h
+					limit 1/30d
 				}
 			}
 			respond api
@@ -50,16 +50,16 @@ const explainedSite = `
 			forward_auth 192.0.2.1 {
 				uri /plan
 			}
-			rate_limit 5/1h
+			rate_limit 5/30d
 			respond first
-			rate_limit 6/1h
+			rate_limit 6/30d
 		}
 	}
 	handle {
 		rate_limit {
 			zone explain-rest {
 				key   {http.request.host}
-				limit 2/1h
+				limit 2/30d
 			}
 		}
 		respond rest
@@ -117,7 +117,7 @@ const costlySite = `
 		rate_limit {
 			zone explain-units {
 				key   all
-				limit 100/1h
+				limit 100/30d
 				cost  {http.request.uri.query.n} * 2
 				cost_default 7
 			}
@@ -128,13 +128,13 @@ const costlySite = `
 		rate_limit {
 			zone explain-bytes {
 				key   all
-				limit 1kB/1h
+				limit 1kB/30d
 				cost  bytes
 				cost_default 10
 			}
 			zone explain-requests {
 				key   all
-				limit 1000/1h
+				limit 1000/30d
 			}
 		}
 		respond bytes
@@ -217,16 +217,18 @@ func TestExplainACostOfAKey(t *testing.T) {
 func TestOverridesInSizes(t *testing.T) {
 	l := sitetest.NewLifetime(t)
 	l.Load(l.Config("", costlySite, ""))
-	c := sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"explain-bytes","key":"all","limit":"2KiB/1h"}`)
-	if _, decision := costOf(t, "/bytes", map[string]operate.HeaderValues{"Content-Length": {"2048"}}); c.Limit != "2048/1h" || decision != answer.Admitted {
-		t.Errorf("an override of 2KiB/1h is %s, and 2048 bytes are %s", c.Limit, decision)
+	c := sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"explain-bytes","key":"all","limit":"2KiB/30d"}`)
+	if _, decision := costOf(t, "/bytes", map[string]operate.HeaderValues{"Content-Length": {"2048"}}); c.Limit != "2048/30d" || decision != answer.Admitted {
+		t.Errorf("an override of 2KiB/30d is %s, and 2048 bytes are %s", c.Limit, decision)
 	}
 	if c := sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"explain-bytes","key":"all","limit":"3MB"}`); c.Limit != "3000000" {
 		t.Errorf("an override of 3MB is %s", c.Limit)
 	}
-	if status, text := sitetest.Ask(http.MethodPost, sitetest.Overrides, `{"zone":"explain-units","key":"all","limit":"2KiB/1h"}`); status != http.StatusBadRequest || !strings.Contains(text, "2KiB is a size, and zone \"explain-units\" doesn't count bytes") {
+	if status, text := sitetest.Ask(http.MethodPost, sitetest.Overrides, `{"zone":"explain-units","key":"all","limit":"2KiB/30d"}`); status != http.StatusBadRequest || !strings.Contains(text, "2KiB is a size, and zone \"explain-units\" doesn't count bytes") {
 		t.Errorf("an override of 2KiB where requests have a cost: %d %s", status, text)
 	}
+	// For a second run of the tests.
+	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"explain-bytes","key":"all"}`)
 }
 
 // Handlers that are not run on the way are named, and nothing is explained behind an answer.
@@ -244,7 +246,7 @@ func TestExplainNamesWhatItDidNotRun(t *testing.T) {
 
 func TestExplainRequestsThatNobodyCanSend(t *testing.T) {
 	l := sitetest.NewLifetime(t)
-	l.Load(l.Config("", "rate_limit 1/1h", ""))
+	l.Load(l.Config("", "rate_limit 1/30d", ""))
 	for _, c := range []struct {
 		q    operate.ExplainRequest
 		want string
@@ -268,8 +270,8 @@ func TestExplainNamesWhatBringsNoNumber(t *testing.T) {
 		rate_limit {
 			zone explain-missing {
 				key   all
-				limit {http.request.header.Rpm}/1m
-				limit_default 60/1m
+				limit {http.request.header.Rpm}/30d
+				limit_default 60/30d
 				cost  {http.request.header.Units}
 				cost_default 3
 			}
@@ -289,7 +291,7 @@ func TestExplainNamesWhatBringsNoNumber(t *testing.T) {
 
 // A key alone has the limit_default of a zone whose limit comes with requests, and explain says so.
 func TestExplainSaysThatALimitIsTheDefault(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("explain-default", "limit {http.request.header.Rpm}/1m\nlimit_default 5/1m")+sitetest.ZoneBlock("explain-fixed", "limit 5/1m"))
+	sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("explain-default", "limit {http.request.header.Rpm}/30d\nlimit_default 5/30d")+sitetest.ZoneBlock("explain-fixed", "limit 5/30d"))
 	for zone, want := range map[string]bool{"explain-default": true, "explain-fixed": false} {
 		_, text := sitetest.Ask(http.MethodPost, operate.ExplainPath, fmt.Sprintf(`{"zone":%q,"key":"192.0.2.1"}`, zone))
 		if strings.Contains(text, `"limit_default":true`) != want || !strings.Contains(text, `"limit":5,`) {

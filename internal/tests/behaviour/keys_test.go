@@ -25,7 +25,7 @@ func TestASecondValueIsNoNewCount(t *testing.T) {
 	for i, options := range []string{"", "empty_key skip", "empty_key deny", "ban 1h", "sync_rate local\nalgorithm token_bucket", "count_denied", "except header User bob"} {
 		for _, key := range []string{"{http.request.header.User}", "{http.request.uri.query.User}", "{http.request.header.User}{http.request.uri.path}", "{client_ip}{http.request.header.User}"} {
 			zone := fmt.Sprintf("twice-%d-%d", i, len(key))
-			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(zone, "key \""+key+"\"\nlimit 3/1h\n"+options))
+			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(zone, "key \""+key+"\"\nlimit 3/30d\n"+options))
 			logs, admitted := s.Watched(), 0
 			for n := range 20 {
 				if s.Get(fmt.Sprintf("192.0.2.%d", n), twice("User", "alice"), twice("User", fmt.Sprint(n))).Status == http.StatusOK {

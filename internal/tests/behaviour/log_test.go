@@ -26,7 +26,7 @@ func TestLineOfADenial(t *testing.T) {
 			options = "log_key\n"
 		}
 		s := sitetest.StartCaddy(t, "servers {\ntrusted_proxies static 127.0.0.1\ntrusted_proxies_strict\n}",
-			"rate_limit {\n"+options+sitetest.ZoneBlock(fmt.Sprint("line-", logKey), "limit 0/1h\nkey {http.request.header.X-Api-Key}")+"}\nrespond ok")
+			"rate_limit {\n"+options+sitetest.ZoneBlock(fmt.Sprint("line-", logKey), "limit 0/30d\nkey {http.request.header.X-Api-Key}")+"}\nrespond ok")
 		hostile := "/%0d%0a%1b[31m%22%7d\u202e/" + strings.Repeat("long", 100)
 		a, err := s.Get(t.Context(), "HTTP/1.1", sitetest.Header("X-Api-Key", secret), sitetest.Header("X-Forwarded-For", "198.51.100.7"), func(r *http.Request) {
 			r.Method = "REPORT"

@@ -31,7 +31,7 @@ func TestMessageThroughCaddy(t *testing.T) {
 		`a } b { c`:                                                   {text, `a } b { c`},
 		`<style>p { color: red }</style>`:                             {text, `<style>p { color: red }</style>`},
 	} {
-		s := sitetest.StartCaddy(t, "", fmt.Sprintf("rate_limit {\nmessage `%s`\n%s}\nrespond ok", message, sitetest.ZoneBlock("said", "limit 0/1h")))
+		s := sitetest.StartCaddy(t, "", fmt.Sprintf("rate_limit {\nmessage `%s`\n%s}\nrespond ok", message, sitetest.ZoneBlock("said", "limit 0/30d")))
 		a, err := s.Get(t.Context(), "HTTP/1.1", sitetest.Header("X", `a"}\{env.HOME}`))
 		if err != nil || a.Status != http.StatusTooManyRequests {
 			t.Fatalf("%d, %v", a.Status, err)

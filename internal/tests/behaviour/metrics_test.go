@@ -29,11 +29,11 @@ func TestMetricsOfRemovedZonesEnd(t *testing.T) {
 		slices.Sort(all)
 		return all
 	}
-	stays := sitetest.ZoneBlock("ended-stays", "limit 9/1h")
-	s := sitetest.NewSite(t, &ratelimit.App{}, stays+sitetest.ZoneBlock("ended-1", "limit 1/1h"))
+	stays := sitetest.ZoneBlock("ended-stays", "limit 9/30d")
+	s := sitetest.NewSite(t, &ratelimit.App{}, stays+sitetest.ZoneBlock("ended-1", "limit 1/30d"))
 	s.Admits("1.2.3.4", 2, 1)
 	for n := 2; n < 5; n++ {
-		next := sitetest.NewSite(t, &ratelimit.App{}, stays+sitetest.ZoneBlock(fmt.Sprintf("ended-%d", n), fmt.Sprintf("limit %d/1h", n)))
+		next := sitetest.NewSite(t, &ratelimit.App{}, stays+sitetest.ZoneBlock(fmt.Sprintf("ended-%d", n), fmt.Sprintf("limit %d/30d", n)))
 		s.End()
 		s = next
 		s.Admits("1.2.3.5", 1, 1)
@@ -41,7 +41,7 @@ func TestMetricsOfRemovedZonesEnd(t *testing.T) {
 			t.Errorf("after reload %d the metrics have zones %q, want %q", n-1, got, want)
 		}
 	}
-	if _, err := sitetest.TrySite(t, &ratelimit.App{}, stays+sitetest.ZoneBlock("ended-bad", "limit 1/1h\nmatch {\nexpression 1+\n}")); err == nil {
+	if _, err := sitetest.TrySite(t, &ratelimit.App{}, stays+sitetest.ZoneBlock("ended-bad", "limit 1/30d\nmatch {\nexpression 1+\n}")); err == nil {
 		t.Error("a bad matcher was accepted")
 	}
 	if n := sitetest.DecidedAs(t, "ended-stays", "admitted"); n != 4 {
@@ -65,13 +65,13 @@ func TestMetricsOfLimits(t *testing.T) {
 		})
 		return all
 	}
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("gauged", "limit 10/1m 200/1h\nalgorithm token_bucket"))
-	if got, want := shown(), map[string]float64{"limit_requests 1m": 10, "limit_requests 1h": 200, "burst_requests": 10}; !maps.Equal(got, want) {
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("gauged", "limit 10/30d 200/60d\nalgorithm token_bucket"))
+	if got, want := shown(), map[string]float64{"limit_requests 30d": 10, "limit_requests 60d": 200, "burst_requests": 10}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	next := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("gauged", "limit 20/1m\nalgorithm gcra\nburst 5"))
+	next := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("gauged", "limit 20/30d\nalgorithm gcra\nburst 5"))
 	s.End()
-	if got, want := shown(), map[string]float64{"limit_requests 1m": 20, "burst_requests": 5}; !maps.Equal(got, want) {
+	if got, want := shown(), map[string]float64{"limit_requests 30d": 20, "burst_requests": 5}; !maps.Equal(got, want) {
 		t.Errorf("after a reload: got %v, want %v", got, want)
 	}
 	next.End()
@@ -82,9 +82,9 @@ func TestMetricsOfLimits(t *testing.T) {
 
 // Where the log has a line of a denied key, the counter of the decision has its id, as an exemplar.
 func TestExemplarsNameAKey(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("exemplar", "limit 1/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("exemplar", "limit 1/30d"))
 	s.Admits("192.0.2.1", 2, 1)
-	shadow := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("exemplar-shadow", "limit 1/1h\nenforce off"))
+	shadow := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("exemplar-shadow", "limit 1/30d\nenforce off"))
 	shadow.Admits("192.0.2.2", 2, 2)
 	registry := prometheus.NewPedanticRegistry()
 	if err := metrics.Register(registry, lifecycle.State); err != nil {

@@ -1,3 +1,5 @@
+// no clock: configurations are adapted, and nothing runs.
+
 package behaviour_test
 
 import (

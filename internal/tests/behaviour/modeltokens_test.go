@@ -65,7 +65,7 @@ func TestModelTokens(t *testing.T) {
 	rate_limit {
 		zone model-tokens {
 			key all
-			limit 100000/1h
+			limit 100000/30d
 			algorithm fixed_window
 			cost 30
 			count_responses 2xx

@@ -20,9 +20,9 @@ import (
 )
 
 func TestChangesAtRunTime(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{Namespace: "run-time"}, sitetest.ZoneBlock("login", "limit 5/1m 20/1h")+sitetest.ZoneBlock("tenant", "key {http.request.header.X}\nlimit 10/1m"))
-	c := sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"203.0.113.9","limit":"6000/1m","for":"2h","note":"<b>beta</b>"}`)
-	if c.Nodes != 1 || c.Applied != 1 || c.Shared || c.Pending || len(c.ID) != 32 || c.Limit != "6000/1m" {
+	sitetest.NewSite(t, &ratelimit.App{Namespace: "run-time"}, sitetest.ZoneBlock("login", "limit 5/30d 20/60d")+sitetest.ZoneBlock("tenant", "key {http.request.header.X}\nlimit 10/30d"))
+	c := sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"203.0.113.9","limit":"6000/30d","for":"2h","note":"<b>beta</b>"}`)
+	if c.Nodes != 1 || c.Applied != 1 || c.Shared || c.Pending || len(c.ID) != 32 || c.Limit != "6000/30d" {
 		t.Errorf("an override says %+v", c)
 	}
 	if left := time.Until(c.Until); left < time.Hour || left > 2*time.Hour {
@@ -90,7 +90,7 @@ func (c badChange) check(t *testing.T) {
 // An override of a key that has one keeps its note, which may say who the key is, unless it has one
 // of its own. That of one which was removed is gone.
 func TestAnOverrideKeepsTheNoteBefore(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{Namespace: "notes"}, sitetest.ZoneBlock("login", "limit 5/1m"))
+	sitetest.NewSite(t, &ratelimit.App{Namespace: "notes"}, sitetest.ZoneBlock("login", "limit 5/30d"))
 	for i, c := range []struct{ method, path, body, note string }{
 		{http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1","limit":"50"}`, ""},
 		{http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1","limit":"60","note":"Example Ltd"}`, "Example Ltd"},
@@ -113,7 +113,7 @@ func TestAnOverrideKeepsTheNoteBefore(t *testing.T) {
 
 // Overrides are listed with the newest first: what was set today is not behind thousands.
 func TestTheNewestOverridesComeFirst(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{Namespace: "newest"}, sitetest.ZoneBlock("login", "limit 5/1m")+sitetest.ZoneBlock("all", "limit 9/1m"))
+	sitetest.NewSite(t, &ratelimit.App{Namespace: "newest"}, sitetest.ZoneBlock("login", "limit 5/30d")+sitetest.ZoneBlock("all", "limit 9/30d"))
 	for _, limit := range []string{"1", "2", "3", "4"} {
 		zone := map[string]string{"2": "all"}[limit]
 		sitetest.Changed(t, http.MethodPost, sitetest.Overrides, fmt.Sprintf(`{"zone":%q,"key":"192.0.2.%s","limit":%q}`, cmp.Or(zone, "login"), limit, limit))
@@ -133,7 +133,7 @@ func TestTheNewestOverridesComeFirst(t *testing.T) {
 // The empty key, which all requests without one share, is a key like any other where empty_key is
 // share. Elsewhere no request is counted by it.
 func TestTheEmptyKeyCanBeNamed(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{Namespace: "nameless"}, sitetest.ZoneBlock("shared", "limit 5/1m\nkey {http.request.header.X}\nempty_key share")+sitetest.ZoneBlock("denied", "limit 5/1m\nkey {http.request.header.X}\nempty_key deny"))
+	sitetest.NewSite(t, &ratelimit.App{Namespace: "nameless"}, sitetest.ZoneBlock("shared", "limit 5/30d\nkey {http.request.header.X}\nempty_key share")+sitetest.ZoneBlock("denied", "limit 5/30d\nkey {http.request.header.X}\nempty_key deny"))
 	if c := sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"shared","key":"","limit":"9"}`); c.Limit != "9" {
 		t.Errorf("an override says %+v", c)
 	}
@@ -148,8 +148,8 @@ func TestTheEmptyKeyCanBeNamed(t *testing.T) {
 // An empty key is rejected as well where the zone's key has text or a host beside what tells
 // clients apart: no request is counted by it, so an override would change nothing.
 func TestAnEmptyKeyWithTextAroundItIsRejected(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{Namespace: "nameless text"}, sitetest.ZoneBlock("tenant", "limit 5/1m\nkey \"tenant {http.request.header.X}\"")+
-		sitetest.ZoneBlock("of-host", "limit 5/1m\nkey {http.request.host}/{http.request.header.X}")+sitetest.ZoneBlock("shared-text", "limit 5/1m\nkey \"tenant {http.request.header.X}\"\nempty_key share"))
+	sitetest.NewSite(t, &ratelimit.App{Namespace: "nameless text"}, sitetest.ZoneBlock("tenant", "limit 5/30d\nkey \"tenant {http.request.header.X}\"")+
+		sitetest.ZoneBlock("of-host", "limit 5/30d\nkey {http.request.host}/{http.request.header.X}")+sitetest.ZoneBlock("shared-text", "limit 5/30d\nkey \"tenant {http.request.header.X}\"\nempty_key share"))
 	for zone, key := range map[string]string{"tenant": "tenant ", "of-host": "example.com/"} {
 		for path, body := range map[string]string{sitetest.Overrides: `{"zone":%q,"key":%q,"limit":"9"}`, operate.ExplainPath: `{"zone":%q,"key":%q}`} {
 			if status, text := sitetest.Ask(http.MethodPost, path, fmt.Sprintf(body, zone, key)); status != http.StatusBadRequest || !strings.Contains(text, "key: it is empty") {
@@ -164,6 +164,7 @@ func TestAnEmptyKeyWithTextAroundItIsRejected(t *testing.T) {
 	}
 }
 
+// no clock: nothing of it is taken, and no request is sent.
 func TestOverridesThatAreRejected(t *testing.T) {
 	sitetest.NewSite(t, &ratelimit.App{Namespace: "refused"}, sitetest.ZoneBlock("login", "limit 5/1m 20/1h")+sitetest.ZoneBlock("tenant", "limit 10/1m")+sitetest.ZoneBlock("fast", "limit 10/1s"))
 	for _, c := range []badChange{
@@ -215,6 +216,7 @@ func TestOverridesThatAreRejected(t *testing.T) {
 	}
 }
 
+// no clock: nothing of it is taken, and no request is sent.
 func TestEnforcementsThatAreRejected(t *testing.T) {
 	sitetest.NewSite(t, &ratelimit.App{Namespace: "refused"}, sitetest.ZoneBlock("login", "limit 5/1m 20/1h")+sitetest.ZoneBlock("tenant", "limit 10/1m"))
 	for _, c := range []badChange{
@@ -243,11 +245,11 @@ func TestEnforcementsThatAreRejected(t *testing.T) {
 
 // A zone is enforced by what was said last, and by its configuration again when that is taken back.
 func TestEnforcementAtRunTime(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: "kill-switch"}, sitetest.ZoneBlock("first", "limit 1/1h")+sitetest.ZoneBlock("second", "limit 1/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: "kill-switch"}, sitetest.ZoneBlock("first", "limit 1/30d")+sitetest.ZoneBlock("second", "limit 1/30d"))
 	s.Admits("203.0.113.1", 2, 1)
 	sitetest.Changed(t, http.MethodPost, sitetest.Enforcement, `{"all":true,"share":0}`)
 	s.Admits("203.0.113.1", 3, 3)
-	if all := sitetest.Changed(t, http.MethodPost, sitetest.Enforcement, `{"zone":"first","share":1}`).AllZones; all == nil || *all.Share != 0 || all.Until.Before(time.Now()) {
+	if all := sitetest.Changed(t, http.MethodPost, sitetest.Enforcement, `{"zone":"first","share":1}`).AllZones; all == nil || *all.Share != 0 || !all.Until.After(all.Since) {
 		t.Errorf("the answer says of all zones %+v, want that they are not enforced, and until when", all)
 	}
 	s.Admits("203.0.113.1", 1, 1) // the kill switch goes first
@@ -267,7 +269,7 @@ func TestEnforcementAtRunTime(t *testing.T) {
 
 // An operator denies all requests of a key, or admits them without counting, in one zone.
 func TestOverridesThatAreNoRates(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: "no-rates"}, sitetest.ZoneBlock("first", "limit 2/1h")+sitetest.ZoneBlock("second", "limit 5/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: "no-rates"}, sitetest.ZoneBlock("first", "limit 2/30d")+sitetest.ZoneBlock("second", "limit 5/30d"))
 	const barred, free, other = "203.0.113.1", "203.0.113.2", "203.0.113.3"
 	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"second","key":"203.0.113.1","limit":"deny"}`)
 	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"first","key":"203.0.113.2","limit":"unlimited"}`)
@@ -289,6 +291,8 @@ func TestOverridesThatAreNoRates(t *testing.T) {
 	if a := s.Get(other); a.Status != http.StatusForbidden {
 		t.Errorf("without the kill switch it is answered %d, want 403", a.Status)
 	}
+	// For a second run of the test.
+	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"first","key":"203.0.113.3"}`)
 }
 
 // A key goes by the number that an operator has set for it, with what it has spent, also where
@@ -298,17 +302,17 @@ func TestOverridesByRate(t *testing.T) {
 	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"} {
 		t.Run("local "+algorithm, func(t *testing.T) {
 			name := "by-rate-" + algorithm
-			checkOverride(t, sitetest.NewSite(t, &ratelimit.App{Namespace: name}, sitetest.ZoneBlock(name, "algorithm "+algorithm+"\nlimit 4/1h")), name)
+			checkOverride(t, sitetest.NewSite(t, &ratelimit.App{Namespace: name}, sitetest.ZoneBlock(name, "algorithm "+algorithm+"\nlimit 4/30d")), name)
 		})
 		t.Run("strict "+algorithm, func(t *testing.T) {
 			name, app := "by-rate-strict-"+algorithm, sitetest.AppWith(r)
 			app.StrictTimeout = caddy.Duration(10 * time.Second) // for a busy machine
-			checkOverride(t, sitetest.NewSite(t, app, sitetest.ZoneBlock(name, "sync_rate strict\nalgorithm "+algorithm+"\nlimit 4/1h")), name)
+			checkOverride(t, sitetest.NewSite(t, app, sitetest.ZoneBlock(name, "sync_rate strict\nalgorithm "+algorithm+"\nlimit 4/30d")), name)
 		})
 	}
 }
 
-// checkOverride drives a zone of 4/1h while its limit is changed for one key.
+// checkOverride drives a zone of 4/30d while its limit is changed for one key.
 func checkOverride(t *testing.T, s *sitetest.Site, name string) {
 	const vip, other = "203.0.113.1", "203.0.113.2"
 	s.Admits(other, 2, 2)
@@ -317,7 +321,7 @@ func checkOverride(t *testing.T, s *sitetest.Site, name string) {
 		t.Helper()
 		sitetest.Changed(t, http.MethodPost, sitetest.Overrides, fmt.Sprintf(`{"zone":%q,"key":%q,"limit":%q}`, name, vip, limit))
 	}
-	change("10/1h")
+	change("10/30d")
 	s.Admits(vip, 10, 6)
 	if a := s.Get(vip); !strings.Contains(strings.Join(a.Header["Ratelimit-Policy"], ""), ";q=10;") || a.Status != http.StatusTooManyRequests {
 		t.Errorf("%d with %v, want a policy with 10", a.Status, a.Header)
@@ -337,9 +341,9 @@ func checkOverride(t *testing.T, s *sitetest.Site, name string) {
 func TestReset(t *testing.T) {
 	r := redistest.Start(t)
 	for _, options := range []string{
-		"limit 5/1h", "limit 5/1h\nalgorithm fixed_window", "limit 5/1h 7/1d\nalgorithm sliding_log", "limit 5/1h\nalgorithm token_bucket",
-		"limit 5/1h\nalgorithm gcra", "limit 5/1d\nbuckets 4", "limit {http.vars.plan}/1h\nlimit_default 5/1h",
-		"limit {http.vars.plan}/1h\nlimit_default 5/1h\nalgorithm token_bucket",
+		"limit 5/30d", "limit 5/30d\nalgorithm fixed_window", "limit 5/30d 7/60d\nalgorithm sliding_log", "limit 5/30d\nalgorithm token_bucket",
+		"limit 5/30d\nalgorithm gcra", "limit 5/60d\nbuckets 4", "limit {http.vars.plan}/30d\nlimit_default 5/30d",
+		"limit {http.vars.plan}/30d\nlimit_default 5/30d\nalgorithm token_bucket",
 	} {
 		for i, rate := range []string{"local", "200ms", "strict"} {
 			t.Run(rate+" "+options, func(t *testing.T) {
@@ -349,12 +353,12 @@ func TestReset(t *testing.T) {
 					app.StrictTimeout = caddy.Duration(10 * time.Second) // for a busy machine
 				}
 				app.Namespace = fmt.Sprint("reset", i, strings.Map(letters, options))
-				change, vips := "8/1h", 8
+				change, vips := "8/30d", 8
 				switch {
-				case strings.Contains(options, "/1h 7/1d"):
+				case strings.Contains(options, "/30d 7/60d"):
 					vips = 7
-				case strings.Contains(options, "/1d"):
-					change = "8/1d"
+				case strings.Contains(options, "/60d"):
+					change = "8/60d"
 				}
 				checkReset(t, sitetest.NewSite(t, app, sitetest.ZoneBlock("login", options+"\nsync_rate "+rate)), change, vips)
 			})
@@ -409,7 +413,7 @@ func checkReset(t *testing.T, s *sitetest.Site, override string, vips int) {
 
 // Top lists what is left after a reset.
 func TestTopAfterAReset(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("login", "limit 5/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("login", "limit 5/30d"))
 	s.Admits("192.0.2.1", 5, 5)
 	s.Admits("192.0.2.2", 2, 2)
 	reset(t, `{"zone":"login","key":"192.0.2.1"}`)
@@ -421,12 +425,12 @@ func TestTopAfterAReset(t *testing.T) {
 
 // A reset says what it leaves as it is.
 func TestWhatAResetLeaves(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("queue", "limit 5/1s\nalgorithm leaky_bucket\nqueue 4"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("queue", "limit 5/30d\nalgorithm leaky_bucket\nqueue 4"))
 	if r := reset(t, `{"zone":"queue","all":true}`); len(r.Stays) != 1 || !strings.Contains(r.Stays[0], "wait") {
 		t.Errorf("a reset of a queue says %q, want that who waits keeps his slot", r.Stays)
 	}
 	s.End()
-	s = sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("small", "limit 5/1h\nmax_keys 1"))
+	s = sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("small", "limit 5/30d\nmax_keys 1"))
 	for i := range 5 {
 		s.Admits(fmt.Sprint("192.0.2.", i), 1, 1)
 	}
@@ -440,7 +444,7 @@ func TestWhatAResetLeaves(t *testing.T) {
 }
 
 func TestResetsThatAreRefused(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{Namespace: "resets"}, sitetest.ZoneBlock("login", "limit 5/1m"))
+	sitetest.NewSite(t, &ratelimit.App{Namespace: "resets"}, sitetest.ZoneBlock("login", "limit 5/30d"))
 	for body, want := range map[string]string{
 		`{"key":"192.0.2.1"}`:                              `400 give "zone"`,
 		`{"zone":"login"}`:                                 `400 give "key", "id" or "all"`,
@@ -461,7 +465,7 @@ func TestResetsThatAreRefused(t *testing.T) {
 
 // Explain and top over HTTP: what they answer, and what is wrong with a request. Neither counts.
 func TestLooksOverHTTP(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: "looks"}, sitetest.ZoneBlock("login", "limit 5/1m")+sitetest.ZoneBlock("tenant", "key {http.request.header.X}\nlimit 10/1m"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: "looks"}, sitetest.ZoneBlock("login", "limit 5/30d")+sitetest.ZoneBlock("tenant", "key {http.request.header.X}\nlimit 10/30d"))
 	const explain, top = "/rate_limit/explain", "/rate_limit/top"
 	s.Admits("192.0.2.1", 2, 2)
 	const login = `{"zone":"login","key":"192.0.2.1"}`

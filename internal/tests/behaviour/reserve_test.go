@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -113,18 +114,20 @@ func TestReserveOfABurst(t *testing.T) {
 
 // A request sees the limit without what is reserved for others, and so do its handlers.
 func TestHeadersOfAReserve(t *testing.T) {
-	for _, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket"} {
-		s := reservedSite(t, &ratelimit.App{}, "headers draft kong github\n"+sitetest.ZoneBlock("seen", "key all\nlimit 10/1h\nalgorithm "+algorithm), "paying", 20)
-		for _, c := range []struct{ class, policy, remaining, limit string }{
-			{"", `"seen";q=8;w=3600`, "7", "8"}, {"paying", `"seen";q=10;w=3600`, "8", "10"}, {"none", `"seen";q=8;w=3600`, "5", "8"},
-		} {
-			a := s.Get("1.1.1.1", class(c.class))
-			if got := a.Header; got.Get("RateLimit-Policy") != c.policy || !strings.Contains(got.Get("RateLimit"), ";r="+c.remaining+";") ||
-				got.Get("X-Ratelimit-Limit") != c.limit || got.Get("Ratelimit-Limit") != c.limit || got.Get("X-Ratelimit-Remaining-Hour") != c.remaining {
-				t.Errorf("%s, class %q: %v, want %+v", algorithm, c.class, got, c)
+	synctest.Test(t, func(t *testing.T) {
+		for _, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket"} {
+			s := reservedSite(t, &ratelimit.App{}, "headers draft kong github\n"+sitetest.ZoneBlock("seen", "key all\nlimit 10/1h\nalgorithm "+algorithm), "paying", 20)
+			for _, c := range []struct{ class, policy, remaining, limit string }{
+				{"", `"seen";q=8;w=3600`, "7", "8"}, {"paying", `"seen";q=10;w=3600`, "8", "10"}, {"none", `"seen";q=8;w=3600`, "5", "8"},
+			} {
+				a := s.Get("1.1.1.1", class(c.class))
+				if got := a.Header; got.Get("RateLimit-Policy") != c.policy || !strings.Contains(got.Get("RateLimit"), ";r="+c.remaining+";") ||
+					got.Get("X-Ratelimit-Limit") != c.limit || got.Get("Ratelimit-Limit") != c.limit || got.Get("X-Ratelimit-Remaining-Hour") != c.remaining {
+					t.Errorf("%s, class %q: %v, want %+v", algorithm, c.class, got, c)
+				}
 			}
 		}
-	}
+	})
 }
 
 // The limit that is reserved from is the one that is in force: that of the request, and the one
@@ -195,6 +198,8 @@ func TestReserveInShadowMode(t *testing.T) {
 }
 
 // The page's Caddyfile: who doesn't pay is denied first, and who pays finds the reserve.
+//
+// no clock: in place of the page's window it has one of ten years.
 func TestThePageOfReserves(t *testing.T) {
 	upstream, asked := sitetest.Backend(t, "backend")
 	global, site := sitetest.SiteInPage(t, "docs/reserve.md", "example.com")
@@ -214,6 +219,8 @@ func TestThePageOfReserves(t *testing.T) {
 }
 
 // A reserve where each client has a count of its own is warned of.
+//
+// no clock: no request is sent.
 func TestAReserveOfOneClientsCountIsWarnedOf(t *testing.T) {
 	for key, want := range map[string]int{"": 1, "key {client_ip}": 1, "key {remote_host}": 1, "key {host}-{client_ip}": 1, "key all": 0, "key {host}": 0} {
 		config, err := sitetest.Adapt("{\nadmin off\npersist_config off\n}\nhttp://127.0.0.1:0 {\n@paying header X-Plan paid\nrate_limit {\n" +

@@ -23,7 +23,7 @@ func answers(s *sitetest.Site) *sitetest.Site {
 
 var wrongPassword = sitetest.Header("Password", "wrong")
 
-const loginZone = "limit 5/1h\ncount_responses 401 403"
+const loginZone = "limit 5/30d\ncount_responses 401 403"
 
 var settledAlgorithms = []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"}
 

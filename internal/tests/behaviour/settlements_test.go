@@ -157,7 +157,7 @@ var settlementCases = map[string]struct {
 		}
 		c.uses(c.zone, "and the next one", 37)
 	}},
-	"ban": {options: "ban 1h after 2/1h", run: func(c *settlements) {
+	"ban": {options: "ban 1h after 2/30d", run: func(c *settlements) {
 		c.hold(10)
 		for range 4 {
 			if status := c.cost(1); status != http.StatusTooManyRequests {

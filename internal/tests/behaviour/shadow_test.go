@@ -114,13 +114,13 @@ func TestReloadChangesForWhomALimitIsEnforced(t *testing.T) {
 	r := redistest.Start(t)
 	for _, rate := range []string{"local", "strict", "100ms"} {
 		block := func(enforce string) string {
-			return sitetest.ZoneBlock("reload-"+rate, "limit 5/1d\nsync_rate "+rate+"\nenforce "+enforce)
+			return sitetest.ZoneBlock("reload-"+rate, "limit 5/30d\nsync_rate "+rate+"\nenforce "+enforce)
 		}
 		s := sitetest.NewSite(t, sitetest.AppWith(r), block("off"))
 		s.Admits("1.2.3.4", 8, 8)
 		s.Admits("1.2.3.5", 3, 3)
 		if n := sitetest.DecidedAs(t, "reload-"+rate, "would_deny"); n != 3 {
-			t.Errorf("%s: %d of 8 requests would be denied at 5 a day, want 3", rate, n)
+			t.Errorf("%s: %d of 8 requests would be denied at 5 in the window, want 3", rate, n)
 		}
 		for _, c := range []struct {
 			enforce              string
@@ -143,7 +143,7 @@ func TestWouldDenyIsEmptyForOtherRequests(t *testing.T) {
 	for _, c := range []struct{ options, want string }{
 		{"enforce off", "<>"}, {"enforce off\nexcept path /other", "<>"}, {"enforce 100%", "<>"}, {"", "<{http.rate_limit.would_deny.name}>"},
 	} {
-		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("elsewhere", "limit 0/1m\nmatch path /limited /other\n"+c.options))
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("elsewhere", "limit 0/30d\nmatch path /limited /other\n"+c.options))
 		r := s.Request("1.2.3.4", sitetest.To("/"))
 		got := ""
 		s.Next = func(_ http.ResponseWriter, r *http.Request) error {
@@ -160,7 +160,7 @@ func TestWouldDenyIsEmptyForOtherRequests(t *testing.T) {
 // Early data that would be answered with 425 is admitted and counted, and blames nobody.
 func TestShadowModeInEarlyData(t *testing.T) {
 	zone := fmt.Sprint("early-", earlyZones.Add(1))
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 2/1h\nalgorithm sliding_log\nmatch not header K ticket\nenforce off")+
+	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 2/30d\nalgorithm sliding_log\nmatch not header K ticket\nenforce off")+
 		"}\nrespond \"told {http.rate_limit.would_deny.name}\"")
 	c := overQUIC(s, "127.0.0.1", ticket(s))
 	answers := c.early(zone, 5)

@@ -45,7 +45,7 @@ func answering(s *sitetest.Site, status int, body string, fields ...string) {
 // What is admitted, less what is refunded, and what is charged, is what is used. A zone in which
 // all costs are 1 has none of these metrics.
 func TestMetricsOfUnitsAddUp(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("tokens", "limit 200/1h\nalgorithm fixed_window\ncost 30\ncount_responses 2xx\nresponse_cost header X-Cost")+sitetest.ZoneBlock("plain", "limit 1000/1h\ncount_responses 2xx"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("tokens", "limit 200/30d\nalgorithm fixed_window\ncost 30\ncount_responses 2xx\nresponse_cost header X-Cost")+sitetest.ZoneBlock("plain", "limit 1000/30d\ncount_responses 2xx"))
 	for _, answer := range [][]string{{"200", "12"}, {"200", "100"}, {"500", ""}, {"200", ""}} {
 		status := http.StatusOK
 		if answer[0] == "500" {
@@ -65,7 +65,7 @@ func TestMetricsOfUnitsAddUp(t *testing.T) {
 		t.Errorf("a zone without costs has %v", got)
 	}
 
-	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("points", "limit 10/1h\ncost {http.request.header.Cost}\ncost_default 1\ncount_responses 2xx")+sitetest.ZoneBlock("calls", "limit 3/1h\nalgorithm fixed_window"))
+	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("points", "limit 10/30d\ncost {http.request.header.Cost}\ncost_default 1\ncount_responses 2xx")+sitetest.ZoneBlock("calls", "limit 3/30d\nalgorithm fixed_window"))
 	answering(s, http.StatusNotFound, "")
 	s.Get("1.2.3.4", sitetest.Header("Cost", "4"))
 	answering(s, http.StatusOK, "")
@@ -107,7 +107,7 @@ func TestWhyAFigureIsMissing(t *testing.T) {
 	} {
 		for i, a := range answers {
 			zone := fmt.Sprintf("missing-%s-%d", source[:4], i)
-			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(zone, "limit 1000/1h\nresponse_cost "+source))
+			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(zone, "limit 1000/30d\nresponse_cost "+source))
 			logs := s.Watched()
 			answering(s, a.status, a.body, strings.Fields(a.fields)...)
 			if write := s.Next; a.fails != nil {
@@ -134,15 +134,17 @@ func TestWhyAFigureIsMissing(t *testing.T) {
 
 // Who finds only what is reserved hears how long answers take, which is when some of it comes back:
 // no more than the limit would have it wait, and as ever where responses settle as they begin.
+//
+// bubble: each of the limits runs in one.
 func TestRetryAfterOfWhatIsReserved(t *testing.T) {
 	for _, c := range []struct {
 		options, wait string
 		took          time.Duration
 	}{
-		{"limit 100/1h\nresponse_cost json usage.total_tokens", "20", 20 * time.Second},
-		{"limit 100/1h\nresponse_cost bytes", "1", 100 * time.Millisecond},
+		{"limit 100/10m\nresponse_cost json usage.total_tokens", "20", 20 * time.Second},
+		{"limit 100/10m\nresponse_cost bytes", "1", 100 * time.Millisecond},
 		{"limit 100/10s\nresponse_cost bytes", "10", 40 * time.Second},
-		{"limit 100/1h\ncount_responses 5xx", "1", 20 * time.Second},
+		{"limit 100/10m\ncount_responses 5xx", "1", 20 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
@@ -155,7 +157,7 @@ func TestRetryAfterOfWhatIsReserved(t *testing.T) {
 			}
 			for range 40 {
 				s.Get("1.2.3.4")
-				time.Sleep(2 * time.Hour)
+				time.Sleep(20 * time.Minute)
 			}
 			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
 			for range 2 {

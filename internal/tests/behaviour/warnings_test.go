@@ -42,7 +42,7 @@ func TestForwardingHeadersAreWarnedOfOnce(t *testing.T) {
 		{"an exception by address", through(false, 0, "X-Forwarded-For", "9.9.9.9"), "key {http.request.header.X-Api-Key}\nexcept private_ranges\n", 1, 0},
 		{"a matcher by address", through(true, 0, "X-Forwarded-For", "9.9.9.9"), "key {http.request.header.X-Api-Key}\nmatch not client_ip 10.0.0.0/8\n", 0, 1},
 	} {
-		block := sitetest.ZoneBlock("proxies", c.key+"limit 1/1h") + sitetest.ZoneBlock("proxies2", c.key+"limit 2/1h")
+		block := sitetest.ZoneBlock("proxies", c.key+"limit 1/30d") + sitetest.ZoneBlock("proxies2", c.key+"limit 2/30d")
 		s := sitetest.NewSite(t, &ratelimit.App{}, block)
 		logs := s.Watched()
 		for range 50 {
@@ -64,7 +64,7 @@ func behind(s *sitetest.Site, change func(*http.Request)) *http.Request {
 }
 
 func TestFullTableIsWarnedOfOnce(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("full", "limit 2/1h\nmax_keys 3")+sitetest.ZoneBlock("roomy", "limit 2/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("full", "limit 2/30d\nmax_keys 3")+sitetest.ZoneBlock("roomy", "limit 2/30d"))
 	logs := s.Watched()
 	for i := range 3 {
 		s.Admits(fmt.Sprintf("1.2.3.%d", i), 1, 1)
