@@ -192,6 +192,7 @@ func cutBackend(t *testing.T) string {
 			beginCut(w, parts[2])
 			panic(http.ErrAbortHandler)
 		case "waits":
+			entered <- struct{}{}
 			<-r.Context().Done()
 		}
 	}))
@@ -213,7 +214,6 @@ func TestEveryHardEndOfACost(t *testing.T) {
 }
 
 func everyHardEndOfACost(t *testing.T, s *sitetest.Served) {
-	slowest := time.Duration(0) // of the requests so far
 	for _, c := range []struct {
 		path               string
 		header, bytes, obj int64
@@ -231,17 +231,16 @@ func everyHardEndOfACost(t *testing.T, s *sitetest.Served) {
 			if strings.HasPrefix(path, "/taken") && protocol != "HTTP/1.1" {
 				want = []int64{40, 40, 0} // they have no connection to take, which is an error 500
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			if strings.HasPrefix(path, "/stays") || strings.HasPrefix(path, "/waits") || strings.HasPrefix(path, "/whole") || strings.HasPrefix(path, "/sized") {
-				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond+4*slowest)
-			}
-			began := time.Now()
 			// No client sends a POST again by itself. It ends the connection when it has all.
-			_, _ = s.Get(ctx, protocol, sitetest.OnPath(path), sitetest.Method(http.MethodPost), func(r *http.Request) { r.Close = strings.HasPrefix(path, "/sized") })
-			if ctx.Err() == nil {
-				slowest = max(slowest, time.Since(began))
+			change := []func(*http.Request){sitetest.OnPath(path), sitetest.Method(http.MethodPost), func(r *http.Request) { r.Close = strings.HasPrefix(path, "/sized") }}
+			switch what := strings.Split(path, "/")[1]; what {
+			case "stays", "whole", "sized":
+				leavesWith(s, protocol, c.bytes, change...)
+			case "waits":
+				leavesBefore(s, protocol, change...)
+			default:
+				_, _ = s.Get(t.Context(), protocol, change...)
 			}
-			cancel()
 			settles(s, path, want...)
 		}
 	}
@@ -505,7 +504,7 @@ func TestADebtEndsAfterTwoWindows(t *testing.T) {
 
 // Keys beyond max_keys reserve and settle in the sketch, by units.
 func TestCostsBeyondMaxKeys(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("beyond", "key {http.request.header.K}\nlimit 10000/1h\nalgorithm fixed_window\nmax_keys 8\ncost 40\nresponse_cost header X-Cost"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("beyond", "key {http.request.header.K}\nlimit 10000/30d\nalgorithm fixed_window\nmax_keys 8\ncost 40\nresponse_cost header X-Cost"))
 	answers := func(cost string) {
 		s.Next = func(w http.ResponseWriter, _ *http.Request) error { begin(w, cost); return nil }
 	}
@@ -538,7 +537,7 @@ func TestCostsBeyondMaxKeys(t *testing.T) {
 // What is reserved when a process ends stays spent in the next one.
 func TestPersistedReservationsStaySpent(t *testing.T) {
 	h := sitetest.NewHome(t, "storage")
-	block := sitetest.ZoneBlock("kept", "key all\nlimit 1000/1h\nalgorithm fixed_window\ncost 40\nresponse_cost header X-Cost")
+	block := sitetest.ZoneBlock("kept", "key all\nlimit 1000/30d\nalgorithm fixed_window\ncost 40\nresponse_cost header X-Cost")
 	s := h.Boot(block)
 	ends, begun := make(chan struct{}), make(chan struct{})
 	s.Next = func(w http.ResponseWriter, _ *http.Request) error {
@@ -619,7 +618,7 @@ func TestCostsBesideEncode(t *testing.T) {
 // its last event is what the request costs.
 func TestALongStreamTakesNoMemory(t *testing.T) {
 	event := []byte(`data: {"id":"chatcmpl-1","choices":[{"index":0,"delta":{"content":"` + strings.Repeat("The quick brown fox jumps over the lazy dog. ", 1400) + `"}}],"usage":null}` + "\n\n")
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("stream", "key all\nlimit 1000000/1h\nalgorithm fixed_window\ncost 10\ncount_responses 2xx\nresponse_cost json usage.total_tokens"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("stream", "key all\nlimit 1000000/30d\nalgorithm fixed_window\ncost 10\ncount_responses 2xx\nresponse_cost json usage.total_tokens"))
 	s.Next = func(w http.ResponseWriter, _ *http.Request) error {
 		w.Header().Set("Content-Type", "text/event-stream")
 		flush := http.NewResponseController(w)

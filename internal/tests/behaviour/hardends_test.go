@@ -101,6 +101,7 @@ func endingBackend(t *testing.T) string {
 			sendEvents(w, r)
 		case "waits":
 			_, _ = io.Copy(io.Discard, r.Body) // so that it learns of a client that goes
+			entered <- struct{}{}
 			<-r.Context().Done()
 		}
 	}))
@@ -111,10 +112,38 @@ func endingBackend(t *testing.T) string {
 // everyOption is a site on which a request passes all options at once. Each path has one unit of
 // which it depends on the response whether it is spent.
 func everyOption(t *testing.T) *sitetest.Served {
-	zones := sitetest.ZoneBlock("ends-guess", "limit 1/1h\nalgorithm fixed_window\nkey {http.request.uri.path}\ncount_responses 401") +
-		sitetest.ZoneBlock("ends-ban", "limit 100000/1h\nban 1h") + sitetest.ZoneBlock("ends-run", "concurrent 40\nkey all") +
-		sitetest.ZoneBlock("ends-keep", "limit 100000/1h\nkey all\nreserve @paying 20%") + sitetest.ZoneBlock("ends-slow", "bandwidth 1GiB/s\nkey all")
+	zones := sitetest.ZoneBlock("ends-guess", "limit 1/30d\nalgorithm fixed_window\nkey {http.request.uri.path}\ncount_responses 401") +
+		sitetest.ZoneBlock("ends-ban", "limit 100000/30d\nban 1h") + sitetest.ZoneBlock("ends-run", "concurrent 40\nkey all") +
+		sitetest.ZoneBlock("ends-keep", "limit 100000/30d\nkey all\nreserve @paying 20%") + sitetest.ZoneBlock("ends-slow", "bandwidth 1GiB/s\nkey all")
 	return sitetest.StartCaddy(t, "", "@paying header X-Class paying\nroute {\nrate_limit {\n"+zones+"}\nends\nreverse_proxy "+endingBackend(t)+"\n}")
+}
+
+// leavesWith is a client that leaves when it has so many bytes of a response that goes on.
+func leavesWith(s *sitetest.Served, protocol string, bytes int64, change ...func(*http.Request)) {
+	s.T.Helper()
+	ctx, leave := context.WithCancel(s.T.Context())
+	defer leave()
+	a, err := s.Open(ctx, protocol, change...)
+	if err != nil {
+		s.T.Errorf("%s: %v, want a response", protocol, err)
+		return
+	}
+	if n, err := io.CopyN(io.Discard, a.Body, bytes); err != nil {
+		s.T.Errorf("%s: %d bytes, %v, want %d", protocol, n, err, bytes)
+	}
+	leave()
+	_ = a.Body.Close()
+}
+
+// leavesBefore is a client that leaves when its request has entered what answers it, before that
+// begins to.
+func leavesBefore(s *sitetest.Served, protocol string, change ...func(*http.Request)) {
+	ctx, leave := context.WithCancel(s.T.Context())
+	var left sync.WaitGroup
+	left.Go(func() { _, _ = s.Get(ctx, protocol, change...) })
+	<-entered
+	leave()
+	left.Wait()
 }
 
 // nothingIsHeld waits until no request has a place or a turn.
@@ -143,7 +172,6 @@ func isSpent(s *sitetest.Served, path string) (spent bool) {
 // unit is spent where the status counts or nobody knows it.
 func TestEveryHardEnd(t *testing.T) {
 	s := everyOption(t)
-	slowest := time.Duration(0) // of the requests so far
 	for _, c := range []struct {
 		path          string
 		spent, slowed bool
@@ -156,16 +184,15 @@ func TestEveryHardEnd(t *testing.T) {
 			path, what := c.path+"/"+protocol, protocol+" "+c.path
 			// Other protocols have no connection to take, which is an error 500.
 			spent := c.spent && (c.path != "/taken" || protocol == "HTTP/1.1")
-			ctx, cancel := context.WithCancel(t.Context())
-			if c.path == "/events" || c.path == "/waits" { // the client leaves
-				ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond+4*slowest)
+			before := bandwidthOf(t, "ends-slow").Bytes
+			switch c.path {
+			case "/events":
+				leavesWith(s, protocol, 1, sitetest.OnPath(path))
+			case "/waits":
+				leavesBefore(s, protocol, sitetest.OnPath(path))
+			default:
+				_, _ = s.Get(t.Context(), protocol, sitetest.OnPath(path))
 			}
-			before, began := bandwidthOf(t, "ends-slow").Bytes, time.Now()
-			_, _ = s.Get(ctx, protocol, sitetest.OnPath(path))
-			if ctx.Err() == nil {
-				slowest = max(slowest, time.Since(began))
-			}
-			cancel()
 			nothingIsHeld(t, what)
 			if n := bandwidthOf(t, "ends-slow").Bytes - before; (n > 0) != c.slowed {
 				t.Errorf("%s: %d bytes went by the bandwidth", what, n)
@@ -182,7 +209,7 @@ func TestEveryHardEnd(t *testing.T) {
 
 // Two handlers with a zone that one request passes reserve a unit each, and settle each.
 func TestTwoHandlersReserveAUnitEach(t *testing.T) {
-	zone := "rate_limit {\n" + sitetest.ZoneBlock("ends-twice", "limit 4/1h\ncount_responses 401\nkey all") + "}\n"
+	zone := "rate_limit {\n" + sitetest.ZoneBlock("ends-twice", "limit 4/30d\ncount_responses 401\nkey all") + "}\n"
 	s := sitetest.StartCaddy(t, "", "@right header Password right\nroute {\n"+zone+zone+"respond @right ok\nrespond 401\n}")
 	s.Answers("HTTP/1.1", 10, http.StatusOK, 10, sitetest.Header("Password", "right"))
 	s.Answers("HTTP/1.1", 10, http.StatusUnauthorized, 2)
@@ -303,8 +330,8 @@ func TestAReloadInTheMiddleWithEveryOption(t *testing.T) {
 // Clients that leave a queue give up their places, turns and units in the zones beside it as the
 // pages say.
 func TestLeavingAQueueWithEveryOption(t *testing.T) {
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock("ends-queue", "limit 10/1h\nalgorithm leaky_bucket\nqueue 5\nkey all")+
-		sitetest.ZoneBlock("ends-guess", "limit 30/1h\ncount_responses 401\nkey all")+sitetest.ZoneBlock("ends-run", "concurrent 20\nkey all")+
+	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock("ends-queue", "limit 10/30d\nalgorithm leaky_bucket\nqueue 5\nkey all")+
+		sitetest.ZoneBlock("ends-guess", "limit 30/30d\ncount_responses 401\nkey all")+sitetest.ZoneBlock("ends-run", "concurrent 20\nkey all")+
 		sitetest.ZoneBlock("ends-slow", "bandwidth 1GiB/s\nkey all")+"}\nrespond ok")
 	s.Answers("HTTP/1.1", 1, http.StatusOK, 1)
 	ctx, leave := context.WithCancel(t.Context())
@@ -331,7 +358,7 @@ func TestLeavingAQueueWithEveryOption(t *testing.T) {
 // is a request, whose error counts with its status. One that comes back through the same zone is
 // not counted again.
 func TestALoopOfErrorRoutesEnds(t *testing.T) {
-	for _, options := range []string{"limit 5/1h\ncount_responses 401", "limit 5/1h\ncount_responses 401\nalgorithm token_bucket", "limit 5/1h\ncount_responses 4xx\nban 1h after 1/1h"} {
+	for _, options := range []string{"limit 5/30d\ncount_responses 401", "limit 5/30d\ncount_responses 401\nalgorithm token_bucket", "limit 5/30d\ncount_responses 4xx\nban 1h after 1/30d"} {
 		zone := "rate_limit {\n" + sitetest.ZoneBlock("loop", options+"\nkey all\nconcurrent 3") + "}\n"
 		s := sitetest.StartCaddy(t, "", zone+"error 401\nhandle_errors 401 {\n"+zone+`reverse_proxy 127.0.0.1:{http.request.port} {
 		header_up Host localhost:{http.request.port}

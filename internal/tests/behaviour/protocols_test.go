@@ -3,15 +3,15 @@ package behaviour_test
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
@@ -48,7 +48,7 @@ func logged(s *sitetest.Served, code string) (n int) {
 
 // One client has one count, whatever it speaks, and is denied alike.
 func TestProtocolsShareOneCount(t *testing.T) {
-	s := sitetest.StartCaddy(t, "", "rate_limit 6/1h {\n algorithm fixed_window\n}\nrespond ok")
+	s := sitetest.StartCaddy(t, "", "rate_limit 6/30d {\n algorithm fixed_window\n}\nrespond ok")
 	for _, protocol := range protocols {
 		s.Answers(protocol, 2, http.StatusOK, 2)
 	}
@@ -64,7 +64,7 @@ func TestProtocolsShareOneCount(t *testing.T) {
 // Keys as hostile as a client can send them have a count each, the same by every protocol, and the
 // server goes on.
 func TestHostileKeysByEveryProtocol(t *testing.T) {
-	s := sitetest.StartCaddy(t, "", "rate_limit 3/1h {\n algorithm fixed_window\n key {http.request.header.K}{http.request.cookie.c}{http.request.uri}\n empty_key deny\n}\nrespond ok")
+	s := sitetest.StartCaddy(t, "", "rate_limit 3/30d {\n algorithm fixed_window\n key {http.request.header.K}{http.request.cookie.c}{http.request.uri}\n empty_key deny\n}\nrespond ok")
 	long := strings.Repeat("x", 12_000)
 	for name, key := range map[string]string{
 		"giant": long, "giant, with another end": long + "y", "high bytes": "\x80\xff\xfe", "a placeholder": "{http.request.host}", "braces": "{}}{",
@@ -92,7 +92,7 @@ func TestHostileKeysByEveryProtocol(t *testing.T) {
 // A request that fails behind the limit passes it a second time on the error route, and is counted
 // once.
 func TestErrorRoutesCountOnceByEveryProtocol(t *testing.T) {
-	zone := "rate_limit {\n zone twice {\n limit 4/1h\n algorithm fixed_window\n key {http.request.header.K}\n}\n}\n"
+	zone := "rate_limit {\n zone twice {\n limit 4/30d\n algorithm fixed_window\n key {http.request.header.K}\n}\n}\n"
 	s := sitetest.StartCaddy(t, "", zone+"error 500\nhandle_errors {\n"+zone+"respond {http.error.status_code} {http.error.status_code}\n}")
 	for _, protocol := range protocols {
 		s.Answers(protocol, 4, http.StatusInternalServerError, 4, sitetest.Header("K", protocol))
@@ -103,7 +103,7 @@ func TestErrorRoutesCountOnceByEveryProtocol(t *testing.T) {
 // Clients that wait in a queue and go away, or send slowly, hold no more than the queue's places,
 // and nothing afterwards.
 func TestQueueIsBoundedAndLeft(t *testing.T) {
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n zone queue {\n limit 10/1m\n algorithm leaky_bucket\n queue 5\n key {http.request.header.K}\n}\n}\nrespond ok")
+	s := sitetest.StartCaddy(t, "", "rate_limit {\n zone queue {\n limit 10/30d\n algorithm leaky_bucket\n queue 5\n key {http.request.header.K}\n}\n}\nrespond ok")
 	for _, protocol := range protocols {
 		s.Answers(protocol, 1, http.StatusOK, 1, sitetest.Header("K", protocol)) // connects
 		ctx, leave := context.WithCancel(t.Context())
@@ -130,44 +130,46 @@ func TestQueueIsBoundedAndLeft(t *testing.T) {
 }
 
 // Clients that send their bodies slowly are decided on by their headers: they hold no more than
-// the queue's places, nobody else waits for them, and when they go away nothing is left.
+// the queue's places, nobody else waits for them, and when they go away nothing is left. By HTTP/1.1
+// nobody hears that one has gone whose body is still to be read: it has its place until its turn.
 func TestSlowClientsHoldNoMoreThanTheQueue(t *testing.T) {
-	const places, drain = 5, time.Second // a place is free again after each drain
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n zone slow {\n limit 5/5s\n algorithm leaky_bucket\n queue 5\n key {http.request.header.K}\n}\n}\nrespond ok")
-	config := s.Clients["HTTP/1.1"].Transport.(*http.Transport).TLSClientConfig
-	var slow []*tls.Conn
-	for range 30 {
-		conn, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.Port), config)
-		if err != nil {
-			t.Fatal(err)
+	const places = 5
+	s := sitetest.StartCaddy(t, "", "rate_limit {\n zone slow {\n limit 5/30d\n algorithm leaky_bucket\n queue 5\n key {http.request.header.K}\n}\n}\nrespond ok")
+	for _, protocol := range []string{"HTTP/2.0", "HTTP/3.0"} {
+		ctx, leave := context.WithCancel(t.Context())
+		slow := func(r *http.Request) {
+			r.Method, r.ContentLength = http.MethodPost, 1000
+			r.Body = io.NopCloser(io.MultiReader(strings.NewReader("x"), until{ctx}))
 		}
-		defer conn.Close()
-		slow = append(slow, conn)
-	}
-	start, waited := time.Now(), false
-	waiting := func() int {
-		t.Helper()
-		now := sitetest.InQueue(t)
-		waited = waited || now > 0
-		// A goroutine whose wait is over counts until it has run, which a busy machine may delay:
-		// it is one of those whose place has drained since the start.
-		if drained := int(time.Since(start) / drain); now > places+drained {
-			t.Errorf("%d slow clients waited at once, want at most %d and the %d places drained since", now, places, drained)
+		var clients sync.WaitGroup
+		var admitted, denied atomic.Int64
+		for range 30 {
+			clients.Go(func() {
+				switch a, err := s.Open(ctx, protocol, sitetest.Header("K", "slow "+protocol), slow); {
+				case err == nil && a.StatusCode == http.StatusOK:
+					admitted.Add(1)
+				case err == nil && a.StatusCode == http.StatusTooManyRequests:
+					denied.Add(1)
+				}
+			})
 		}
-		return now
+		redistest.Eventually(t, "the others are denied by "+protocol, func() bool { return denied.Load() == 30-1-places && admitted.Load() == 1 })
+		redistest.Eventually(t, "the queue is full by "+protocol, func() bool { return sitetest.InQueue(t) == places })
+		for _, other := range protocols {
+			s.Answers(other, 1, http.StatusOK, 1, sitetest.Header("K", protocol+" beside "+other))
+		}
+		leave()
+		clients.Wait()
+		redistest.Eventually(t, "nobody is left in the queue by "+protocol, func() bool { return sitetest.InQueue(t) == 0 })
 	}
-	for _, conn := range slow {
-		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: localhost:%d\r\nK: slow\r\nContent-Length: 1000\r\n\r\nx", s.Port)
-		waiting()
-	}
-	redistest.Eventually(t, "slow clients wait", func() bool { waiting(); return waited })
-	for _, protocol := range protocols {
-		s.Answers(protocol, 1, http.StatusOK, 1, sitetest.Header("K", protocol))
-	}
-	for _, conn := range slow {
-		_ = conn.Close()
-	}
-	redistest.Eventually(t, "nobody is left in the queue", func() bool { return waiting() == 0 })
+}
+
+// until is a body of which nothing comes before a context ends.
+type until struct{ context.Context }
+
+func (u until) Read([]byte) (int, error) {
+	<-u.Done()
+	return 0, u.Err()
 }
 
 // What a client writes into X-Forwarded-For changes its count only where the server is configured
@@ -187,7 +189,7 @@ func TestForgedForwardedFor(t *testing.T) {
 		{"trusted but not strict, the proxy appends", "servers {\ntrusted_proxies static 127.0.0.1\n}", ", 198.51.100.7", 20, 0, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := sitetest.StartCaddy(t, c.global, "rate_limit 5/1h\nrespond ok")
+			s := sitetest.StartCaddy(t, c.global, "rate_limit 5/30d\nrespond ok")
 			admitted := 0
 			for i := range 20 {
 				a, err := s.Get(t.Context(), protocols[i%3], forged(i, c.appended))
@@ -207,7 +209,7 @@ func TestForgedForwardedFor(t *testing.T) {
 		})
 	}
 	t.Run("real clients behind a proxy that is trusted", func(t *testing.T) {
-		s := sitetest.StartCaddy(t, "servers {\ntrusted_proxies static 127.0.0.1\ntrusted_proxies_strict\n}", "rate_limit 5/1h\nrespond ok")
+		s := sitetest.StartCaddy(t, "servers {\ntrusted_proxies static 127.0.0.1\ntrusted_proxies_strict\n}", "rate_limit 5/30d\nrespond ok")
 		for i := range 3 {
 			s.Answers(protocols[i], 10, http.StatusOK, 5, sitetest.Header("X-Forwarded-For", fmt.Sprintf("198.51.100.%d", i)))
 		}

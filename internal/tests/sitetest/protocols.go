@@ -120,8 +120,8 @@ func Certificate(t *testing.T, dir string) *x509.CertPool {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{"localhost"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"},
+		NotBefore: time.Unix(0, 0), NotAfter: time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC),
 		IsCA: true, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
@@ -164,6 +164,18 @@ func (s *Served) Connect(config *tls.Config) {
 // Get sends a request by a protocol. The error is that of a client who went away.
 func (s *Served) Get(ctx context.Context, protocol string, change ...func(*http.Request)) (Reply, error) {
 	s.T.Helper()
+	response, err := s.Open(ctx, protocol, change...)
+	if err != nil {
+		return Reply{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return Reply{Status: response.StatusCode, Header: response.Header, Body: string(body)}, err
+}
+
+// Open is Get that reads nothing of the body.
+func (s *Served) Open(ctx context.Context, protocol string, change ...func(*http.Request)) (*http.Response, error) {
+	s.T.Helper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/", s.Port), nil)
 	if err != nil {
 		s.T.Fatal(err)
@@ -173,15 +185,10 @@ func (s *Served) Get(ctx context.Context, protocol string, change ...func(*http.
 		f(r)
 	}
 	response, err := s.Clients[protocol].Do(r)
-	if err != nil {
-		return Reply{}, err
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if response.Proto != protocol {
+	if err == nil && response.Proto != protocol {
 		s.T.Errorf("asked by %s, answered by %s", protocol, response.Proto)
 	}
-	return Reply{Status: response.StatusCode, Header: response.Header, Body: string(body)}, err
+	return response, err
 }
 
 // Answers sends count requests by a protocol and wants so many with a status.
