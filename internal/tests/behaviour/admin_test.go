@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ import (
 // The endpoint has one path: others are not found, so a slip in a script doesn't look like an
 // answer.
 func TestAdminHasOnePath(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("one-path", "limit 10/1h"))
+	sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("one-path", "limit 10/30d"))
 	route := sitetest.Admin()
 	if route.Pattern != "/rate_limit/" {
 		t.Errorf("Pattern = %q, want /rate_limit/", route.Pattern)
@@ -48,7 +49,7 @@ func TestAdminHasOnePath(t *testing.T) {
 // metric.
 func TestSyncIsReported(t *testing.T) {
 	r := redistest.Start(t)
-	sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("told", "sync_rate 1h\nlimit 10/1h 100/1d")+sitetest.ZoneBlock("told-local", "sync_rate local\nlimit 10/1h"))
+	sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("told", "sync_rate 1h\nlimit 10/30d 100/60d")+sitetest.ZoneBlock("told-local", "sync_rate local\nlimit 10/30d"))
 	sitetest.Shows(t, "told", "has had its first cycle", func(z operate.LimitState) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
 	w := httptest.NewRecorder()
 	if err := sitetest.Admin().Handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/rate_limit/", nil)); err != nil {
@@ -91,9 +92,9 @@ func TestSyncIsReported(t *testing.T) {
 		return values
 	}
 	redistest.Eventually(t, "both limits have had their first cycle", func() bool { return synced()["told"] != 0 })
-	now := float64(time.Now().Unix())
-	if got := synced()["told"]; got < now-600 || got > now+600 {
-		t.Errorf("the metric reports that the zone was in step with redis at %f, it is %f now", got, now)
+	now := float64(timeOf(r).Unix())
+	if got := synced()["told"]; got < now-24*3600 || got > now+24*3600 {
+		t.Errorf("the metric reports that the zone was in step with redis at %f, it is %f there", got, now)
 	}
 	if at, ok := synced()["told-local"]; ok {
 		t.Errorf("the metric says %v of a zone that is not synced", at)
@@ -107,29 +108,41 @@ func TestStatusAndScrapeDoNotWaitForAReload(t *testing.T) {
 	proxy := faultproxy.Start(t, r.Addr)
 	app := sitetest.AppWith(r)
 	app.Redis.Address = []string{proxy.Addr}
-	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("waits", "sync_rate 1h\nearly_sync off\nlimit 10/1h"))
-	sitetest.Shows(t, "waits", "has had its first cycle", func(z operate.LimitState) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
-	proxy.Set(faultproxy.Blackhole)
-	s.Admits("1.2.3.4", 3, 3)
-	sitetest.NewSite(t, &ratelimit.App{Namespace: app.Namespace}, sitetest.ZoneBlock("waits", "limit 10/1h"))
-	began, ended := time.Now(), make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.End()
-	}()
-	for answers := 0; ; answers++ {
-		err := sitetest.Admin().Handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/rate_limit/", nil))
-		if err != nil {
-			t.Fatal(err)
-		}
-		sitetest.Scrape(t, func(string, map[string]string, float64) {})
-		select {
-		case <-ended:
-			if took := time.Since(began); answers < 10 || took < time.Second {
-				t.Errorf("%d answers in the %v of a reload, want 10 at least in a second or more", answers, took)
+	// On a machine that stands still for two seconds the reload may be over before.
+	redistest.Eventually(t, "there is an answer while a reload is under way", func() bool {
+		s := sitetest.NewSite(t, app, sitetest.ZoneBlock("waits", "sync_rate 1h\nearly_sync off\nlimit 10/30d"))
+		sitetest.Shows(t, "waits", "has had its first cycle", func(z operate.LimitState) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
+		proxy.Set(faultproxy.Blackhole)
+		s.Get("1.2.3.4")
+		next := sitetest.NewSite(t, &ratelimit.App{Namespace: app.Namespace}, sitetest.ZoneBlock("waits", "limit 10/30d"))
+		defer next.End()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.End()
+		}()
+		redistest.Eventually(t, "the last counts are sent", func() bool {
+			return strings.Contains(sitetest.StackTraces(t), "sync.(*group).flush(") || isClosed(ended)
+		})
+		for range 10 {
+			if err := sitetest.Admin().Handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/rate_limit/", nil)); err != nil {
+				t.Fatal(err)
 			}
-			return
-		case <-time.After(10 * time.Millisecond):
+			sitetest.Scrape(t, func(string, map[string]string, float64) {})
 		}
+		under := !isClosed(ended)
+		proxy.Set(faultproxy.Reset)
+		<-ended
+		proxy.Set(faultproxy.None)
+		return under
+	})
+}
+
+func isClosed(c chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -91,8 +92,8 @@ func TestWhatBeginsABan(t *testing.T) {
 // A request during a ban counts in no zone of the handler, also not where denied ones count, and no
 // zone is told that it was there.
 func TestABanCountsNowhere(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("nowhere-all", "limit 100/1h\ncount_denied")+sitetest.ZoneBlock("nowhere-shadow", "limit 1/1h\nenforce off")+
-		sitetest.ZoneBlock("nowhere-login", "match path /login\nlimit 1/1h\nban 1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("nowhere-all", "limit 100/30d\ncount_denied")+sitetest.ZoneBlock("nowhere-shadow", "limit 1/30d\nenforce off")+
+		sitetest.ZoneBlock("nowhere-login", "match path /login\nlimit 1/30d\nban 1h"))
 	s.Admits("1.2.3.4", 2, 1, sitetest.To("/login"))
 	before := operate.CurrentState().Zones
 	would := sitetest.DecidedAs(t, "nowhere-shadow", "would_deny")
@@ -170,7 +171,7 @@ func TestWhatGoesBeforeABan(t *testing.T) {
 // Denied requests count towards a ban where a limit is really spent: not beyond max_keys, where
 // others count as well, and not by a share of a limit.
 func TestWhatIsNoReasonForABan(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("no-reason", "limit 1/1h\nban 1h\nmax_keys 1"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("no-reason", "limit 1/30d\nban 1h\nmax_keys 1"))
 	s.Admits("1.2.3.4", 1, 1)
 	for range 3 {
 		s.Get("1.2.3.5")
@@ -184,8 +185,8 @@ func TestWhatIsNoReasonForABan(t *testing.T) {
 	}
 	s.End()
 	r := redistest.Start(t)
-	shared := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("no-reason-shared", "limit 4/1h\nalgorithm fixed_window\nban 1h\nsync_rate 100ms\non_redis_loss divide"))
-	r.Do("HSET", ratesync.NewKeyspace("test").Nodes(0), "other", fmt.Sprint("1 ", time.Now().Add(time.Hour).UnixMilli()))
+	shared := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("no-reason-shared", "limit 4/30d\nalgorithm fixed_window\nban 1h\nsync_rate 100ms\non_redis_loss divide"))
+	r.Do("HSET", ratesync.NewKeyspace("test").Nodes(0), "other", fmt.Sprint("1 ", timeOf(r).Add(time.Hour).UnixMilli()))
 	redistest.Eventually(t, "there are two nodes", func() bool { return shared.Shared().Replicator.Nodes() == 2 })
 	r.Kill()
 	redistest.Eventually(t, "Redis is lost", func() bool { return shared.Lost("no-reason-shared") })
@@ -235,7 +236,7 @@ func TestAFloodOfBans(t *testing.T) {
 // Bans go on over a reload, also one that changes the namespace, and over a restart with persist.
 func TestBansOutliveAConfiguration(t *testing.T) {
 	h := sitetest.NewHome(t, "storage")
-	const options = "limit 1/1h\nban 1h after 2/1h"
+	const options = "limit 1/30d\nban 1h after 2/30d"
 	s := h.Boot(sitetest.ZoneBlock("outlives", options))
 	s.Admits("1.2.3.4", 3, 1)
 	s.Admits("1.2.3.5", 2, 1) // one denied request
@@ -253,9 +254,29 @@ func TestBansOutliveAConfiguration(t *testing.T) {
 	banned(after, "1.2.3.4")
 	banned(after, "1.2.3.5") // the second denied request
 	after.End()
-	without := h.BootIn("another", sitetest.ZoneBlock("outlives", "limit 1/1h"))
+	without := h.BootIn("another", sitetest.ZoneBlock("outlives", "limit 1/30d"))
 	if a := without.Get("1.2.3.4"); strings.Contains(a.Body, abnormal) {
 		t.Errorf("without ban: %s", a.Body)
+	}
+}
+
+// timeOf is what time it is by a Redis.
+func timeOf(r *redistest.Server) time.Time {
+	c := r.Client()
+	defer c.Close()
+	return c.Time(context.Background()).Val()
+}
+
+// bannedElsewhere has Redis know of a ban of a zone's key, as another node has told it: it began so
+// long ago, and lasts twice as long.
+func bannedElsewhere(t *testing.T, r *redistest.Server, zone string, id keys.ID, ago time.Duration) {
+	t.Helper()
+	c := r.Client()
+	defer c.Close()
+	name := ratesync.NewKeyspace("test").Zone(zone, "ban").Of(id)
+	began := timeOf(r).Add(-ago).UnixMicro()
+	if err := c.Set(t.Context(), name, fmt.Sprint(began, " ", 2*ago.Microseconds()), ago).Err(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -265,12 +286,8 @@ func TestABanFromElsewhere(t *testing.T) {
 	for _, options := range []string{"sync_rate 100ms", "sync_rate strict", "sync_rate strict\nalgorithm token_bucket", "sync_rate strict\nalgorithm sliding_log"} {
 		t.Run(options, func(t *testing.T) {
 			r := redistest.Start(t)
-			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("before", "limit 100000/1h\ncount_denied\n"+options)+sitetest.ZoneBlock("elsewhere", "match path /login\nlimit 100000/1h\nban 1h\n"+options))
-			name := ratesync.NewKeyspace("test").Zone("elsewhere", "ban").Of(keys.IDOf(rawKey(s, "1.2.3.4")))
-			began := time.Now().Add(-10 * time.Minute).UnixMicro()
-			if err := r.Client().Set(context.Background(), name, fmt.Sprint(began, " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
-				t.Fatal(err)
-			}
+			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("before", "limit 100000/30d\ncount_denied\n"+options)+sitetest.ZoneBlock("elsewhere", "match path /login\nlimit 100000/30d\nban 60d\n"+options))
+			bannedElsewhere(t, r, "elsewhere", keys.IDOf(rawKey(s, "1.2.3.4")), 720*time.Hour)
 			admitted := 0
 			var a sitetest.Reply
 			redistest.Eventually(t, "the ban is known", func() bool {
@@ -280,8 +297,9 @@ func TestABanFromElsewhere(t *testing.T) {
 				return a.Status != http.StatusOK
 			})
 			s.Admits("1.2.3.4", 3, 0, sitetest.To("/login"))
-			if !strings.Contains(a.Body, abnormal) || !strings.Contains("3000 2999 2998 2997", a.Header.Get("Retry-After")) {
-				t.Errorf("%d %v %s, want a ban of 50 minutes", a.Status, a.Header, a.Body)
+			const rest = 30 * 24 * 3600
+			if left, err := strconv.Atoi(a.Header.Get("Retry-After")); err != nil || !strings.Contains(a.Body, abnormal) || left > rest || left < rest-24*3600 {
+				t.Errorf("%d %v %s, want a ban that has 30 of its 60 days left", a.Status, a.Header, a.Body)
 			}
 			if strings.Contains(options, "strict") && admitted > 0 {
 				t.Errorf("%d requests were admitted before", admitted)
@@ -295,15 +313,14 @@ func TestABanFromElsewhere(t *testing.T) {
 	}
 }
 
-// A ban that begins while Redis is away holds at once, and is shared when it is back. After a
-// FLUSHALL the node writes it back.
+// A ban that begins while Redis is away holds at once, and is shared when it is back.
 func TestABanWhileRedisIsAway(t *testing.T) {
 	for _, options := range []string{"sync_rate 100ms", "sync_rate strict\nalgorithm token_bucket"} {
 		t.Run(options, func(t *testing.T) {
 			r := redistest.Start(t)
 			app := sitetest.AppWith(r)
 			app.StrictTimeout = 0
-			s := sitetest.NewSite(t, app, sitetest.ZoneBlock("away", "limit 1/1h\nban 1h\n"+options))
+			s := sitetest.NewSite(t, app, sitetest.ZoneBlock("away", "limit 1/30d\nban 720h\n"+options))
 			s.Admits("1.2.3.5", 1, 1)
 			r.Kill()
 			redistest.Eventually(t, "Redis is lost", func() bool { return !s.Shared().Replicator.Status().Up })
@@ -312,13 +329,31 @@ func TestABanWhileRedisIsAway(t *testing.T) {
 				t.Errorf("%d %s, want it banned though Redis is away", a.Status, a.Body)
 			}
 			r.Restart()
-			name := ratesync.NewKeyspace("test").Zone("away", "ban").Of(keys.IDOf(rawKey(s, "1.2.3.4")))
-			shared := func() bool { return r.Client().PTTL(context.Background(), name).Val() > 50*time.Minute }
+			redistest.Eventually(t, "the ban is shared", func() bool { return restOfBan(r, "away", rawKey(s, "1.2.3.4")) > 696*time.Hour })
+		})
+	}
+}
+
+// A node writes its bans back when Redis has forgotten all.
+func TestBansAfterAFlushAll(t *testing.T) {
+	for _, options := range []string{"sync_rate 100ms", "sync_rate strict\nalgorithm token_bucket"} {
+		t.Run(options, func(t *testing.T) {
+			r := redistest.Start(t)
+			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("flushed", "limit 1/30d\nban 720h\n"+options))
+			s.Admits("1.2.3.4", 2, 1)
+			shared := func() bool { return restOfBan(r, "flushed", rawKey(s, "1.2.3.4")) > 696*time.Hour }
 			redistest.Eventually(t, "the ban is shared", shared)
 			r.Do("FLUSHALL")
 			redistest.Eventually(t, "the ban is written back", shared)
 		})
 	}
+}
+
+// restOfBan is how long a Redis has the ban of a zone's key still, 0 or less for none.
+func restOfBan(r *redistest.Server, zone string, key []byte) time.Duration {
+	c := r.Client()
+	defer c.Close()
+	return c.PTTL(context.Background(), ratesync.NewKeyspace("test").Zone(zone, "ban").Of(keys.IDOf(key))).Val()
 }
 
 // rawKey is the key of requests from an address.
@@ -330,7 +365,7 @@ func rawKey(s *sitetest.Site, ip string) []byte {
 // The metrics and the state tell how many keys are banned, explain and top until when, and for
 // which key.
 func TestWhereBansAreShown(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("shown", "limit 1/1h 5/1d\nban 1h")+sitetest.ZoneBlock("shown-without", "limit 9/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("shown", "limit 1/30d 5/60d\nban 30d")+sitetest.ZoneBlock("shown-without", "limit 9/30d"))
 	s.Admits("1.2.3.4", 2, 1)
 	gauges := map[string]float64{}
 	sitetest.Scrape(t, func(name string, labels map[string]string, value float64) {
@@ -351,8 +386,8 @@ func TestWhereBansAreShown(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &said); err != nil || said.Decision != answer.Banned || said.Zones[0].Decision != answer.Banned || said.Zones[0].BannedUntil == nil {
 		t.Fatalf("explain says %s, want the key banned", text)
 	}
-	if left := time.Until(*said.Zones[0].BannedUntil); left > time.Hour || left < 59*time.Minute || said.Wait > 3600 || said.Wait < 3540 {
-		t.Errorf("explain says %s, want an hour from the beginning", text)
+	if left := time.Until(*said.Zones[0].BannedUntil); left > 720*time.Hour || left < 696*time.Hour || said.Wait > 720*3600 || said.Wait < 696*3600 {
+		t.Errorf("explain says %s, want 30 days from the beginning", text)
 	}
 	_, text = sitetest.Ask(http.MethodGet, "/rate_limit/top?zone=shown", "")
 	var top []operate.Top
@@ -367,7 +402,7 @@ func TestWhereBansAreShown(t *testing.T) {
 
 // Nothing of a zone with ban is left when no configuration has it any more.
 func TestBansAreReleased(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("released", "limit 1/1h\nban 1h after 2/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("released", "limit 1/30d\nban 1h after 2/30d"))
 	s.End()
 	limits.EachBans(func(b *limits.Bans) {
 		if b.Zone() == "released" {

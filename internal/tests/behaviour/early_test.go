@@ -21,7 +21,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // A gate is a socket whose owner hears nothing while it is shut, as one who sends from an address
@@ -193,7 +192,7 @@ func TestEarlyDataSpendsNobodysLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			zone := fmt.Sprint("early-", earlyZones.Add(1))
-			s := sitetest.StartCaddy(t, c.global, "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 20/1h\nalgorithm sliding_log\nmatch not header K ticket\n"+c.key)+"}\nrespond ok")
+			s := sitetest.StartCaddy(t, c.global, "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 20/30d\nalgorithm sliding_log\nmatch not header K ticket\n"+c.key)+"}\nrespond ok")
 			attacker := overQUIC(s, victim, ticket(s))
 			attacker.early(zone, 30, c.change...)
 			if got := sitetest.DecidedAs(t, zone, "too_early"); got != 10 {
@@ -215,7 +214,7 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 			site = "\nhandle_errors {\nrespond \"page {err.status_code}\"\n}"
 		}
 		s := sitetest.StartCaddy(t, "", "rate_limit {\nheaders draft kong github\nmessage \"slow down\"\n"+
-			sitetest.ZoneBlock(zone, "limit 3/1h\nalgorithm sliding_log\nmatch not header K ticket")+"}\nrespond ok"+site)
+			sitetest.ZoneBlock(zone, "limit 3/30d\nalgorithm sliding_log\nmatch not header K ticket")+"}\nrespond ok"+site)
 		cache := ticket(s)
 		c := overQUIC(s, "127.0.0.1", cache)
 		answers := c.early(zone, 4)
@@ -230,7 +229,7 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 			}
 		}
 		if len(early) != 1 || early[0].Status != http.StatusTooEarly {
-			t.Fatalf("4 requests in early data, 3 an hour: denied %+v, want one with 425", early)
+			t.Fatalf("4 requests in early data, 3 in the window: denied %+v, want one with 425", early)
 		}
 		a := early[0]
 		for name := range a.Header {
@@ -265,7 +264,7 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 // Keys that no address can have a part in count the same in early data.
 func TestEarlyDataWithAnotherKey(t *testing.T) {
 	zone := fmt.Sprint("early-", earlyZones.Add(1))
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 5/1h\nalgorithm sliding_log\nkey {http.request.tls.server_name}")+"}\nrespond ok")
+	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 5/30d\nalgorithm sliding_log\nkey {http.request.tls.server_name}")+"}\nrespond ok")
 	// 2 of the 5
 	c, again := overQUIC(s, "127.0.0.9", ticket(s)), overQUIC(s, "127.0.0.9", ticket(s))
 	answers := c.early(zone, 2)
@@ -304,10 +303,7 @@ func TestEarlyDataFromAnAddressBannedElsewhere(t *testing.T) {
 	s := sitetest.StartCaddy(t, "rate_limit {\nredis redis://"+r.Addr+"/0\nnamespace test\nstrict_timeout 30s\n}",
 		"rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 3/720h\nalgorithm fixed_window\nmatch not header K ticket\nban 720h\nsync_rate strict")+"}\nrespond ok")
 	cache := ticket(s)
-	name := ratesync.NewKeyspace("test").Zone(zone, "ban").Of(id)
-	if err := r.Client().Set(context.Background(), name, fmt.Sprint(time.Now().UnixMicro(), " ", time.Hour.Microseconds()), time.Hour).Err(); err != nil {
-		t.Fatal(err)
-	}
+	bannedElsewhere(t, r, zone, id, time.Hour)
 	overQUIC(s, victim, cache).early(zone, 2)
 	if admitted, early := sitetest.DecidedAs(t, zone, "admitted"), sitetest.DecidedAs(t, zone, "too_early"); admitted != 2 || early != 0 {
 		t.Errorf("before the ban is known: %d admitted and %d too early, want 2 of the limit of 3 and none", admitted, early)
@@ -335,23 +331,23 @@ var byAnotherName = map[string]struct {
 	owner, rest  int // of 5 requests each, after the handshake
 	change       func(*http.Request)
 }{
-	"a key by map":                       {zone: "key {customer}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
-	"a key by map, with a ban":           {zone: "key {customer}\nlimit 3/1h\nban 1h", passed: 3, owner: 3, rest: 3},
-	"a key by vars":                      {before: "vars owner {customer}", zone: "key {http.vars.owner}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
-	"a key by a header":                  {before: "request_header X-C {customer}", zone: "key {http.request.header.X-C}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
-	"a key by the host":                  {before: "request_header Host {customer}", zone: "key {host}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
-	"a key by the path":                  {before: "rewrite * /{customer}{uri}", zone: "key {path.0}\nlimit 3/1h", passed: 3, owner: 3, rest: 3},
-	"a key that is empty by map":         {before: "map {client_ip} {known} {\n" + victim + " \"\"\ndefault other\n}", zone: "key {known}\nempty_key skip\nlimit 3/1h", passed: 3, owner: 5, rest: 3},
-	"an exception by vars":               {zone: "key all\nlimit 3/1h\nexcept vars {customer} acme", passed: 3, owner: 5, rest: 3},
-	"an exception by an expression":      {zone: "key all\nlimit 3/1h\nexcept `{customer} == \"acme\"`", passed: 3, owner: 5, rest: 3},
-	"an exception by a header":           {before: "request_header X-C {customer}", zone: "key all\nlimit 3/1h\nexcept header X-C acme", passed: 3, owner: 5, rest: 3},
-	"an exception by a rewritten path":   {before: "rewrite * /{customer}{uri}", zone: "key all\nlimit 3/1h\nexcept path /acme/*", passed: 3, owner: 5, rest: 3},
-	"an exception by the path":           {zone: "key all\nlimit 3/1h\nexcept path /free", passed: 9, owner: 5, rest: 5, change: at("/free")},
-	"a matcher by vars":                  {zone: "key all\nlimit 3/1h\nmatch vars {customer} acme", passed: 3, owner: 3, rest: 5},
-	"a reserve by vars":                  {zone: "key all\nlimit 4/1h\nreserve @acme 50%", passed: 2, owner: 4, rest: 0},
-	"a limit by map":                     {zone: "key all\nlimit {plan}/1h\nlimit_default 3/1h", passed: 3, owner: 5, rest: 3},
-	"a count for all, whoever asks":      {zone: "key all\nlimit 3/1h", passed: 3, owner: 0, rest: 0},
-	"a key that the server itself knows": {zone: "key {http.request.tls.server_name}\nlimit 3/1h", passed: 3, owner: 0, rest: 0},
+	"a key by map":                       {zone: "key {customer}\nlimit 3/30d", passed: 3, owner: 3, rest: 3},
+	"a key by map, with a ban":           {zone: "key {customer}\nlimit 3/30d\nban 1h", passed: 3, owner: 3, rest: 3},
+	"a key by vars":                      {before: "vars owner {customer}", zone: "key {http.vars.owner}\nlimit 3/30d", passed: 3, owner: 3, rest: 3},
+	"a key by a header":                  {before: "request_header X-C {customer}", zone: "key {http.request.header.X-C}\nlimit 3/30d", passed: 3, owner: 3, rest: 3},
+	"a key by the host":                  {before: "request_header Host {customer}", zone: "key {host}\nlimit 3/30d", passed: 3, owner: 3, rest: 3},
+	"a key by the path":                  {before: "rewrite * /{customer}{uri}", zone: "key {path.0}\nlimit 3/30d", passed: 3, owner: 3, rest: 3},
+	"a key that is empty by map":         {before: "map {client_ip} {known} {\n" + victim + " \"\"\ndefault other\n}", zone: "key {known}\nempty_key skip\nlimit 3/30d", passed: 3, owner: 5, rest: 3},
+	"an exception by vars":               {zone: "key all\nlimit 3/30d\nexcept vars {customer} acme", passed: 3, owner: 5, rest: 3},
+	"an exception by an expression":      {zone: "key all\nlimit 3/30d\nexcept `{customer} == \"acme\"`", passed: 3, owner: 5, rest: 3},
+	"an exception by a header":           {before: "request_header X-C {customer}", zone: "key all\nlimit 3/30d\nexcept header X-C acme", passed: 3, owner: 5, rest: 3},
+	"an exception by a rewritten path":   {before: "rewrite * /{customer}{uri}", zone: "key all\nlimit 3/30d\nexcept path /acme/*", passed: 3, owner: 5, rest: 3},
+	"an exception by the path":           {zone: "key all\nlimit 3/30d\nexcept path /free", passed: 9, owner: 5, rest: 5, change: at("/free")},
+	"a matcher by vars":                  {zone: "key all\nlimit 3/30d\nmatch vars {customer} acme", passed: 3, owner: 3, rest: 5},
+	"a reserve by vars":                  {zone: "key all\nlimit 4/30d\nreserve @acme 50%", passed: 2, owner: 4, rest: 0},
+	"a limit by map":                     {zone: "key all\nlimit {plan}/30d\nlimit_default 3/30d", passed: 3, owner: 5, rest: 3},
+	"a count for all, whoever asks":      {zone: "key all\nlimit 3/30d", passed: 3, owner: 0, rest: 0},
+	"a key that the server itself knows": {zone: "key {http.request.tls.server_name}\nlimit 3/30d", passed: 3, owner: 0, rest: 0},
 }
 
 // Whatever a site makes of the address, by its own variables or by what it rewrites, who sends
