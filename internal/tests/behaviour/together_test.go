@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
@@ -36,8 +38,10 @@ type together struct {
 	// exact is set where the model knows each decision: else it says what may not be admitted.
 	exact bool
 	ban   time.Duration
-	keys  []*togetherKey
-	runs  []*togetherRun
+	// window and denied are the windows of the limit, and of denials.
+	window, denied time.Duration
+	keys           []*togetherKey
+	runs           []*togetherRun
 	// entered has the requests that have reached the handler.
 	entered chan *togetherRun
 	wg      sync.WaitGroup
@@ -47,17 +51,18 @@ type together struct {
 func newTogether(t *testing.T, seed uint64, app *ratelimit.App, options string, seen map[string]int) *together {
 	m := &together{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), app: app, seen: seen, ban: 7 * time.Minute,
-		entered: make(chan *togetherRun),
+		window: time.Hour, denied: 20 * time.Minute, entered: make(chan *togetherRun),
 	}
 	keys := 4
 	if app.Redis != nil {
-		m.ban, keys = 300*time.Millisecond, 3
+		m.ban, keys = 100*time.Millisecond, 3
+		m.window, m.denied = 720*time.Hour, 720*time.Hour
 	}
 	for i := range keys {
 		m.keys = append(m.keys, &togetherKey{name: fmt.Sprint(i), denials: make(map[int64]int)})
 	}
 	m.block = sitetest.ZoneBlock("together", fmt.Sprintf("key {http.request.header.K}\nlimit %d/%v\nconcurrent %d\nban %v after %d/%v\ncount_responses 401 403\n%s",
-		togetherLimit, togetherWindow, togetherPlaces, m.ban, togetherAfter, togetherDenied, options))
+		togetherLimit, m.window, togetherPlaces, m.ban, togetherAfter, m.denied, options))
 	m.load()
 	return m
 }
@@ -66,8 +71,6 @@ const (
 	togetherLimit  = 4
 	togetherPlaces = 3
 	togetherAfter  = 2
-	togetherWindow = time.Hour
-	togetherDenied = 20 * time.Minute // the window of denials
 )
 
 // togetherKey is what the model knows of a key.
@@ -92,6 +95,10 @@ type togetherRun struct {
 }
 
 type togetherID struct{}
+
+// togethers numbers what is run: resets of one are not those of another, which begins at the same
+// time by its own clock.
+var togethers atomic.Int64
 
 // load replaces the configuration.
 func (m *together) load() {
@@ -152,8 +159,8 @@ var togetherEnds = map[string]bool{
 }
 
 // roll brings a key to the window of now.
-func (k *togetherKey) roll(now int64) {
-	if w := now / int64(togetherWindow); w != k.window {
+func (m *together) roll(k *togetherKey, now int64) {
+	if w := now / int64(m.window); w != k.window {
 		k.window, k.settled = w, 0
 	}
 }
@@ -171,7 +178,7 @@ func (m *together) open(k *togetherKey) (n int) {
 // expect is what the model says of the next request of a key: it is admitted, banned, denied for
 // good, or for a moment by what runs or is reserved.
 func (m *together) expect(k *togetherKey, now int64) string {
-	k.roll(now)
+	m.roll(k, now)
 	switch {
 	case now < k.until:
 		return "banned"
@@ -181,7 +188,7 @@ func (m *together) expect(k *togetherKey, now int64) string {
 		return "admitted"
 	case k.settled < togetherLimit:
 		return "in a moment"
-	case k.denials[now/int64(togetherDenied)]+1 >= togetherAfter:
+	case k.denials[now/int64(m.denied)]+1 >= togetherAfter:
 		return "banned"
 	}
 	return "denied"
@@ -237,7 +244,7 @@ func (m *together) denialOf(a sitetest.Reply) string {
 func (m *together) note(run *togetherRun, got string, now int64) {
 	k := run.key
 	m.seen[got]++
-	k.history = append(k.history, fmt.Sprint(time.Now().Format("15:04:05.000 "), got))
+	k.history = append(k.history, atNow(got))
 	switch {
 	case got == "admitted":
 		run.window = k.window
@@ -245,18 +252,23 @@ func (m *together) note(run *togetherRun, got string, now int64) {
 		m.runs = append(m.runs, run)
 	case now < k.until || got == "in a moment":
 	default:
-		k.denials[now/int64(togetherDenied)]++
+		k.denials[now/int64(m.denied)]++
 		if got == "banned" {
 			k.until = now + int64(m.ban)
 		}
 	}
 }
 
+// atNow is a line of a key's history.
+func atNow(what string) string {
+	return fmt.Sprint(time.Unix(0, clock.Now()).Format("15:04:05.000 "), what)
+}
+
 // end has one of the requests that run go on, or end.
 func (m *together) end(i int, what string) {
 	run := m.runs[i]
-	run.key.roll(clock.Now())
-	run.key.history = append(run.key.history, fmt.Sprint(time.Now().Format("15:04:05.000 "), what))
+	m.roll(run.key, clock.Now())
+	run.key.history = append(run.key.history, atNow(what))
 	run.do <- what
 	if strings.HasSuffix(what, "stream") || what == "hints" {
 		<-run.did
@@ -283,7 +295,8 @@ func (m *together) reset(keys ...*togetherKey) {
 	if status, text := sitetest.Ask(http.MethodPost, "/rate_limit/reset", body); status != http.StatusOK {
 		m.t.Fatalf("reset: %d %s", status, text)
 	}
-	redistest.Pause(time.Millisecond) // what comes in the instant of a reset is forgiven as well
+	reset := clock.Now() // what comes in the instant of a reset is forgiven as well
+	redistest.Eventually(m.t, "the instant is over", func() bool { return clock.Now() >= reset+int64(time.Millisecond) })
 	for _, k := range keys {
 		k.history = append(k.history, "reset")
 		k.settled, k.until = 0, 0
@@ -296,8 +309,8 @@ func (m *together) reset(keys ...*togetherKey) {
 	}
 }
 
-// step is one thing that happens.
-func (m *together) step(sleeps []time.Duration) {
+// step is one thing that happens, at times that somebody waits.
+func (m *together) step(wait func()) {
 	k := m.keys[m.random.IntN(len(m.keys))]
 	switch n := m.random.IntN(100); {
 	case n < 60:
@@ -316,8 +329,17 @@ func (m *together) step(sleeps []time.Duration) {
 	case n < 96:
 		m.load()
 	default:
-		redistest.Pause(sleeps[m.random.IntN(len(sleeps))])
+		wait()
 	}
+}
+
+// await waits until a ban has ended, or Redis has all counts.
+func (m *together) await() {
+	if k := m.keys[m.random.IntN(len(m.keys))]; m.random.IntN(2) == 0 {
+		redistest.Eventually(m.t, "its ban has ended", func() bool { return clock.Now() >= k.until })
+		return
+	}
+	sitetest.Shows(m.t, "together", "has sent all", func(z operate.LimitState) bool { return !z.Concurrent && z.Unsent == 0 })
 }
 
 // nothingIsLeft ends all that runs, and wants nothing to be held or reserved.
@@ -342,10 +364,11 @@ func TestBansPlacesAndReservationsTogether(t *testing.T) {
 	for seed := range seeds {
 		for _, algorithm := range []string{"fixed_window", "fixed_window\nmax_keys 2", "sliding_window", "sliding_window\nbuckets 3", "sliding_log"} {
 			synctest.Test(t, func(t *testing.T) {
-				m := newTogether(t, seed, &ratelimit.App{Namespace: fmt.Sprint("together", seed, len(algorithm))}, "algorithm "+algorithm, seen)
+				m := newTogether(t, seed, &ratelimit.App{Namespace: fmt.Sprint("together", togethers.Add(1))}, "algorithm "+algorithm, seen)
 				m.exact = algorithm == "fixed_window"
+				sleeps := []time.Duration{time.Millisecond, time.Minute, 7 * time.Minute, 17 * time.Minute}
 				for range 300 {
-					m.step([]time.Duration{time.Millisecond, time.Minute, 7 * time.Minute, 17 * time.Minute})
+					m.step(func() { time.Sleep(sleeps[m.random.IntN(len(sleeps))]) })
 				}
 				m.nothingIsLeft()
 			})
@@ -370,8 +393,8 @@ func TestBansPlacesAndReservationsInRedis(t *testing.T) {
 			app := sitetest.AppWith(r)
 			app.Namespace = fmt.Sprint("together", len(options), "-", i)
 			m := newTogether(t, uint64(i), app, options+"\nalgorithm "+algorithm, seen)
-			for range 300 {
-				m.step([]time.Duration{time.Millisecond, 20 * time.Millisecond, 60 * time.Millisecond})
+			for range redistest.Times(100, 300) {
+				m.step(m.await)
 			}
 			m.nothingIsLeft()
 		}
@@ -390,7 +413,7 @@ func TestBansPlacesAndReservationsAtOnce(t *testing.T) {
 	r := redistest.Start(t)
 	for _, options := range []string{"sync_rate local", "sync_rate local\nmax_keys 7", "sync_rate 50ms", "sync_rate strict"} {
 		app := sitetest.AppWith(r)
-		m := &together{t: t, app: app, ban: time.Hour, block: sitetest.ZoneBlock("together", "key {http.request.header.K}\nlimit 3/1h\nconcurrent 2\nban 1h after 2/1h\ncount_responses 401 403\n"+options)}
+		m := &together{t: t, app: app, ban: time.Hour, block: sitetest.ZoneBlock("together", "key {http.request.header.K}\nlimit 3/30d\nconcurrent 2\nban 1h after 2/30d\ncount_responses 401 403\n"+options)}
 		app.Namespace = fmt.Sprint("at-once", len(options))
 		most := 3000
 		if strings.Contains(options, "strict") {
@@ -419,14 +442,15 @@ func TestBansPlacesAndReservationsAtOnce(t *testing.T) {
 			wg.Go(func() {
 				for n := left.Add(-1); n >= 0; n = left.Add(-1) {
 					key := int(n) * keys / (clients * each) // a few at a time
-					askAtRandom(current.Load(), key, most, &banned[key])
+					askAtRandom(t, current.Load(), key, most, &banned[key])
 				}
 			})
 		}
 		for left.Load() > 0 {
 			load()
 			m.reset(&togetherKey{name: "another"})
-			redistest.Pause(20 * time.Millisecond)
+			want := max(left.Load()-100, 0)
+			redistest.Eventually(t, "more have asked", func() bool { return left.Load() <= want })
 		}
 		wg.Wait()
 		some := 0
@@ -447,8 +471,12 @@ func TestBansPlacesAndReservationsAtOnce(t *testing.T) {
 
 // askAtRandom sends a request of a key, whose client leaves after so many microseconds at most. It
 // counts where it is told of a ban, and says before whether anybody was.
-func askAtRandom(s *sitetest.Site, key, most int, banned *atomic.Int64) {
-	defer func() { _ = recover() }()
+func askAtRandom(t *testing.T, s *sitetest.Site, key, most int, banned *atomic.Int64) {
+	defer func() {
+		if p := recover(); p != nil && p != "broken" && p != http.ErrAbortHandler {
+			t.Errorf("a request panics: %v\n%s", p, debug.Stack())
+		}
+	}()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(most))*time.Microsecond)
 	defer cancel()
 	change := []func(*http.Request){sitetest.Header("K", strconv.Itoa(key))}
@@ -459,7 +487,7 @@ func askAtRandom(s *sitetest.Site, key, most int, banned *atomic.Int64) {
 	case strings.Contains(a.Body, abnormal):
 		banned.Add(1)
 	case a.Status == http.StatusTooManyRequests: // others run
-		redistest.Pause(time.Duration(rand.IntN(5000)) * time.Microsecond)
+		<-ctx.Done()
 	}
 }
 
