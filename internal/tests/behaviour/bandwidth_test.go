@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -39,13 +40,10 @@ func bandwidthOf(t testing.TB, zone string) operate.BandwidthState {
 	return operate.BandwidthState{}
 }
 
-// most is how many bytes a key may have got in a time.
-func most(rate float64, took time.Duration) float64 { return rate * (took.Seconds() + 0.375) }
-
 // The page's Caddyfile: downloads of one client share the rate over all protocols, and nothing else
 // is slowed.
 func TestBandwidthOfThePage(t *testing.T) {
-	const size = 512 << 10
+	const size = 256 << 10
 	dir := t.TempDir()
 	body := bytes.Repeat([]byte("tide"), size/4)
 	for _, name := range []string{"downloads/file.bin", "other.bin"} {
@@ -71,23 +69,25 @@ func TestBandwidthOfThePage(t *testing.T) {
 	if now := bandwidthOf(t, "downloads"); now != before {
 		t.Errorf("what is not slowed was counted: %+v, before %+v", now, before)
 	}
-	start := time.Now()
-	var all sync.WaitGroup
-	for _, protocol := range protocols {
-		all.Go(func() {
-			a, err := s.Get(t.Context(), protocol, sitetest.OnPath("/downloads/file.bin"))
-			if err != nil || a.Body != string(body) {
-				t.Errorf("%s: %d bytes, %v, want all %d", protocol, len(a.Body), err, size)
-			}
-		})
-	}
-	all.Wait()
-	if took, got := time.Since(start), float64(3*size); got > most(1<<20, took) {
-		t.Errorf("%.0f bytes took %v, want at most %.0f", got, took, most(1<<20, took))
-	}
+	downloads := 0
+	// A machine may be slower than the rate.
+	redistest.Eventually(t, "downloads have waited", func() bool {
+		var all sync.WaitGroup
+		for _, protocol := range protocols {
+			all.Go(func() {
+				a, err := s.Get(t.Context(), protocol, sitetest.OnPath("/downloads/file.bin"))
+				if err != nil || a.Body != string(body) {
+					t.Errorf("%s: %d bytes, %v, want all %d", protocol, len(a.Body), err, size)
+				}
+			})
+			downloads++
+		}
+		all.Wait()
+		return bandwidthOf(t, "downloads").Waited > before.Waited || t.Failed()
+	})
 	redistest.Eventually(t, "all downloads have ended", func() bool { return bandwidthOf(t, "downloads").Open == 0 })
-	if now := bandwidthOf(t, "downloads"); now.Bytes-before.Bytes != 3*size || now.Waited-before.Waited < 1 {
-		t.Errorf("%+v, before %+v, want %d bytes more and some waiting", now, before, 3*size)
+	if now := bandwidthOf(t, "downloads"); now.Bytes-before.Bytes != int64(downloads)*size {
+		t.Errorf("%+v, before %+v, want %d bytes more", now, before, downloads*size)
 	}
 	shown := map[string]float64{}
 	sitetest.Scrape(t, func(name string, labels map[string]string, value float64) {
@@ -98,8 +98,8 @@ func TestBandwidthOfThePage(t *testing.T) {
 	if now := bandwidthOf(t, "downloads"); len(shown) != 3 || shown["bytes_total"] != float64(now.Bytes) || shown["wait_seconds_total"] != now.Waited || shown["responses"] != 0 {
 		t.Errorf("metrics %v, want those of %+v", shown, now)
 	}
-	if n := sitetest.DecidedAs(t, "downloads", "admitted"); n != 6 {
-		t.Errorf("%d requests were admitted, want 3 with a body and 3 without", n)
+	if n := sitetest.DecidedAs(t, "downloads", "admitted"); n != downloads+3 {
+		t.Errorf("%d requests were admitted, want %d with a body and 3 without", n, downloads)
 	}
 }
 
@@ -139,27 +139,26 @@ func download(s *sitetest.Site, d time.Duration, ip string, piece int) int {
 // Two downloads of one client get the same, whatever each writes at a time, and together no more
 // than another client alone.
 func TestTwoDownloadsShareTheBandwidth(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shared", "bandwidth 4MiB/s"))
-	start := time.Now()
-	var got [3]int
-	var all sync.WaitGroup
-	for i, piece := range []int{700, 32 << 10, 32 << 10} {
-		all.Go(func() { got[i] = download(s, 2*time.Second, []string{"192.0.2.1", "192.0.2.1", "192.0.2.2"}[i], piece) })
-	}
-	all.Wait()
-	took := time.Since(start)
-	for _, n := range []int{got[0] + got[1], got[2]} {
-		if limit := most(4<<20, took); float64(n) > limit {
-			t.Errorf("%d bytes of a client in %v, want at most %.0f", n, took, limit)
+	synctest.Test(t, func(t *testing.T) {
+		const rate, took = 4 << 20, 10
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shared", "bandwidth 4MiB/s"))
+		var got [3]int
+		var all sync.WaitGroup
+		for i, piece := range []int{700, 32 << 10, 32 << 10} {
+			all.Go(func() {
+				got[i] = download(s, took*time.Second, []string{"192.0.2.1", "192.0.2.1", "192.0.2.2"}[i], piece)
+			})
 		}
-	}
-	// A machine that is busy may take from both, and from neither more than from the other.
-	if small, large := float64(got[0]), float64(got[1]); small < large*0.75 || large < small*0.75 {
-		t.Errorf("%d bytes by small writes, %d by large ones, want about the same", got[0], got[1])
-	}
-	if both, alone := float64(got[0]+got[1]), float64(got[2]); both < alone*0.75 {
-		t.Errorf("%.0f bytes of two downloads, %.0f of one alone, want about the same", both, alone)
-	}
+		all.Wait()
+		for _, n := range []int{got[0] + got[1], got[2]} {
+			if least, most := rate*took, rate*took+rate*3/8; n < least || n > most {
+				t.Errorf("%d bytes of a client in %d s, want %d to %d", n, took, least, most)
+			}
+		}
+		if small, large := got[0], got[1]; max(small, large)-min(small, large) > rate/8 {
+			t.Errorf("%d bytes by small writes, %d by large ones, want the same", small, large)
+		}
+	})
 }
 
 // A zone that is not enforced for a key slows nothing, and neither does one that an operator has
@@ -175,7 +174,7 @@ func TestBandwidthAtRunTime(t *testing.T) {
 	}
 	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"slow","key":"192.0.2.1","limit":"unlimited"}`)
 	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"slow","key":"192.0.2.2","limit":"deny"}`)
-	if status, text := sitetest.Ask(http.MethodPost, sitetest.Overrides, `{"zone":"slow","key":"192.0.2.3","limit":"10/1m"}`); status != http.StatusBadRequest || !strings.Contains(text, "bandwidth only") {
+	if status, text := sitetest.Ask(http.MethodPost, sitetest.Overrides, `{"zone":"slow","key":"192.0.2.3","limit":"10/30d"}`); status != http.StatusBadRequest || !strings.Contains(text, "bandwidth only") {
 		t.Errorf("a number for a zone without a limit: %d %s", status, text)
 	}
 	fast("192.0.2.1", "unlimited")
@@ -194,6 +193,11 @@ func TestBandwidthAtRunTime(t *testing.T) {
 	if status, text := sitetest.Ask(http.MethodGet, "/rate_limit/top?zone=slow", ""); status == http.StatusOK || !strings.Contains(text, "no limit") {
 		t.Errorf("top of a zone without a limit: %d %s", status, text)
 	}
+	// For a second run of the test.
+	sitetest.Changed(t, http.MethodDelete, sitetest.Enforcement, `{"zone":"slow"}`)
+	for _, ip := range []string{"192.0.2.1", "192.0.2.2"} {
+		sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"slow","key":"`+ip+`"}`)
+	}
 }
 
 // explains asks what would become of the next request of a key in the only zone.
@@ -210,7 +214,7 @@ func explains(s *sitetest.Site, t *testing.T, ip, decision, bandwidth string) {
 
 // A response that is open takes the rate of a reload, and goes on where a reload removes the zone.
 func TestBandwidthOverAReload(t *testing.T) {
-	for _, after := range []string{"bandwidth 1GiB/s", "bandwidth 1GiB/s\nlimit 5/1m"} {
+	for _, after := range []string{"bandwidth 1GiB/s", "bandwidth 1GiB/s\nlimit 5/30d"} {
 		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("reloaded", "bandwidth 100B/s"))
 		s.Next = writes(1_000_000, 10_000) // for hours
 		done := make(chan sitetest.Reply)
@@ -231,7 +235,7 @@ func TestBandwidthOverAReload(t *testing.T) {
 	done := make(chan sitetest.Reply)
 	go func() { done <- s.Get("192.0.2.1") }()
 	redistest.Eventually(t, "the response is open", func() bool { return bandwidthOf(t, "removed").Bytes > 0 })
-	next := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("other", "limit 5/1m"))
+	next := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("other", "limit 5/30d"))
 	s.End()
 	if a := <-done; len(a.Body) != 50_000 || len(operate.CurrentState().Bandwidth) != 0 {
 		t.Errorf("%d bytes over a reload, and the state has %+v", len(a.Body), operate.CurrentState().Bandwidth)
@@ -245,7 +249,7 @@ func TestBandwidthBesideALimit(t *testing.T) {
 	s := sitetest.StartCaddy(t, "", `
 rate_limit {
 	zone both {
-		limit 2/1h
+		limit 2/30d
 		bandwidth 64KiB/s
 	}
 }
@@ -273,7 +277,7 @@ respond "`+strings.Repeat("tide ", 100_000)+`"`)
 // Redis is asked.
 func TestBandwidthOfWhoLeavesEarly(t *testing.T) {
 	proxy := faultproxy.Start(t, redistest.Start(t).Addr)
-	for _, options := range []string{"limit 1/1h\nalgorithm leaky_bucket\nqueue 3", "limit 5/1h\nsync_rate strict"} {
+	for _, options := range []string{"limit 1/30d\nalgorithm leaky_bucket\nqueue 3", "limit 5/30d\nsync_rate strict"} {
 		app, waiting := &ratelimit.App{}, func() int { return sitetest.InQueue(t) }
 		if strings.Contains(options, "strict") {
 			app = sitetest.AppWith(&redistest.Server{Addr: proxy.Addr})
@@ -298,6 +302,7 @@ func TestBandwidthOfWhoLeavesEarly(t *testing.T) {
 		if both := bandwidthOf(t, "both"); both.Open != 0 || both.Bytes != before.Bytes {
 			t.Errorf("%s: when they have left: %+v, want as before: %+v", options, both, before)
 		}
+		proxy.Set(faultproxy.Reset) // else the end waits for calls that nobody answers
 		proxy.Set(faultproxy.None)
 		s.End()
 	}
@@ -306,7 +311,7 @@ func TestBandwidthOfWhoLeavesEarly(t *testing.T) {
 // The page of an error route is sent at once, also where the error comes from behind the handler.
 func TestBandwidthOfErrorPages(t *testing.T) {
 	page := strings.Repeat("no", 10_000)
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock("pages", "limit 1/1h\nbandwidth 1B/s")+"}\nerror 500\nhandle_errors {\nrespond "+page+"\n}")
+	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock("pages", "limit 1/30d\nbandwidth 1B/s")+"}\nerror 500\nhandle_errors {\nrespond "+page+"\n}")
 	for _, status := range []int{http.StatusInternalServerError, http.StatusTooManyRequests} {
 		if a, err := s.Get(t.Context(), "HTTP/1.1"); err != nil || a.Status != status || a.Body != page {
 			t.Errorf("%d with %d bytes, %v, want %d with the page", a.Status, len(a.Body), err, status)
@@ -361,7 +366,7 @@ const slowly = "bandwidth 16MiB/s"
 func TestWhatASlowDownloadCosts(t *testing.T) {
 	const n = 150
 	slow, goroutines := costOfDownloads(t, n, slowly)
-	free, before := costOfDownloads(t, n, "limit 1000000/1m")
+	free, before := costOfDownloads(t, n, "limit 1000000/30d")
 	if more := goroutines - before; more > 0.1 {
 		t.Errorf("%.2f goroutines more for each slow download, want none", more)
 	}
@@ -373,7 +378,7 @@ func TestWhatASlowDownloadCosts(t *testing.T) {
 // BenchmarkSlowDownloads measures what a download costs while it is under way: slowed by bandwidth,
 // and by a client that does not read.
 func BenchmarkSlowDownloads(b *testing.B) {
-	for name, option := range map[string]string{"bandwidth": slowly, "client": "limit 1000000/1m"} {
+	for name, option := range map[string]string{"bandwidth": slowly, "client": "limit 1000000/30d"} {
 		b.Run(name, func(b *testing.B) {
 			bytes, goroutines := costOfDownloads(b, b.N, option)
 			b.ReportMetric(bytes, "B/download")
@@ -418,6 +423,9 @@ func costOfDownloads(t testing.TB, n int, option string) (bytes, goroutines floa
 		runtime.ReadMemStats(&m)
 		return float64(m.HeapAlloc + m.StackInuse)
 	}
+	redistest.Eventually(t, "what is left of other downloads has ended", func() bool {
+		return !strings.Contains(sitetest.StackTraces(t), "net/http.(*conn).serve(")
+	})
 	before, goroutinesBefore := memory(), runtime.NumGoroutine()
 	for i := range conns {
 		open(i)
@@ -436,7 +444,7 @@ func costOfDownloads(t testing.TB, n int, option string) (bytes, goroutines floa
 // A request of which a zone has only the bandwidth left, as its limits are unlimited, counts as
 // admitted.
 func TestBandwidthBesideNoLimitCounts(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("bandwidth-counted", "limit {http.request.header.X-Plan}/1h\nlimit_default 1/1h\nbandwidth 1MiB/s"))
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("bandwidth-counted", "limit {http.request.header.X-Plan}/30d\nlimit_default 1/30d\nbandwidth 1MiB/s"))
 	s.Next = writes(10, 10)
 	s.Admits("192.0.2.1", 3, 3, sitetest.Plan("unlimited"))
 	s.Admits("192.0.2.1", 2, 1)

@@ -1,9 +1,13 @@
 package behaviour_test
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +25,7 @@ import (
 
 // A ban precedes an override that admits, and the answer to the change says so. A reset ends it.
 func TestAnOverrideOfABannedKeySaysSo(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("login", "limit 1/1h\nban 1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("login", "limit 1/30d\nban 1h"))
 	banned := func(limit string) bool {
 		return sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1","limit":"`+limit+`"}`).BannedUntil != nil
 	}
@@ -47,7 +51,7 @@ func TestAnOverrideOfABannedKeySaysSo(t *testing.T) {
 func TestPeopleAreNamedWhereTheLogMayNameThem(t *testing.T) {
 	for _, logKey := range []string{"on", "off"} {
 		t.Run(logKey, func(t *testing.T) {
-			s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, "log_key "+logKey+"\n"+sitetest.ZoneBlock("login", "limit 2/1h\nban 1h after 2/1h")+sitetest.ZoneBlock("try", "limit 1/1h\nban 1h\nenforce off"))
+			s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, "log_key "+logKey+"\n"+sitetest.ZoneBlock("login", "limit 2/30d\nban 1h after 2/30d")+sitetest.ZoneBlock("try", "limit 1/30d\nban 1h\nenforce off"))
 			shown := func(text string) string {
 				if logKey == "off" {
 					return ""
@@ -68,9 +72,9 @@ func TestPeopleAreNamedWhereTheLogMayNameThem(t *testing.T) {
 				}
 			}
 			for line, ip := range map[string]string{
-				"login " + shown("192.0.2.1") + " denied 2 times in 1h by 2/1h   false": "192.0.2.1",
-				"login " + shown("192.0.2.7") + " deny root@web1 scraper false":         "192.0.2.7",
-				"try " + shown("192.0.2.1") + " denied by 1/1h   true":                  "192.0.2.1",
+				"login " + shown("192.0.2.1") + " denied 2 times in 30d by 2/30d   false": "192.0.2.1",
+				"login " + shown("192.0.2.7") + " deny root@web1 scraper false":           "192.0.2.7",
+				"try " + shown("192.0.2.1") + " denied by 1/30d   true":                   "192.0.2.1",
 			} {
 				if want := keys.IDOf(rawKey(s, ip)).String(); got[line] != want {
 					t.Errorf("bans are %v, want %q with %s", got, line, want)
@@ -100,7 +104,7 @@ func TestPeopleAreNamedWhereTheLogMayNameThem(t *testing.T) {
 // A reload that ends log_key ends that lists have texts, also those that are known.
 func TestTextsOfKeysGoWithLogKey(t *testing.T) {
 	app := &ratelimit.App{Namespace: t.Name()}
-	zone := sitetest.ZoneBlock("login", "limit 1/1h\nban 1h")
+	zone := sitetest.ZoneBlock("login", "limit 1/30d\nban 1h")
 	s := sitetest.NewSite(t, app, "log_key\n"+zone)
 	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"192.0.2.7","limit":"50"}`)
 	s.Admits("192.0.2.1", 2, 1)
@@ -122,7 +126,7 @@ func TestTextsOfKeysGoWithLogKey(t *testing.T) {
 
 // A key is found by any digits that its id alone begins with.
 func TestKeysAreFoundByTheirFirstDigits(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("login", "limit 5/1h"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("login", "limit 5/30d"))
 	byDigit := map[byte][]string{}
 	for i := range 40 {
 		ip := fmt.Sprintf("192.0.2.%d", i)
@@ -159,10 +163,10 @@ func TestKeysAreFoundByTheirFirstDigits(t *testing.T) {
 // has, nor where Redis can't say.
 func TestAResetOfAnUnknownKeyIsNoSuccess(t *testing.T) {
 	r := redistest.Start(t)
-	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("login", "limit 5/1h\nsync_rate 100ms"))
+	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("login", "limit 5/30d\nsync_rate 100ms"))
 	s.Admits("192.0.2.9", 2, 2)
 	s.End() // sends what it has counted, and forgets it: only Redis knows the key
-	s = sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("login", "limit 5/1h\nsync_rate 100ms"))
+	s = sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("login", "limit 5/30d\nsync_rate 100ms"))
 	s.Admits("192.0.2.1", 1, 1)
 	reset := func(ip string) operate.ResetDone {
 		return sitetest.AnswerOf[operate.ResetDone](t, http.MethodPost, "/rate_limit/reset", fmt.Sprintf(`{"zone":"login","key":%q}`, ip))
@@ -177,16 +181,37 @@ func TestAResetOfAnUnknownKeyIsNoSuccess(t *testing.T) {
 		t.Errorf("a key that is counted: %+v", done)
 	}
 	r.Kill()
-	if done := reset("192.0.2.3"); done.Unknown {
+	// The answer would come when the client's patience or the node's ends.
+	ctx, leave := context.WithCancel(t.Context())
+	record := func() string {
+		return sitetest.AnswerOf[operate.State](t, http.MethodGet, "/rate_limit/", "").Control.Digest
+	}
+	answered, before := make(chan operate.ResetDone), record()
+	go func() { answered <- resetFor(ctx, t, `{"zone":"login","key":"192.0.2.3"}`) }()
+	redistest.Eventually(t, "the key is reset", func() bool { return record() != before })
+	leave()
+	if done := <-answered; done.Unknown || !done.Pending {
 		t.Errorf("a key while Redis is away, which may know it: %+v", done)
 	}
+}
+
+// resetFor is the answer to a reset for somebody who waits for as long as a context.
+func resetFor(ctx context.Context, t *testing.T, body string) (done operate.ResetDone) {
+	w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, operate.ResetPath, strings.NewReader(body))
+	if err := sitetest.Admin().Handler.ServeHTTP(w, r); err != nil {
+		t.Errorf("reset: %v", err)
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &done); err != nil {
+		t.Errorf("reset = %d %s", w.Code, w.Body)
+	}
+	return done
 }
 
 // Many overrides are one change: all of them, or none. They are shared as any others.
 func TestOverridesInBulk(t *testing.T) {
 	const bulk = sitetest.Overrides + "/bulk"
 	r := redistest.Start(t)
-	s, c := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("api", "limit 1/1h")), r.Client()
+	s, c := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("api", "limit 1/30d")), r.Client()
 	for body, says := range map[string]string{
 		`{"zone":"api","overrides":[{"key":"192.0.2.1","limit":"5"},{"limit":"5"}]}`:                   "overrides[1]: give ",
 		`{"zone":"api","overrides":[{"key":"192.0.2.1","limit":"many"}]}`:                              "overrides[0]: limit: ",
@@ -277,7 +302,7 @@ func removesInBulk(t *testing.T, s *sitetest.Site, n int, list func(int) string)
 
 // A rollout stays, an emergency ends.
 func TestHowLongEnforcementHolds(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("api", "limit 1/1h"))
+	sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("api", "limit 1/30d"))
 	for share, long := range map[string]bool{"1": true, "0": false, "0.25": false} {
 		c := sitetest.Changed(t, http.MethodPost, sitetest.Enforcement, `{"zone":"api","share":`+share+`}`)
 		until := c.Until.Sub(sitetest.AnswerOf[operate.State](t, http.MethodGet, "/rate_limit/", "").Enforcement[0].Since)
@@ -291,13 +316,13 @@ func TestHowLongEnforcementHolds(t *testing.T) {
 // as lists show it, and by its key where a request has brought that.
 func TestWhatIsSetForAZoneThatIsGoneIsRemoved(t *testing.T) {
 	app := &ratelimit.App{Namespace: t.Name()}
-	s := sitetest.NewSite(t, app, "log_key\n"+sitetest.ZoneBlock("gone", "limit 9/1h")+sitetest.ZoneBlock("stays", "limit 9/1h"))
+	s := sitetest.NewSite(t, app, "log_key\n"+sitetest.ZoneBlock("gone", "limit 9/30d")+sitetest.ZoneBlock("stays", "limit 9/30d"))
 	for _, key := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.3"} {
 		sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"gone","key":"`+key+`","limit":"7"}`)
 	}
 	sitetest.Changed(t, http.MethodPost, sitetest.Enforcement, `{"zone":"gone","share":0.5}`)
 	s.Admits("192.0.2.2", 1, 1)
-	next := sitetest.NewSite(t, app, "log_key\n"+sitetest.ZoneBlock("stays", "limit 9/1h"))
+	next := sitetest.NewSite(t, app, "log_key\n"+sitetest.ZoneBlock("stays", "limit 9/30d"))
 	s.End()
 	all := sitetest.AnswerOf[[]control.EntryState](t, http.MethodGet, sitetest.Overrides, "")
 	if len(all) != 3 {
@@ -321,8 +346,8 @@ func TestWhatIsSetForAZoneThatIsGoneIsRemoved(t *testing.T) {
 // where Redis loses all, nor with a configuration that has the zone again.
 func TestWhatIsRemovedOfAZoneThatIsGoneStaysRemovedOnAllNodes(t *testing.T) {
 	server := redistest.Start(t)
-	app, set := sitetest.AppWith(server), "log_key\n"+sitetest.ZoneBlock("stays", "limit 9/1h\nsync_rate 1h")
-	with := set + sitetest.ZoneBlock("gone", "limit 2/1h\nsync_rate 1h")
+	app, set := sitetest.AppWith(server), "log_key\n"+sitetest.ZoneBlock("stays", "limit 9/30d\nsync_rate 1h")
+	with := set + sitetest.ZoneBlock("gone", "limit 2/30d\nsync_rate 1h")
 	s, others := sitetest.NewSite(t, app, with), []*control.Control{nodeBeside(t, server, "b"), nodeBeside(t, server, "c")}
 	redistest.Eventually(t, "all nodes are there", func() bool {
 		return len(sitetest.AnswerOf[[]control.Node](t, http.MethodGet, operate.NodesPath, "")) == 3
@@ -331,25 +356,16 @@ func TestWhatIsRemovedOfAZoneThatIsGoneStaysRemovedOnAllNodes(t *testing.T) {
 		r := c.Zone("gone").Load()
 		return len(c.State(t.Context()).Overrides) > 0 || r != nil && r.Enforce != nil
 	}
-	for _, key := range []string{"192.0.2.1", "192.0.2.2"} {
-		if done := sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"gone","key":"`+key+`","limit":"7"}`); done.Applied != 3 {
-			t.Fatalf("an override: %+v, want it on 3 nodes", done)
-		}
-	}
-	if done := sitetest.Changed(t, http.MethodPost, sitetest.Enforcement, `{"zone":"gone","share":0}`); done.Applied != 3 || !knows(others[0]) || !knows(others[1]) {
-		t.Fatalf("an enforcement: %+v, want it on 3 nodes", done)
+	changeOnAll(t, 3, http.MethodPost, [2]string{sitetest.Overrides, `{"zone":"gone","key":"192.0.2.1","limit":"7"}`},
+		[2]string{sitetest.Overrides, `{"zone":"gone","key":"192.0.2.2","limit":"7"}`}, [2]string{sitetest.Enforcement, `{"zone":"gone","share":0}`})
+	if !knows(others[0]) || !knows(others[1]) {
+		t.Fatal("what is changed on 3 nodes is not known there")
 	}
 	without := sitetest.NewSite(t, app, set)
 	s.End()
 	all := sitetest.AnswerOf[[]control.EntryState](t, http.MethodGet, sitetest.Overrides, "")
-	for path, body := range map[string]string{sitetest.Overrides: `{"zone":"gone","id":"` + all[0].ID + `"}`, sitetest.Enforcement: `{"zone":"gone"}`} {
-		if done := sitetest.Changed(t, http.MethodDelete, path, body); done.Applied != 3 {
-			t.Errorf("DELETE %s %s: %+v, want it on 3 nodes", path, body, done)
-		}
-	}
-	if done := sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"gone","id":"`+all[1].ID+`"}`); done.Applied != 3 {
-		t.Errorf("removing the second one: %+v, want it on 3 nodes", done)
-	}
+	changeOnAll(t, 3, http.MethodDelete, [2]string{sitetest.Overrides, `{"zone":"gone","id":"` + all[0].ID + `"}`},
+		[2]string{sitetest.Overrides, `{"zone":"gone","id":"` + all[1].ID + `"}`}, [2]string{sitetest.Enforcement, `{"zone":"gone"}`})
 	server.Do("FLUSHALL")
 	redistest.Eventually(t, "the nodes write the record again", func() bool { return server.Do("DBSIZE").(int64) > 0 })
 	// All nodes have heard of all then.
@@ -365,6 +381,21 @@ func TestWhatIsRemovedOfAZoneThatIsGoneStaysRemovedOnAllNodes(t *testing.T) {
 		t.Errorf("overrides %+v are back", left)
 	}
 	again.Admits("192.0.2.1", 3, 2)
+}
+
+// changeOnAll makes changes at once, by their paths and bodies, and wants them to be applied on so
+// many nodes.
+func changeOnAll(t *testing.T, nodes int, method string, changes ...[2]string) {
+	t.Helper()
+	var all sync.WaitGroup
+	for _, c := range changes {
+		all.Go(func() {
+			if done := sitetest.Changed(t, method, c[0], c[1]); done.Applied != nodes {
+				t.Errorf("%s %s %s: %+v, want it on %d nodes", method, c[0], c[1], done, nodes)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // nodeBeside is another node of a Redis, with nothing but the control record.
@@ -384,7 +415,7 @@ func nodeBeside(t *testing.T, server *redistest.Server, name string) *control.Co
 // All zones that count by address are asked for one, also those that count by it only where a
 // request brings no key.
 func TestExplainAnAddress(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("a", "limit 1/1h")+sitetest.ZoneBlock("b", "limit 9/1h")+sitetest.ZoneBlock("c", "key {http.request.header.X}\nlimit 10/1m")+sitetest.ZoneBlock("d", "key {http.request.host}\nlimit 10/1m"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("a", "limit 1/60d")+sitetest.ZoneBlock("b", "limit 9/60d")+sitetest.ZoneBlock("c", "key {http.request.header.X}\nlimit 10/30d")+sitetest.ZoneBlock("d", "key {http.request.host}\nlimit 10/30d"))
 	s.Admits("192.0.2.1", 1, 1)
 	site := sitetest.AnswerOf[operate.ExplainedSite](t, http.MethodPost, "/rate_limit/explain", `{"ip":"192.0.2.1"}`)
 	var got []string
@@ -404,12 +435,18 @@ func TestExplainAnAddress(t *testing.T) {
 			t.Errorf("%s is %d %s", body, status, text)
 		}
 	}
+	// For a second run of the test.
+	for zone, all := range map[string][]string{"a": {"192.0.2.1"}, "c": {"192.0.2.1", "client_ip:192.0.2.1", "abc"}} {
+		for _, key := range all {
+			_, _ = sitetest.Ask(http.MethodDelete, sitetest.Overrides, fmt.Sprintf(`{"zone":%q,"key":%q}`, zone, key))
+		}
+	}
 }
 
 // Requests without a key count by the network of their address: an override of any address in it,
 // or of the network, holds for all of them, and explain shows it for each.
 func TestAnOverrideOfAStandInHoldsForItsNetwork(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, "log_key\n"+sitetest.ZoneBlock("c", "key {http.request.header.X}\nlimit 2/1h\nipv6_prefix 60\nipv4_prefix 20"))
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, "log_key\n"+sitetest.ZoneBlock("c", "key {http.request.header.X}\nlimit 2/30d\nipv6_prefix 60\nipv4_prefix 20"))
 	for _, c := range []struct{ set, text, in, out string }{
 		{"2001:db8:0:f7::1", "2001:db8:0:f0::/60", "2001:db8:0:ff::9", "2001:db8:0:e7::1"},
 		{"2001:db8:1:f0::/60", "2001:db8:1:f0::/60", "2001:db8:1:f1::9", "2001:db8:1:e7::1"},

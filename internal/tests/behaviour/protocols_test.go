@@ -130,8 +130,9 @@ func TestQueueIsBoundedAndLeft(t *testing.T) {
 }
 
 // Clients that send their bodies slowly are decided on by their headers: they hold no more than
-// the queue's places, nobody else waits for them, and when they go away nothing is left. By HTTP/1.1
-// nobody hears that one has gone whose body is still to be read: it has its place until its turn.
+// the queue's places, nobody else waits for them, and when they go away nothing is left. By
+// HTTP/1.1 nobody hears that one has gone whose body is still to be read: it has its place until
+// its turn.
 func TestSlowClientsHoldNoMoreThanTheQueue(t *testing.T) {
 	const places = 5
 	s := sitetest.StartCaddy(t, "", "rate_limit {\n zone slow {\n limit 5/30d\n algorithm leaky_bucket\n queue 5\n key {http.request.header.K}\n}\n}\nrespond ok")

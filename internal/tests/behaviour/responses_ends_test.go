@@ -11,11 +11,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -36,7 +36,7 @@ func TestResetStreamsGetNoGuessForNothing(t *testing.T) {
 		zone login {
 			match path /HTTP*
 			key {path}
-			limit 5/1h
+			limit 5/30d
 			count_responses 401
 		}
 	}
@@ -65,7 +65,7 @@ func TestResetStreamsGetNoGuessForNothing(t *testing.T) {
 
 // Streams, upgrades and uploads are settled when their response begins, not when they end.
 func TestAResponseThatGoesOnIsSettledWhenItBegins(t *testing.T) {
-	s := sitetest.NewSite(t, new(ratelimit.App), sitetest.ZoneBlock("login", "limit 1/1h\ncount_responses 401\nsync_rate local"))
+	s := sitetest.NewSite(t, new(ratelimit.App), sitetest.ZoneBlock("login", "limit 1/30d\ncount_responses 401\nsync_rate local"))
 	for name, begin := range map[string]func(http.ResponseWriter, *http.Request){
 		"Server-Sent Events": func(w http.ResponseWriter, _ *http.Request) { _ = http.NewResponseController(w).Flush() },
 		"an upgrade":         func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusSwitchingProtocols) },
@@ -146,7 +146,7 @@ func TestEndsThatCountAndEndsThatDoNot(t *testing.T) {
 
 // A response that begins after a reload is settled in the counters that the new configuration has.
 func TestAReloadBetweenARequestAndItsResponse(t *testing.T) {
-	block := sitetest.ZoneBlock("login", "limit 1/1h\ncount_responses 401\nsync_rate local")
+	block := sitetest.ZoneBlock("login", "limit 1/30d\ncount_responses 401\nsync_rate local")
 	old := sitetest.NewSite(t, new(ratelimit.App), block)
 	under, begin, ended := make(chan struct{}), make(chan int), make(chan struct{})
 	old.Next = func(w http.ResponseWriter, _ *http.Request) error {
@@ -173,9 +173,9 @@ func TestAReloadBetweenARequestAndItsResponse(t *testing.T) {
 func TestReservationsBesideOtherZones(t *testing.T) {
 	app := sitetest.AppWith(redistest.Start(t))
 	for _, rate := range []string{"local", "strict"} {
-		s := answers(sitetest.NewSite(t, app, sitetest.ZoneBlock("login", "limit 3/1h\ncount_responses 401\nalgorithm sliding_log\nsync_rate "+rate)+
-			sitetest.ZoneBlock("few", "limit 5/1h\nkey all\nsync_rate "+rate)+
-			sitetest.ZoneBlock("trial", "limit 1/1h\nenforce off\ncount_responses 401\nsync_rate "+rate)))
+		s := answers(sitetest.NewSite(t, app, sitetest.ZoneBlock("login", "limit 3/30d\ncount_responses 401\nalgorithm sliding_log\nsync_rate "+rate)+
+			sitetest.ZoneBlock("few", "limit 5/30d\nkey all\nsync_rate "+rate)+
+			sitetest.ZoneBlock("trial", "limit 1/30d\nenforce off\ncount_responses 401\nsync_rate "+rate)))
 		for range 3 {
 			s.Get("203.0.113.9")
 		}
@@ -194,6 +194,7 @@ func TestReservationsBesideOtherZones(t *testing.T) {
 	}
 }
 
+// no clock: no request is sent.
 func TestWarningsAboutResponses(t *testing.T) {
 	for name, test := range map[string]struct {
 		site, code string
@@ -221,7 +222,7 @@ func TestAUnitEndsSoonerAtAHigherRate(t *testing.T) {
 			if rate != "local" {
 				app = sitetest.AppWith(redistest.Start(t))
 			}
-			s := sitetest.NewSite(t, app, sitetest.ZoneBlock("raised", "limit 5/1h\nburst 5\nalgorithm token_bucket\ncount_responses 401\nkey all\nsync_rate "+rate))
+			s := sitetest.NewSite(t, app, sitetest.ZoneBlock("raised", "limit 5/30d\nburst 5\nalgorithm token_bucket\ncount_responses 401\nkey all\nsync_rate "+rate))
 			defer s.End()
 			under, begin := make(chan struct{}), make(chan struct{})
 			var ended sync.WaitGroup
@@ -238,10 +239,14 @@ func TestAUnitEndsSoonerAtAHigherRate(t *testing.T) {
 				ended.Go(func() { s.Get("203.0.113.9") })
 				<-under
 			}
-			sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"raised","key":"all","limit":"18000/1h"}`)
-			for range 2 { // the second one is admitted, as five drain in a second
-				s.Get("203.0.113.9", wrongPassword)
-				redistest.Pause(1200 * time.Millisecond) // the bucket drains
+			// 500 a second.
+			sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"raised","key":"all","limit":"1300000000/30d"}`)
+			for range 2 {
+				redistest.Eventually(t, "a guess is admitted", func() bool { return s.Get("203.0.113.9", wrongPassword).Status == http.StatusUnauthorized })
+				redistest.Eventually(t, "the bucket has drained", func() bool {
+					_, text := sitetest.Ask(http.MethodPost, operate.ExplainPath, `{"zone":"raised","key":"all"}`)
+					return strings.Contains(text, `"used":0,`)
+				})
 			}
 			sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"raised","key":"all"}`)
 			admits401(s, 5, 5)
