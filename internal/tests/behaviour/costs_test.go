@@ -1,8 +1,17 @@
 package behaviour_test
 
 import (
+	"cmp"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +22,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
@@ -302,4 +312,395 @@ func TestCostsOfOneNameMayDiffer(t *testing.T) {
 	chat.Admits("1.2.3.4", 1, 1)
 	list.Admits("1.2.3.4", 50, 40)
 	sitetest.AdaptedSite(t, ":80 {\nrate_limit {\nzone both {\nlimit 100/30d\ncost 60\n}\n}\nrate_limit {\nzone both {\nlimit 100/30d\n}\n}\n}")
+}
+
+// sayingBackend answers with the costs and the body that the query of a request says.
+func sayingBackend(t *testing.T) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex() // a gRPC client goes on sending
+		w.Header()["X-Cost"] = r.URL.Query()["cost"]
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, r.URL.Query().Get("body"))
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+const hostileZones = `
+zone hostile-before {
+	key {http.request.uri.path}
+	limit 1000/30d
+	algorithm fixed_window
+	cost {http.request.header.Units}
+	cost_default 10
+}
+zone hostile-header {
+	key {http.request.uri.path}
+	limit 4000000000000000/30d
+	algorithm fixed_window
+	cost 40
+	response_cost header X-Cost
+}
+zone hostile-placeholder {
+	key {http.request.uri.path}
+	limit 4000000000000000/30d
+	algorithm fixed_window
+	cost 40
+	response_cost {http.reverse_proxy.header.X-Cost}
+}
+zone hostile-json {
+	key {http.request.uri.path}
+	limit 4000000000000000/30d
+	algorithm fixed_window
+	cost 40
+	response_cost json usage
+}
+`
+
+// hostileUse is how much a path has used in each of hostileZones.
+func hostileUse(t *testing.T, s *sitetest.Served, path string) map[string]int64 {
+	t.Helper()
+	x, err := sitetest.Explained(t, operate.ExplainRequest{Method: "GET", URL: fmt.Sprintf("https://localhost:%d%s", s.Port, path)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := make(map[string]int64)
+	for _, z := range x.Handlers[0].Zones {
+		used[strings.TrimPrefix(z.Zone, "hostile-")] = z.Limits[0].Used
+	}
+	return used
+}
+
+// Each number that a request or a response can come with, from each source and by each protocol.
+// What is no number costs the default, or what was reserved; nobody else pays for it.
+func TestHostileCosts(t *testing.T) {
+	const most, large = 1 << 40, -1
+	digits := strings.Repeat("9", 3000)
+	s := sitetest.StartCaddy(t, "servers {\nprotocols h1 h2 h3\n}", "route {\nrate_limit {\n"+hostileZones+"}\nreverse_proxy "+sayingBackend(t)+"\n}")
+	for i, c := range []struct {
+		says                []string
+		before, header, obj int64
+		json                string // of the value, where it is another one
+	}{
+		{[]string{"5"}, 5, 5, 5, ""}, {[]string{"1e2"}, 100, 100, 100, ""}, {[]string{"4.2"}, 5, 5, 5, ""}, {[]string{"1e-9"}, 1, 1, 1, ""},
+		{[]string{"0"}, 1, 0, 0, ""}, {[]string{"1000"}, 1000, 1000, 1000, ""}, {[]string{"1001"}, large, 1001, 1001, ""},
+		{[]string{""}, 10, 40, 40, ""}, {nil, 10, 40, 40, "null"}, {[]string{"word"}, 10, 40, 40, `"5"`}, {[]string{"nan"}, 10, 40, 40, ""},
+		{[]string{"-1"}, 10, 40, 40, ""}, {[]string{"0x10"}, 10, 40, 40, `{"a":5}`}, {[]string{"1e999"}, large, most, most, ""}, {[]string{digits}, large, most, most, ""},
+		{[]string{"1,2"}, 10, 40, 1, "1,2"}, {[]string{"3", "7"}, 10, 40, 7, `3,"usage":7`}, {[]string{"Infinity"}, 10, 40, 2, "[1,2]"},
+	} {
+		value := c.json
+		if value == "" && len(c.says) > 0 {
+			value = c.says[0]
+		}
+		query := url.Values{"cost": c.says, "body": {`{"usage":` + value + `}`}}
+		for _, protocol := range append(protocols, "gRPC") {
+			path := fmt.Sprintf("/%d/%s", i, protocol)
+			status, pushback := 0, ""
+			if protocol == "gRPC" {
+				path = "/gRPC/" + fmt.Sprint(i)
+				status, pushback = grpcCost(t, s, path+"?"+query.Encode(), c.says)
+			} else {
+				a, err := s.Get(t.Context(), protocol, sitetest.OnPath(path), func(r *http.Request) {
+					r.URL.RawQuery, r.Header["Units"] = query.Encode(), c.says
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				status = a.Status
+			}
+			want := map[string]int64{"before": c.before, "header": c.header, "placeholder": c.header, "json": c.obj}
+			denied := c.before == large
+			if denied {
+				want = map[string]int64{"before": 0, "header": 0, "placeholder": 0, "json": 0}
+			}
+			if (status == http.StatusTooManyRequests) != denied || pushback != map[bool]string{true: "-1"}[denied && protocol == "gRPC"] {
+				t.Errorf("%.20q by %s: %d, pushback %q, want to be denied: %t", c.says, protocol, status, pushback, denied)
+			}
+			redistest.Eventually(t, fmt.Sprintf("%.20q and %.20q by %s cost %v", c.says, value, protocol, want), func() bool {
+				return maps.Equal(hostileUse(t, s, path), want)
+			})
+		}
+	}
+}
+
+// grpcCost makes a gRPC call that says what it costs. A denied one is answered by 8, which counts
+// as 429 here.
+func grpcCost(t *testing.T, s *sitetest.Served, target string, says []string) (status int, pushback string) {
+	t.Helper()
+	config := s.Clients["HTTP/2.0"].Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.NextProtos = []string{"h2"}
+	connection, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", s.Port), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := []string{"content-type", "application/grpc"}
+	for _, text := range says {
+		fields = append(fields, "units", text)
+	}
+	fields = append(fields, ":path", target)
+	c := callByHTTP2(t, connection, fmt.Sprint("localhost:", s.Port), fields...)
+	if c.header["grpc-status"] == "8" {
+		return http.StatusTooManyRequests, c.header["grpc-retry-pushback-ms"]
+	}
+	return http.StatusOK, c.header["grpc-retry-pushback-ms"]
+}
+
+// unitsIn returns what the metrics about units have of a zone, by their other label: those that are
+// not 0.
+func unitsIn(t *testing.T, zone string) map[string]float64 {
+	t.Helper()
+	all := map[string]float64{}
+	sitetest.Scrape(t, func(name string, labels map[string]string, value float64) {
+		if by := labels["what"] + labels["why"]; by != "" && labels["zone"] == zone && value > 0 {
+			all[by] = value
+		}
+	})
+	return all
+}
+
+// answering has a site's next handler answer with a status, header fields, and a body.
+func answering(s *sitetest.Site, status int, body string, fields ...string) {
+	s.Next = func(w http.ResponseWriter, _ *http.Request) error {
+		for i := 0; i < len(fields); i += 2 {
+			w.Header().Add(fields[i], fields[i+1])
+		}
+		w.WriteHeader(status)
+		if body == "" {
+			return nil
+		}
+		_, err := w.Write([]byte(body))
+		return err
+	}
+}
+
+// What is admitted, less what is refunded, and what is charged, is what is used. A zone in which
+// all costs are 1 has none of these metrics.
+func TestMetricsOfUnitsAddUp(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("tokens", "limit 200/30d\nalgorithm fixed_window\ncost 30\ncount_responses 2xx\nresponse_cost header X-Cost")+sitetest.ZoneBlock("plain", "limit 1000/30d\ncount_responses 2xx"))
+	for _, answer := range [][]string{{"200", "12"}, {"200", "100"}, {"500", ""}, {"200", ""}} {
+		status := http.StatusOK
+		if answer[0] == "500" {
+			status = http.StatusInternalServerError
+		}
+		if answering(s, status, "x", "X-Cost", answer[1]); answer[1] == "" {
+			answering(s, status, "x")
+		}
+		s.Admits("1.2.3.4", 1, map[int]int{200: 1}[status])
+	}
+	s.Admits("1.2.3.4", 2, 1) // 142 of 200 are used, then 172
+	want := map[string]float64{"admitted": 150, "refunded": 18 + 30, "charged": 70, "denied": 30, "absent": 2}
+	if got := unitsIn(t, "tokens"); !maps.Equal(got, want) {
+		t.Errorf("the metrics have %v, want %v", got, want)
+	}
+	if got := unitsIn(t, "plain"); len(got) > 0 {
+		t.Errorf("a zone without costs has %v", got)
+	}
+
+	s = sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("points", "limit 10/30d\ncost {http.request.header.Cost}\ncost_default 1\ncount_responses 2xx")+sitetest.ZoneBlock("calls", "limit 3/30d\nalgorithm fixed_window"))
+	answering(s, http.StatusNotFound, "")
+	s.Get("1.2.3.4", sitetest.Header("Cost", "4"))
+	answering(s, http.StatusOK, "")
+	for _, cost := range []string{"7", "4", "11", "1e30", "1", "1"} { // calls denies the last
+		s.Get("1.2.3.4", sitetest.Header("Cost", cost))
+	}
+	want = map[string]float64{"admitted": 12, "refunded": 4, "denied": 4}
+	if got := unitsIn(t, "points"); !maps.Equal(got, want) {
+		t.Errorf("the metrics have %v, want %v", got, want)
+	}
+}
+
+// Why a response does not say what it costs is counted, and the first time of each it is warned of,
+// with what to write; not where its client has gone, nor where there is no body.
+func TestWhyAFigureIsMissing(t *testing.T) {
+	type one struct {
+		status       int
+		body, fields string
+		fails        error
+		why, warns   string // "" for none
+	}
+	const usage = `{"usage":{"total_tokens":5}}`
+	for source, answers := range map[string][]one{
+		"json usage.total_tokens": {
+			{200, usage, "Content-Type application/json", nil, "", ""},
+			{200, usage, "Content-Type application/json Content-Encoding gzip", nil, "encoded", "TIDE040 header_up -Accept-Encoding"},
+			{200, usage, "Content-Type application/json Content-Encoding identity", nil, "", ""},
+			{200, `{"usage":{}}`, "Content-Type application/json", nil, "absent", "TIDE041 usage.total_tokens; correct the path"},
+			{200, usage, "Content-Type text/plain", nil, "absent", "TIDE041 usage.total_tokens"},
+			{200, `{"usage":{"total_tokens":"many"}}`, "Content-Type application/json", nil, "bad", "TIDE041 usage.total_tokens"},
+			{200, `{"usage":`, "Content-Type application/json", errors.New("cut"), "gone", ""},
+			{304, "", "Content-Type application/json", nil, "", ""},
+		},
+		"header X-Cost": {
+			{200, "x", "X-Cost 5", nil, "", ""}, {200, "x", "", nil, "absent", "TIDE041 header X-Cost"}, {200, "x", "X-Cost 1,2", nil, "bad", "TIDE041 header X-Cost"}, {204, "", "", nil, "", ""},
+		},
+		"{http.vars.spent}": {{200, "x", "", nil, "absent", "TIDE041 {http.vars.spent}"}},
+		"bytes":             {{101, "", "", nil, "absent", ""}},
+	} {
+		for i, a := range answers {
+			zone := fmt.Sprintf("missing-%s-%d", source[:4], i)
+			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(zone, "limit 1000/30d\nresponse_cost "+source))
+			logs := s.Watched()
+			answering(s, a.status, a.body, strings.Fields(a.fields)...)
+			if write := s.Next; a.fails != nil {
+				s.Next = func(w http.ResponseWriter, r *http.Request) error { return errors.Join(write(w, r), a.fails) }
+			}
+			for range 2 {
+				s.Get("1.2.3.4")
+			}
+			got := unitsIn(t, zone)
+			for _, units := range []string{"admitted", "refunded", "charged"} {
+				delete(got, units)
+			}
+			if want := map[string]float64{a.why: 2}; !maps.Equal(got, want) && (a.why != "" || len(got) > 0) {
+				t.Errorf("%s, %+v: missing %v, want twice %q", source, a, got, a.why)
+			}
+			lines := logs.All()
+			code, text, _ := strings.Cut(a.warns, " ")
+			if len(lines) != min(len(a.warns), 1) || len(lines) > 0 && (sitetest.Coded(logs, code) != 1 || !strings.Contains(lines[0].Message, text)) {
+				t.Errorf("%s, %+v: the log has %v", source, a, lines)
+			}
+		}
+	}
+}
+
+// Who finds only what is reserved hears how long answers take, which is when some of it comes back:
+// no more than the limit would have it wait, and as ever where responses settle as they begin.
+//
+// bubble: each of the limits runs in one.
+func TestRetryAfterOfWhatIsReserved(t *testing.T) {
+	for _, c := range []struct {
+		options, wait string
+		took          time.Duration
+	}{
+		{"limit 100/10m\nresponse_cost json usage.total_tokens", "20", 20 * time.Second},
+		{"limit 100/10m\nresponse_cost bytes", "1", 100 * time.Millisecond},
+		{"limit 100/10s\nresponse_cost bytes", "10", 40 * time.Second},
+		{"limit 100/10m\ncount_responses 5xx", "1", 20 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("slow-answers", "algorithm fixed_window\ncost 50\n"+c.options))
+			defer s.End()
+			s.Next = func(w http.ResponseWriter, _ *http.Request) error {
+				time.Sleep(c.took)
+				_, err := w.Write([]byte("x"))
+				return err
+			}
+			for range 40 {
+				s.Get("1.2.3.4")
+				time.Sleep(20 * time.Minute)
+			}
+			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
+			for range 2 {
+				go s.Get("1.2.3.4")
+			}
+			synctest.Wait()
+			if a := s.Get("1.2.3.4"); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != c.wait {
+				t.Errorf("%q: %d, Retry-After %s, want %s", c.options, a.Status, a.Header.Get("Retry-After"), c.wait)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+}
+
+// modelAnswers are what services of models answer, as their documentation has it.
+var modelAnswers = map[string]struct{ contentType, body string }{
+	"/chat": {"application/json", `{"id":"chatcmpl-1","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"{\"usage\":{\"total_tokens\":9}}"},"finish_reason":"stop"}],"usage":{"prompt_tokens":19,"completion_tokens":10,"total_tokens":29}}`},
+	"/chat-stream": {"text/event-stream", `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"Hi"}}],"usage":null}` + "\n\n" +
+		`data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":19,"completion_tokens":40,"total_tokens":59}}` + "\n\ndata: [DONE]\n\n"},
+	"/chat-silent": {"text/event-stream", `data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"Hi"}}]}` + "\n\ndata: [DONE]\n\n"},
+	"/responses":   {"application/json", `{"id":"resp_1","object":"response","status":"completed","output":[],"usage":{"input_tokens":36,"output_tokens":87,"total_tokens":123}}`},
+	"/responses-stream": {"text/event-stream; charset=utf-8", "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"Hi\"}\n\n" +
+		"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"resp_1\",\"usage\":{\"input_tokens\":37,\"output_tokens\":11,\"total_tokens\":48}}}\n\n"},
+	"/graphql": {"application/json", `{"data":{"shop":{"name":"a"}},"extensions":{"cost":{"requestedQueryCost":101,"actualQueryCost":46}}}`},
+}
+
+// modelBackend answers as these services do.
+func modelBackend(t *testing.T, left chan<- struct{}) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a := modelAnswers[r.URL.Path]
+		w.Header().Set("Content-Type", a.contentType)
+		switch {
+		case r.URL.Path == "/endless":
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "data: {\"usage\":{\"total_tokens\":1}}\n\n")
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			left <- struct{}{}
+		case strings.Contains(r.Header.Get("Accept-Encoding"), "gzip"):
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			_, _ = io.WriteString(z, a.body)
+			_ = z.Close()
+		default:
+			for i := 0; i < len(a.body); i += 7 {
+				_, _ = io.WriteString(w, a.body[i:min(i+7, len(a.body))])
+				w.(http.Flusher).Flush()
+			}
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// What a response's body says that it has cost is charged: with and without streaming, and at least
+// response_cost_default where a client sees to it that there is no figure.
+func TestModelTokens(t *testing.T) {
+	left := make(chan struct{}, 1)
+	address := modelBackend(t, left)
+	site := fmt.Sprintf(`
+	rate_limit {
+		zone model-tokens {
+			key all
+			limit 100000/30d
+			algorithm fixed_window
+			cost 30
+			count_responses 2xx
+			response_cost json usage.total_tokens response.usage.total_tokens extensions.cost.actualQueryCost
+			response_cost_default 400
+		}
+	}
+	reverse_proxy %s {
+		flush_interval -1
+	}`, address)
+	l := sitetest.NewLifetime(t)
+	l.Load(l.Config("", site, ""))
+	used := func() int64 {
+		x, err := sitetest.Explained(t, operate.ExplainRequest{Method: "GET", URL: "http://site/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x.Handlers[0].Zones[0].Limits[0].Used
+	}
+	before := used()
+	for _, c := range []struct {
+		path, encoding string
+		costs          int64
+	}{
+		{"/chat", "", 29}, {"/chat-stream", "", 59}, {"/responses", "", 123}, {"/responses-stream", "", 48}, {"/graphql", "", 46},
+		{"/chat-silent", "", 400}, {"/chat", "gzip", 400}, {"/chat-stream", "gzip", 400},
+	} {
+		if status, body, err := l.Post(c.path, "Accept-Encoding", cmp.Or(c.encoding, "identity")); err != nil || status != http.StatusOK || c.encoding == "" && body != modelAnswers[c.path].body {
+			t.Fatalf("%s: %d %q %v", c.path, status, body, err)
+		}
+		var after int64
+		redistest.Eventually(t, c.path+" is settled", func() bool { after = used(); return after == before+c.costs })
+		before = after
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://site/endless", nil)
+	response, err := l.Client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := response.Body.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if n := used(); n != before+30 {
+		t.Errorf("a stream under way has spent %d, want what it reserved", n-before)
+	}
+	cancel()
+	_ = response.Body.Close()
+	<-left
+	redistest.Eventually(t, "who leaves pays the default", func() bool { return used() == before+400 })
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/goleak"
 
+	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
@@ -307,4 +308,21 @@ func handOver(l *sitetest.Lifetime, next []byte) {
 	if admitted != 15 {
 		t.Errorf("%d requests were admitted in both, want 15", admitted)
 	}
+}
+
+// A reload that changes a window begins that limit at zero, also where its number comes with the
+// request. The other limits of the zone go on.
+func TestAReloadThatChangesTheWindowOfALimitThatComesWithTheRequest(t *testing.T) {
+	of := func(windows string) *sitetest.Site {
+		return sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("windows", "limit "+windows+"\nalgorithm fixed_window\nlimit_default 3/"+
+			strings.Join(strings.Fields(strings.ReplaceAll(windows, "{http.request.header.X-Plan}/", "")), " 3/")))
+	}
+	s := of("{http.request.header.X-Plan}/3000d {http.request.header.X-Plan}/3650d")
+	s.Admits("7.7.8.1", 4, 4, sitetest.Plan("10"))
+	next := of("{http.request.header.X-Plan}/2900d {http.request.header.X-Plan}/3650d")
+	s.End()
+	next.Admits("7.7.8.1", 9, 6, sitetest.Plan("10")) // by the longer window
+	last := of("{http.request.header.X-Plan}/2800d")
+	next.End()
+	last.Admits("7.7.8.1", 12, 10, sitetest.Plan("10"))
 }
