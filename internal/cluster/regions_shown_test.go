@@ -36,11 +36,11 @@ func textOf(t *testing.T, url, accept string) string {
 
 // Each node of a region shows on its page how the other one stands, whichever of them tells it.
 // When the region is lost one of them logs it, and when it is back. explain and top tell of keys
-// that the other region counts.
+// that the other region counts. While it is lost each node admits half of the limit of a new key.
 func TestRegionsAreShown(t *testing.T) {
 	t.Parallel()
-	site := "handle /limits {\n\trate_limit_status\n}\n" + zones(zone("z", "key all", "limit 100/"+far))
-	all, c := startRegions(t, 2, 2, 0, site), client(t, 4)
+	site := "handle /limits {\n\trate_limit_status\n}\n" + zones(zone("z", "key all", "limit 100/"+far), zone("probe", "key {query}", "limit 100/"+far))
+	all, c := startRegions(t, 2, 2, 0, site, "on_loss divide"), client(t, 4)
 	nodes := all[0].nodes
 	await := func(what string, want func(s ratesync.RegionStatus) bool, html string) {
 		t.Helper()
@@ -68,8 +68,23 @@ func TestRegionsAreShown(t *testing.T) {
 	cut(all, faultproxy.Blackhole)
 	admit(t, c, nodes, "z", 10)
 	await("the region is lost", func(s ratesync.RegionStatus) bool { return !s.Up && s.Lag > 5 && s.Backlog == 1 }, "<li>Region r1 is lost: its last counts stay.</li>")
+	probes := 0
+	awaitLeft := func(left int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("each node leaves %d of a new key", left), func() error {
+			for _, n := range nodes {
+				probes++
+				if got := remaining(t, n, fmt.Sprintf("/probe?%d", probes)); got != left {
+					return fmt.Errorf("node %d leaves %d", n.Number, got)
+				}
+			}
+			return nil
+		})
+	}
+	awaitLeft(49)
 	cut(all, faultproxy.Reset)
 	cut(all, faultproxy.None)
+	awaitLeft(99)
 	await("the region is back", up, `<p class="fine">No problems.</p>`)
 	admit(t, c, all[1].nodes, "z", 5)
 	awaitEqual(t, all, "z", 15)

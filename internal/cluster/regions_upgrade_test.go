@@ -15,7 +15,8 @@ import (
 func TestFromOneRedisToRegionsAndBack(t *testing.T) {
 	t.Parallel()
 	eu, us, c := redistest.Start(t), redistest.Start(t), client(t, 4)
-	site := zones(zone("z", "key all", "limit 100/"+far), zone("b", "key all", "limit 100/"+far, "algorithm token_bucket"))
+	site := zones(zone("z", "key all", "limit 100/"+far), zone("b", "key all", "limit 100/"+far, "algorithm token_bucket"),
+		zone("s", "key all", "limit 100/"+far, "sync_rate strict"))
 	in := func(here string) string {
 		return config("regions {\n\there "+here+"\n\tregion eu "+eu.URL+"\n\tregion us "+us.URL+"\n}", site)
 	}
@@ -23,7 +24,7 @@ func TestFromOneRedisToRegionsAndBack(t *testing.T) {
 	nodes := start(t, 2, one).Nodes
 	both := func(total int, of ...*redistest.Server) {
 		t.Helper()
-		for _, zone := range []string{"z", "b"} {
+		for _, zone := range []string{"z", "b", "s"} {
 			for _, r := range of {
 				awaitTotal(t, r, zone, total)
 			}
@@ -33,6 +34,7 @@ func TestFromOneRedisToRegionsAndBack(t *testing.T) {
 		t.Helper()
 		admit(t, c, of, "z", n)
 		admit(t, c, of, "b", n)
+		admit(t, c, of, "s", n)
 	}
 	count(30, nodes...)
 	both(30, eu)

@@ -1,3 +1,0 @@
-//go:build chaos
-
-package cluster_test
