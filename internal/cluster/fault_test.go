@@ -5,8 +5,10 @@ package cluster_test
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
@@ -410,4 +412,43 @@ func (s *scenario) checkGoroutines(r *result) {
 		}
 		return err
 	})
+}
+
+// leastGoroutines is the least number of a node's goroutines in a while. Where a fault has it try
+// to connect all the time, those that do so come and go, and on a busy machine the number never
+// stays the same.
+func leastGoroutines(t *testing.T, n *cluster.Node) int {
+	t.Helper()
+	least, asked := math.MaxInt, 0
+	eventually(t, "a node returns its goroutines forty times", func() error {
+		now, _, err := n.Goroutines(t.Context())
+		if err != nil {
+			return err
+		}
+		if least, asked = min(least, now), asked+1; asked < 40 {
+			return fmt.Errorf("%d times", asked)
+		}
+		return nil
+	})
+	return least
+}
+
+// goroutines waits until the number of a node's goroutines stays the same, and returns it.
+func goroutines(t *testing.T, n *cluster.Node) int {
+	t.Helper()
+	last, same := 0, 0
+	eventually(t, "the number of goroutines stays the same", func() error {
+		now, _, err := n.Goroutines(t.Context())
+		if err != nil {
+			return err
+		}
+		if same++; now != last {
+			last, same = now, 0
+		}
+		if same < 40 {
+			return fmt.Errorf("%d", now)
+		}
+		return nil
+	})
+	return last
 }

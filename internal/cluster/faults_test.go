@@ -158,6 +158,13 @@ func TestFaultDownAtStart(t *testing.T) {
 	r.Kill()
 	s.open("redis "+r.URL, only(r))
 	s.injectAtStart(fault{name: "down at start", reason: "connection refused", end: r.Restart})
+	for _, n := range s.Nodes {
+		for _, line := range n.Log.Lines() {
+			if !strings.HasPrefix(line, "{") {
+				t.Errorf("node %d wrote past the log: %s", n.Number, line)
+			}
+		}
+	}
 }
 
 func TestFaultNameDoesNotResolve(t *testing.T) {

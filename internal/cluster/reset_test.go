@@ -61,51 +61,6 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 	}
 }
 
-// What was forgiven stays forgiven over a restart, also where the counters were saved before it.
-func TestAResetSurvivesARestart(t *testing.T) {
-	t.Parallel()
-	site := config("persist "+t.TempDir()+"/counters", zones(zone("login", "limit 5/"+far), zone("bucket", "limit 5/"+far, "algorithm token_bucket")))
-	c := start(t, 1, site)
-	n := c.Nodes[0]
-	names := []string{"login", "bucket"}
-	restart := func(end func()) {
-		t.Helper()
-		end()
-		if err := n.Start(t.Context(), site); err != nil {
-			t.Fatal(err)
-		}
-	}
-	stop := func() {
-		if err := n.Stop(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	expect := func(name string, want int) {
-		t.Helper()
-		if got := admitted(t, n, name, 6); got != want {
-			t.Errorf("zone %s admits %d, want %d", name, got, want)
-		}
-	}
-	for _, name := range names {
-		expect(name, 5)
-	}
-	restart(stop) // which saves all that was spent
-	for _, name := range names {
-		expect(name, 0)
-		done(t, n, name+": reset 127.0.0.1 on this node", "reset "+name+" 127.0.0.1")
-	}
-	restart(n.Kill) // which saves nothing
-	for _, name := range names {
-		if got := admitted(t, n, name, 3); got != 3 {
-			t.Errorf("zone %s admits %d of 3 after a kill, want 3", name, got)
-		}
-	}
-	restart(stop)
-	for _, name := range names {
-		expect(name, 2)
-	}
-}
-
 // awaitNodes waits until all nodes know of all.
 func awaitNodes(t *testing.T, nodes []*cluster.Node) {
 	t.Helper()
