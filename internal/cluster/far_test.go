@@ -5,15 +5,12 @@ package cluster_test
 import (
 	"testing"
 	"time"
-
-	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // farAway is the round trip to a Redis that is far away.
 const farAway = 50 * time.Millisecond
 
-// The faults of one Redis, which is far away from all nodes and none the less kept: in short, one
-// of the network, and one in which Redis loses all.
+// The faults of one Redis, which is far away from all nodes and none the less kept.
 func TestFaultFarAway(t *testing.T) {
 	faults := []struct {
 		name string
@@ -34,9 +31,6 @@ func TestFaultFarAway(t *testing.T) {
 		{"NodeKilled", TestFaultNodeKilled},
 		{"NodeTerminated", TestFaultNodeTerminated},
 		{"Flapping", TestFaultFlapping},
-	}
-	if !redistest.Chaos {
-		faults = faults[:2]
 	}
 	for _, f := range faults {
 		t.Run(f.name, f.test)

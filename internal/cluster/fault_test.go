@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
-	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // A fault is what happens to nodes or to Redis, and what nodes are to make of it.
@@ -231,7 +230,7 @@ func (s *scenario) checkCounts(f fault, r *result) {
 // by themselves, together. What a Redis that loses its counts had granted is nowhere else; then it
 // must not count more than was admitted.
 //
-// Requests wait in vain now and then, not each time. A short run has too few of them to say so.
+// Requests wait in vain now and then, not each time.
 func (s *scenario) checkStrict(f fault, r *result) {
 	t := s.t
 	t.Helper()
@@ -259,7 +258,7 @@ func (s *scenario) checkStrict(f fault, r *result) {
 	if s.away > 0 { // the timeout is three times as long, and as many more wait until it tells
 		most = asked / 2
 	}
-	if redistest.Chaos && vain > most {
+	if vain > most {
 		t.Errorf("%d of %d requests to strict zones waited for Redis in vain %s", vain, asked, r.during.name)
 	}
 }
@@ -302,10 +301,8 @@ func (s *scenario) checkStrictOthers(f fault) {
 }
 
 // checkLines counts the lines of each node, once all is well. A strict zone's requests that wait in
-// vain without a fault, as on a busy machine, are one reason more for a line; in a short run, with
-// other tests beside it, so are calls of a sync that time out, and a strict zone that logs before
-// the first sync has failed, and only knows that Redis is not asked. Then the status must have
-// named the fault.
+// vain without a fault, as on a busy machine, are one reason more for a line. Then the status must
+// have named the fault.
 func (s *scenario) checkLines(f fault, r *result) {
 	t := s.t
 	t.Helper()
@@ -324,9 +321,6 @@ func (s *scenario) checkLines(f fault, r *result) {
 			least = 1
 		}
 		others := r.withoutCause(f, i)
-		if !redistest.Chaos {
-			others += len(n.Log.With("timeout: ")) + len(n.Log.With("did not answer lately"))
-		}
 		if f.mayLog != "" {
 			others += len(n.Log.With(f.mayLog))
 		}

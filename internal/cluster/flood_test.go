@@ -50,15 +50,13 @@ func flood(t *testing.T, n *cluster.Node, path string, connections, requests, ot
 
 // A client that a strict zone of its own denies thousands of times leaves the limit that it shares
 // with others as it is: nobody else is denied, no more is reserved for it than for the requests in
-// flight, and what Redis counts after it is what was admitted. With -long it sends 40,000 requests.
+// flight, and what Redis counts after it is what was admitted.
 func TestADeniedClientLeavesASharedStrictLimitAlone(t *testing.T) {
 	for _, limit := range []int{5000, 100} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			const others = 70
-			connections, requests := 100, 4000
-			if redistest.Chaos { // in about ten seconds: an answer takes two ways of 20 ms
-				connections, requests = 220, 40000
-			}
+			// In about ten seconds: an answer takes two ways of 20 ms.
+			const connections, requests = 220, 40000
 			r := redistest.Start(t)
 			proxy := faultproxy.Start(t, r.Addr)
 			proxy.SetDelay(20 * time.Millisecond)
@@ -113,11 +111,7 @@ func TestAFloodedStrictKeyIsNoLossOfRedis(t *testing.T) {
 // floodAStrictKey returns how often a node took Redis for lost while one key was flooded, and how
 // long another client of this Redis waited at most.
 func floodAStrictKey(t *testing.T, rule string) (lost int64, late time.Duration) {
-	const connections, others = 1500, 30
-	requests := 15000
-	if redistest.Chaos {
-		requests = 60000
-	}
+	const connections, others, requests = 1500, 30, 60000
 	r := redistest.Start(t)
 	c := start(t, 1, config("redis "+r.URL+"\nsync_rate strict", zones(
 		zone("login", "key {http.request.header.Client}", "limit 5/"+far, "on_redis_loss "+rule))))

@@ -476,21 +476,6 @@ func slowRedis(r *redistest.Server) string {
 // these options beside them.
 func startRegions(t *testing.T, regions, nodes int, away time.Duration, site string, beside ...string) (all []*realRegion) {
 	t.Helper()
-	return startRegionsWith(t, regions, nodes, away, "", site, beside...)
-}
-
-// A realRegion is a Redis with nodes of its own, and the links of these to the other regions.
-type realRegion struct {
-	name  string
-	redis *redistest.Server
-	links []*faultproxy.Proxy
-	text  string // the Caddyfile
-	nodes []*cluster.Node
-}
-
-// startRegionsWith is startRegions with global options.
-func startRegionsWith(t *testing.T, regions, nodes int, away time.Duration, global, site string, beside ...string) (all []*realRegion) {
-	t.Helper()
 	rules := rulesOfTheDocs(t)
 	for i := range regions {
 		r := redistest.Start(t, redistest.User("tide", rules))
@@ -513,10 +498,19 @@ func startRegionsWith(t *testing.T, regions, nodes int, away time.Duration, glob
 			}
 			options += "\n\tregion " + other.name + " " + url
 		}
-		r.text = config(options+"\n}\n"+global, site)
+		r.text = config(options+"\n}", site)
 		r.nodes = start(t, nodes, r.text).Nodes
 	}
 	return all
+}
+
+// A realRegion is a Redis with nodes of its own, and the links of these to the other regions.
+type realRegion struct {
+	name  string
+	redis *redistest.Server
+	links []*faultproxy.Proxy
+	text  string // the Caddyfile
+	nodes []*cluster.Node
 }
 
 // rulesOfTheDocs are those of the user in docs/redis.md, with what regions need.

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // This file makes the report of the exactly-once run. It asserts nothing.
@@ -60,10 +58,8 @@ func (m *onceRun) report(b balance) {
 		m.total, strings.Join(faults, ", "), b.admitted, b.counted, b.evicted, b.lost, killed, b.mayLose, lately,
 		b.left, len(m.ended)-killed, b.mayLeave, b.difference(), m.strictReport())
 	m.t.Log(text)
-	if redistest.Chaos {
-		if err := write("once", text); err != nil {
-			m.t.Error(err)
-		}
+	if err := write("once", text); err != nil {
+		m.t.Error(err)
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,17 +21,12 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-func init() { atEnd = append(atEnd, control.close, results.print) }
+func init() { atEnd = append(atEnd, results.print) }
 
 func currentLoad() loadShape {
-	if redistest.Chaos {
-		return loadShape{
-			syncRate: 500 * time.Millisecond, rate: 900, concurrency: 128, minPhase: 5 * time.Second,
-			strictTimeout: 100 * time.Millisecond,
-		}
-	}
 	return loadShape{
-		syncRate: 200 * time.Millisecond, rate: 150, concurrency: 16, minRequests: 60, strictTimeout: time.Second,
+		syncRate: 500 * time.Millisecond, rate: 900, concurrency: 128, minPhase: 5 * time.Second,
+		strictTimeout: 100 * time.Millisecond,
 	}
 }
 
@@ -87,19 +80,13 @@ var exactOthers = []string{"slog", "stoken", "sgcra", "beside"}
 // timedZones are the zones whose requests wait for nothing by design.
 var timedZones = []string{"wide", "bucket", "local", "divide"}
 
-// newScenario waits for a place, in a short run, before anything of the scenario is started.
 func newScenario(t *testing.T) *scenario {
 	t.Helper()
-	if !redistest.Chaos {
-		t.Parallel()
-	}
-	running <- struct{}{}
-	s := &scenario{t: t, load: currentLoad(), release: sync.OnceFunc(func() { <-running })}
+	s := &scenario{t: t, load: currentLoad()}
 	if strings.HasPrefix(t.Name(), "TestFaultFarAway/") {
 		s.away = farAway
 		s.load.strictTimeout = max(s.load.strictTimeout, 6*s.away)
 	}
-	t.Cleanup(s.release)
 	return s
 }
 
@@ -108,7 +95,7 @@ func (s *scenario) open(redis string, stores func() []*redistest.Server) *scenar
 	s.t.Helper()
 	s.keeper = newKeeper(s)
 	s.stores, s.config = stores, s.caddyfile(redis)
-	s.control = control.of(s.t, s.caddyfile)
+	s.control = s.openControl()
 	s.Cluster = start(s.t, nodeCount, s.config)
 	s.client = client(s.t, 64)
 	s.client.Again = true
@@ -136,41 +123,12 @@ func (s *scenario) caddyfile(redis string) string {
 		zones(append(own, s.keeper.zones()...)...)+s.keeper.site())
 }
 
-func (c *controls) of(t *testing.T, caddyfile func(redis string) string) *cluster.Cluster {
-	t.Helper()
-	program := caddy(t)
-	if redistest.Chaos {
-		c = new(controls)
-		t.Cleanup(func() { _ = c.close() })
-	}
-	c.Do(func() { c.err = c.open(program, caddyfile) })
-	if c.err != nil {
-		t.Fatal(c.err)
-	}
-	return c.nodes
+// openControl starts a control group, as old as the nodes: with their configuration and a Redis of
+// its own.
+func (s *scenario) openControl() *cluster.Cluster {
+	s.t.Helper()
+	return start(s.t, nodeCount, s.caddyfile("redis "+redistest.Start(s.t).URL))
 }
-
-func (c *controls) open(program string, caddyfile func(redis string) string) error {
-	dir, err := os.MkdirTemp("", "tide-control")
-	if err != nil {
-		return err
-	}
-	c.end = func() { _ = os.RemoveAll(dir) }
-	url, stop, err := cluster.StartRedis(context.Background(), redistest.Program, dir)
-	if err != nil {
-		return err
-	}
-	c.end = func() {
-		stop()
-		_ = os.RemoveAll(dir)
-	}
-	c.nodes, err = cluster.Start(context.Background(), cluster.Options{Program: program, Caddyfile: caddyfile("redis " + url), Nodes: nodeCount})
-	return err
-}
-
-// running has a place for each scenario that sends requests. There are fewer than tests at once:
-// when its requests are answered, a scenario waits some seconds until nodes report Redis as up.
-var running = make(chan struct{}, runtime.GOMAXPROCS(0)+1)
 
 // simple returns a scenario with one Redis, and a proxy before it for each node.
 func simple(t *testing.T, options ...redistest.Option) *scenario {
@@ -258,7 +216,6 @@ func (s *scenario) sendRequests(name string) {
 	s.stop = func() {
 		cancel()
 		<-done
-		s.release()
 	}
 	s.t.Cleanup(s.stop)
 }
@@ -359,7 +316,7 @@ func newTallies() map[tallyKey]*cluster.Tally {
 func (s *scenario) awaitPhase(p *phase) {
 	s.t.Helper()
 	eventually(s.t, "enough requests are answered "+p.name, func() error {
-		if time.Since(p.began) < s.load.minPhase || p.sent() < s.load.minRequests {
+		if time.Since(p.began) < s.load.minPhase {
 			return fmt.Errorf("%d in %s", p.sent(), time.Since(p.began))
 		}
 		return nil
@@ -563,29 +520,6 @@ func (p *phase) p99() (took time.Duration, ratio float64) {
 	return took, float64(took) / float64(max(1, quantile(.99, p.control)))
 }
 
-// control starts control groups: nodes with the configuration of a scenario's and a Redis of their
-// own. A long run has one for each scenario, as old as its nodes. In a short one, where several
-// scenarios run at once, all share one.
-var control controls
-
-type controls struct {
-	sync.Once
-	nodes *cluster.Cluster
-	end   func()
-	err   error
-}
-
-// close ends the control group, if there is one.
-func (c *controls) close() error {
-	if c.nodes != nil {
-		c.nodes.Close()
-	}
-	if c.end != nil {
-		c.end()
-	}
-	return nil
-}
-
 // firstSeed is the seed of runs that have one.
 func firstSeed() uint64 { return redistest.FirstSeed() + 1 }
 
@@ -608,7 +542,6 @@ type scenario struct {
 
 	keeper   *keeper
 	client   *cluster.Client
-	release  func() // lets another scenario begin
 	stop     func() // ends the requests; twice is once
 	phases   []*phase
 	now      atomic.Pointer[phase]
@@ -625,9 +558,7 @@ type loadShape struct {
 	rate        int           // requests a second
 	concurrency int           // requests at once, at most
 	minPhase    time.Duration // the least length of a phase
-	minRequests int           // the least number of requests of a phase
-	// strictTimeout is how long a request waits for Redis at most: as by default, or so long that a
-	// machine with other tests on it keeps up.
+	// strictTimeout is how long a request waits for Redis at most, as by default.
 	strictTimeout time.Duration
 }
 
