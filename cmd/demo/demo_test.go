@@ -25,11 +25,8 @@ func TestDemo(t *testing.T) {
 	for _, embedded := range []bool{true, false} {
 		t.Run(map[bool]string{true: "embedded", false: "redis-server"}[embedded], func(t *testing.T) {
 			t.Parallel()
-			if _, err := exec.LookPath("redis-server"); err != nil && !embedded {
-				if os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
-					t.Fatal("redis-server is not installed, and TIDE_REQUIRE_REDIS asks for it")
-				}
-				t.Skip("redis-server is not installed")
+			if !embedded {
+				needRedis(t)
 			}
 			var out bytes.Buffer
 			record := filepath.Join(t.TempDir(), "demo.svg")
@@ -40,6 +37,16 @@ func TestDemo(t *testing.T) {
 			expectShow(t, out.String())
 			expectOperated(t, out.String())
 		})
+	}
+}
+
+func needRedis(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		if os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
+			t.Fatal("redis-server is not installed, and TIDE_REQUIRE_REDIS asks for it")
+		}
+		t.Skip("redis-server is not installed")
 	}
 }
 
@@ -122,12 +129,7 @@ func expectShow(t *testing.T, text string) {
 // notice both. The picture shows it.
 func TestOutage(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		if os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
-			t.Fatal("redis-server is not installed, and TIDE_REQUIRE_REDIS asks for it")
-		}
-		t.Skip("redis-server is not installed")
-	}
+	needRedis(t)
 	var out bytes.Buffer
 	o := options{outage: filepath.Join(t.TempDir(), "outage.svg"), phases: phases{0, time.Second, 2 * time.Second, time.Second}}
 	if err := run(t.Context(), o, &out); err != nil {
@@ -203,12 +205,7 @@ var regionsEnd = regexp.MustCompile(`\n(\d+) requests sent, (\d+) admitted, (\d+
 // admitted in all of them.
 func TestRegions(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		if os.Getenv("TIDE_REQUIRE_REDIS") == "1" {
-			t.Fatal("redis-server is not installed, and TIDE_REQUIRE_REDIS asks for it")
-		}
-		t.Skip("redis-server is not installed")
-	}
+	needRedis(t)
 	var out bytes.Buffer
 	record := filepath.Join(t.TempDir(), "regions.svg")
 	if err := run(t.Context(), options{regions: true, length: cutAfter + cutFor + 4*time.Second, record: record}, &out); err != nil {

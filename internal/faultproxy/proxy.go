@@ -53,7 +53,6 @@ type Proxy struct {
 	requests int
 	open     int // requests without a reply
 	most     int // the most of open at once, since MostOpen was called
-	dropped  int
 	closed   bool
 }
 
@@ -164,13 +163,6 @@ func (p *Proxy) MostOpen() (most int) {
 	defer p.mu.Unlock()
 	most, p.most = p.most, p.open
 	return most
-}
-
-// Dropped is how many pieces of replies were swallowed.
-func (p *Proxy) Dropped() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.dropped
 }
 
 // Last is the last piece that a client sent.
@@ -323,7 +315,6 @@ func (p *Proxy) back(l *link) {
 		piece := p.rewritten(buf[:n])
 		switch f {
 		case DropReplies, Blackhole:
-			p.drop()
 			continue
 		case HalfClose:
 			_ = l.client.CloseWrite()
@@ -358,12 +349,6 @@ func (p *Proxy) setOpen(l *link, open bool) {
 		p.open--
 	}
 	p.most = max(p.most, p.open)
-}
-
-func (p *Proxy) drop() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.dropped++
 }
 
 func (p *Proxy) rewritten(piece []byte) []byte {
