@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
-	"io"
 	"maps"
 	"regexp"
 	"slices"
@@ -13,16 +12,6 @@ import (
 	"strings"
 	"time"
 )
-
-// clockIsOn makes the rule on the clock fail like the others. Until then -clock prints its
-// findings.
-const clockIsOn = false
-
-// allowed are the files that may have findings as before, with how many: what -clock prints,
-// without its lines that begin with a space. No number may grow, nor be larger than what there is.
-//
-//go:embed clock.txt
-var allowed string
 
 // timeless are the packages whose tests say what time it is, or only read windows.
 var timeless = []string{"algorithms", "internal/command", "internal/config", "internal/sim", "internal/table"}
@@ -49,28 +38,8 @@ var chaotic = []string{"bench", "cmd", "deploy"}
 // does so, or is used in bubbles alone, or where its comment has a line that begins with "bubble:",
 // or with "no clock:" where windows are only read; so does a file that has one before its package.
 func (r *repo) clock() {
-	if !clockIsOn {
-		return
-	}
 	found := r.onTheClock()
-	for line := range strings.Lines(allowed) {
-		number, file, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if n, _ := strconv.Atoi(number); n == len(found[file]) {
-			delete(found, file)
-		} else if n > len(found[file]) {
-			r.report("internal/lint/clock.txt", "%s has %d findings, not %d: write that", file, len(found[file]), n)
-		}
-	}
 	r.findings = slices.Concat(append(slices.Collect(maps.Values(found)), r.findings)...)
-}
-
-func (r *repo) printClock(to io.Writer) {
-	found := r.onTheClock()
-	files := slices.Sorted(maps.Keys(found))
-	slices.SortStableFunc(files, func(a, b string) int { return len(found[b]) - len(found[a]) })
-	for _, file := range files {
-		fmt.Fprintf(to, "%d %s\n  %s\n", len(found[file]), file, strings.Join(found[file], "\n  "))
-	}
 }
 
 // onTheClock returns what is wrong, by files.

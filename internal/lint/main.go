@@ -4,14 +4,9 @@
 //	go run ./internal/lint
 //
 // It prints a line for each finding, and exits with 1 where there is one. It needs Go alone.
-//
-//	go run ./internal/lint -clock
-//
-// This prints instead where tests go by the real clock, by files with how many places there are.
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -78,16 +73,10 @@ var rules = []rule{
 }
 
 func main() {
-	clock := flag.Bool("clock", false, "print where tests go by the real clock, instead of checking")
-	flag.Parse()
 	r, err := read(os.DirFS("."))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
-	}
-	if *clock {
-		r.printClock(os.Stdout)
-		return
 	}
 	if r.check(rules); len(r.findings) > 0 {
 		fmt.Println(strings.Join(r.findings, "\n"))
