@@ -28,7 +28,7 @@ GOTEST = go run $(GOTESTSUM) --format pkgname-and-test-fails --format-icons text
 
 test: redis
 	@echo "Tests with a real Redis: 8 minutes on two cores, 3 when all is built."
-	TIDE_REQUIRE_REDIS=1 $(GOTEST) -tags $(TAGS) . ./sync ./sync/strict ./internal/control ./...
+	TIDE_REQUIRE_REDIS=1 $(GOTEST) -tags $(TAGS) ./sync ./sync/strict ./internal/tests/... ./internal/cluster ./...
 
 # Where two goroutines share something.
 RACED := ./sync ./sync/strict ./internal/limits ./internal/table ./internal/control ./internal/gauge ./internal/ban ./internal/bandwidth ./internal/cycle
