@@ -137,7 +137,7 @@ func classifyReply(err error) string {
 	if !ok || errors.Is(err, redis.Nil) {
 		return ""
 	}
-	text := fmt.Sprint(reply)
+	text := inScript(fmt.Sprint(reply))
 	for _, r := range replies {
 		if strings.HasPrefix(text, r.prefix) {
 			return r.text
@@ -158,6 +158,16 @@ func classifyReply(err error) string {
 		}
 	}
 	return "redis answers with an error, " + code + "; see its log"
+}
+
+// inScript returns the error of a command in a script as Redis has it since 7.0. Before, what ran
+// stands before it: "ERR Error running script (call to f_1b3d): @user_script:7: WRONGTYPE ...".
+func inScript(text string) string {
+	if _, at, ok := strings.Cut(text, "@user_script:"); ok && strings.HasPrefix(text, "ERR Error running script") {
+		_, text, _ = strings.Cut(at, ": ")
+		return strings.TrimPrefix(text, "-")
+	}
+	return text
 }
 
 func classifyNetwork(err error) string {

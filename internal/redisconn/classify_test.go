@@ -89,6 +89,8 @@ func TestClassifyReplies(t *testing.T) {
 		"OOM command not allowed":                                                                                 "OOM",
 		"MISCONF Redis is":                                                                                        "MISCONF",
 		"TRYAGAIN Multiple keys":                                                                                  "TRYAGAIN",
+		"ERR Error running script (call to f_1b3d): @user_script:7: WRONGTYPE Operation":                          "WRONGTYPE",
+		"ERR Error running script (call to f_1b3d): @user_script:7: -OOM command not allowed":                     "OOM",
 		"READONLY You can't write":                                                                                "READONLY",
 	} {
 		got := Classify(fmt.Errorf("wrapped: %w", reply(text)))

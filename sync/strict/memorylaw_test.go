@@ -22,7 +22,7 @@ func TestAMemoryTellsWhatRedisWouldTell(t *testing.T) {
 			for seed := range uint64(redistest.Times(4, 4)) {
 				remember(t, func(t *testing.T, n *remembering) { told += newHistory(n, kind, seed).run(120) })
 			}
-			if told == 0 {
+			if told == 0 && !redistest.Raced { // which runs one seed
 				t.Error("the memory told nothing")
 			}
 		})
