@@ -240,8 +240,9 @@ func TestCloseDoesNotWaitForALostRedis(t *testing.T) {
 		redistest.Eventually(t, "the circuit opens", func() bool { _ = try(); return s.Down() })
 		start := time.Now()
 		s.Close()
-		if took := time.Since(start); took > timeout {
-			t.Errorf("Close() took %s, want no longer than the last probe has, %s", took, timeout)
+		// What measures how far away Redis is has a few timeouts for its answer.
+		if took := time.Since(start); took > farTimeouts*timeout {
+			t.Errorf("Close() took %s, want no longer than the last probe has, %s", took, farTimeouts*timeout)
 		}
 	})
 }
