@@ -73,7 +73,7 @@ promtool:
 # Seeds are new each time and printed: TIDE_SEED=<number> repeats a run, and UPDATE_GOLDENS=1 writes
 # what is measured into the pages. Nothing else runs beside the measurements of internal/cluster.
 chaos: redis fail2ban browser promtool comparisons containers newest fuzz
-	TIDE_REQUIRE_REDIS=1 go test -vet=off -tags $(TAGS),chaos -timeout 150m -count 1 -p 1 ./... -rapid.checks 1000
+	RAPID_CHECKS=1000 TIDE_REQUIRE_REDIS=1 go test -vet=off -tags $(TAGS),chaos -timeout 150m -count 1 -p 1 ./...
 
 # What bench compares is a module of its own, so that nobody who uses this one downloads it.
 .PHONY: comparisons
