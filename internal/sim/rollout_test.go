@@ -97,6 +97,26 @@ func (h *history) trouble(t *rapid.T) (lost float64) {
 			lost += h.unseen(3)
 		}
 	}
+	return lost + h.forgotten()
+}
+
+// forgotten is what stood in the buckets of nodes that ended or were cut off after the store forgot
+// it and before they told it again. A node that is asked for the first time then doesn't know it.
+func (h *history) forgotten() (lost float64) {
+	most := float64(slices.Max(h.sizes))
+	for _, flush := range h.Flushes {
+		told := flush + 2*sec // by all, at the latest
+		for _, c := range h.Cuts {
+			if c.From < told && c.To+3*sec > flush {
+				told, lost = max(told, c.To+3*sec), lost+most
+			}
+		}
+		for _, r := range h.Restarts {
+			if r.At >= flush && r.At < told {
+				lost += most
+			}
+		}
+	}
 	return lost
 }
 
