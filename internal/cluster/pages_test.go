@@ -44,7 +44,6 @@ var taskPages = map[string]taskPage{
 	"status-page":     {saved: "status-page"},
 	"tiers":           {},
 	"troubleshooting": {saved: "login", started: true},
-	"upgrading":       {saved: "login", started: true, bare: true},
 }
 
 // elsewhere are commands that no test can run as they stand, and why.

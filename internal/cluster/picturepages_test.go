@@ -145,13 +145,6 @@ example.com {
 		command: "curl -s localhost:2019/metrics | grep caddy_rate_limit_keys | fold -sw 80",
 		wants:   `"login_name"} 3`,
 	},
-	"upgrading": {
-		starts: []string{
-			aRedis, "./caddy run --config examples/two-nodes/node1.Caddyfile", "./caddy run --config examples/two-nodes/node2.Caddyfile",
-		},
-		command: "caddy rate-limit nodes",
-		wants:   "ago  yes\n",
-	},
 }
 
 // What a page shows in its picture is what the command prints today, where the page's Caddyfile

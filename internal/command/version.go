@@ -16,7 +16,7 @@ func version() *cobra.Command {
 		Short:       "Shows the version of rate_limit in this program",
 		Long:        "Shows the version of rate_limit in this program, the commit that it was built from\nwhere that is known, and the versions of Caddy and Go. No Caddy needs to run.",
 		Example:     "  caddy rate-limit version",
-		Annotations: guide("upgrading.md"),
+		Annotations: guide("names.md"),
 		Args:        noArguments,
 		RunE: run(func(_ client, p printer, _ []string) error {
 			rows := [][2]string{{"rate_limit", control.ModuleVersion()}}
