@@ -200,7 +200,13 @@ func (f *Fields) addPolicy(r *Result) {
 	f.text = append(f.text, r.Policy.quoted...)
 	f.text = append(f.text, ";q="...)
 	f.text = strconv.AppendInt(f.text, integer(r.Quota), 10)
-	f.text = append(f.text, r.Policy.tail...)
+	if r.Window == 0 {
+		f.text = append(f.text, r.Policy.tail...)
+		return
+	}
+	f.text = append(f.text, r.Policy.unit...)
+	f.text = append(f.text, ";w="...)
+	f.text = strconv.AppendInt(f.text, windowSeconds(r.Window), 10)
 }
 
 // start returns where the text of the header being written begins.
@@ -250,7 +256,7 @@ func (f *Fields) addKong(h http.Header, results []Result) {
 	if hasLess(h, kongRemaining, shown.Remaining) {
 		return
 	}
-	f.addNumber(kongLimit, shown.Limit)
+	f.addNumber(kongLimit, shown.most())
 	f.addNumber(kongRemaining, shown.Remaining)
 	f.addNumber(kongReset, ceilSeconds(shown.reset()))
 }
@@ -287,9 +293,9 @@ func (f *Fields) addGitHub(h http.Header, results []Result, now int64) {
 	if hasLess(h, githubRemaining, shown.Remaining) {
 		return
 	}
-	f.addNumber(githubLimit, shown.Limit)
+	f.addNumber(githubLimit, shown.most())
 	f.addNumber(githubRemaining, shown.Remaining)
-	f.addNumber(githubUsed, max(shown.Limit-shown.Remaining, 0))
+	f.addNumber(githubUsed, max(shown.most()-shown.Remaining, 0))
 	reset := time.Duration(math.MaxInt64)
 	if in := shown.reset(); now < math.MaxInt64-int64(in) {
 		reset = time.Duration(now) + in

@@ -24,6 +24,9 @@ type Policy struct {
 	Window time.Duration
 	// Varies is set where the number comes with each request; then Limit is the default.
 	Varies bool
+	// Size is what may come at once where that is not the limit: the burst of a bucket, or the
+	// places of a queue; 0 where it is. Then answers tell of it, and of when all of it is back.
+	Size int64
 	// Fixed is set for a fixed window, which frees all of its limit at its end. The other
 	// algorithms give it back bit by bit.
 	Fixed bool
@@ -38,6 +41,7 @@ type Policy struct {
 	quoted string
 	item   string
 	tail   string
+	unit   string // the part of tail before the window
 
 	// windowLimit and windowRemaining are Kong's header names for this window.
 	windowLimit     string
@@ -54,23 +58,35 @@ func (p Policy) Compile(sets HeaderSets) *Policy {
 	}
 	if quoted, err := httpsfv.Marshal(httpsfv.NewItem(p.Name)); err == nil {
 		p.quoted = quoted
-		if p.tail = `;qu="concurrent-requests"`; !p.Concurrent {
-			p.tail = fmt.Sprintf(";w=%d", max(integer(ceilSeconds(p.Window)), 1))
+		q, w := p.Limit, p.Window
+		if p.Size > 0 {
+			q, w = p.Size, Fill(p.Size, p.Limit, p.Window)
 		}
 		if p.Bytes {
-			p.tail = `;qu="content-bytes"` + p.tail
+			p.unit = `;qu="content-bytes"`
+		}
+		if p.tail = `;qu="concurrent-requests"`; !p.Concurrent {
+			p.tail = fmt.Sprintf("%s;w=%d", p.unit, windowSeconds(w))
 		}
 		if !p.Varies {
-			p.item = fmt.Sprintf("%s;q=%d%s", quoted, integer(p.Limit), p.tail)
+			p.item = fmt.Sprintf("%s;q=%d%s", quoted, integer(q), p.tail)
 		}
 	}
-	if sets&Kong != 0 {
+	if sets&Kong != 0 && p.Size == 0 {
 		name := cmp.Or(kongWindows[p.Window], strconv.FormatInt(max(ceilSeconds(p.Window), 1), 10))
 		p.windowLimit = http.CanonicalHeaderKey("X-RateLimit-Limit-" + name)
 		p.windowRemaining = http.CanonicalHeaderKey("X-RateLimit-Remaining-" + name)
 	}
 	return &p
 }
+
+// Fill returns how long it takes until so many requests come back at a limit of others in a window.
+func Fill(size, limit int64, window time.Duration) time.Duration {
+	return time.Duration(saturate.MulDivUp(size, int64(window), 0, max(limit, 1)))
+}
+
+// windowSeconds is a window as RateLimit-Policy tells it.
+func windowSeconds(w time.Duration) int64 { return max(integer(ceilSeconds(w)), 1) }
 
 // WithoutDraft returns the policy of which the draft's headers don't tell.
 func (p *Policy) WithoutDraft() *Policy {
@@ -94,8 +110,11 @@ type Result struct {
 	// Overridden is set where Quota is another number than the policy's, though that does not vary:
 	// an operator has set it, or a part is reserved for others.
 	Overridden bool
-	// Quota is the number of requests in a window: the policy's, or what came with the request.
-	Quota int64
+	// Quota is the number of requests in a window: the policy's, or what came with the request. Of
+	// a policy with a Size it is what may come at once, and Window is set where it comes back in
+	// another time than the policy's.
+	Quota  int64
+	Window time.Duration
 	// Limit is the number that was enforced: the quota, or a share of it while Redis is
 	// unavailable.
 	Limit int64
@@ -117,6 +136,14 @@ type Result struct {
 
 // Free is the Cost of a request that takes nothing.
 const Free = -1
+
+// most returns how many requests may come at once, of which some remain.
+func (r *Result) most() int64 {
+	if r.Policy.Size > 0 {
+		return r.Size
+	}
+	return r.Limit
+}
 
 // left returns how many requests of the same cost remain.
 func (r *Result) left() int64 { return leftOf(r.Remaining, r.Cost) }

@@ -118,9 +118,21 @@ func (l *Limit) Tell(d *algorithms.Decision, r *answer.Result) {
 	r.Remaining = d.Remaining
 	r.RetryAfter = d.Retry
 	r.MoreAfter = l.MoreAfter(d)
-	r.Cost, r.TooLarge = 0, false
+	r.Cost, r.TooLarge, r.Window = 0, false, 0
 	if l.others != 0 {
 		l.shrink(r)
+	}
+	if l.Policy.Size > 0 {
+		l.tellSize(r)
+	}
+}
+
+// tellSize tells of what may come at once, which is not the limit, and in how long it comes back.
+func (l *Limit) tellSize(r *answer.Result) {
+	r.Quota = l.Policy.Size
+	if l.Policy.Varies || r.Overridden {
+		c := l.Settings.ParamsInPlace(l.Rate, l.replaced, l.others).Compile()
+		r.Quota, r.Window = c.Size, answer.Fill(c.Size, c.N, l.Rate.Window)
 	}
 }
 
@@ -128,7 +140,9 @@ func (l *Limit) Tell(d *algorithms.Decision, r *answer.Result) {
 func (l *Limit) shrink(r *answer.Result) {
 	r.Overridden = true
 	r.Quota = l.Settings.Without(l.others, r.Quota)
-	r.Limit = min(r.Limit, r.Quota) // of a bucket, which drains as a whole
+	if l.Policy.Size == 0 {
+		r.Limit = min(r.Limit, r.Quota) // of a bucket, which drains as a whole
+	}
 }
 
 // MoreAfter returns the one wait that answers tell of a limit that admits.

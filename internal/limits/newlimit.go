@@ -25,6 +25,9 @@ func NewLimit(namespace string, z *config.Settings, r config.Rate, sets answer.H
 // policyOf returns what answers tell of one of a zone's limits.
 func policyOf(z *config.Settings, r config.Rate) answer.Policy {
 	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind.Traits().Fixed, Bytes: z.CountsBytes()}
+	if c := z.Params(r).Compile(); c.Size != c.N || p.Varies && z.Burst > 0 {
+		p.Size = c.Size
+	}
 	if len(z.Limits) > 1 {
 		p.Name += "-" + config.WindowText(r.Window)
 	}

@@ -13,12 +13,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
@@ -405,5 +407,45 @@ func TestUsed(t *testing.T) {
 		if a, err := s.Get(t.Context(), "HTTP/1.1"); err != nil || a.Body != want {
 			t.Errorf("used %q, %v, want %q", a.Body, err, want)
 		}
+	}
+}
+
+// A bucket with a burst, and a queue, tell of what may come at once and of the time in which it
+// comes back, not of their limit: what remains is part of that, and is never more.
+//
+// bubble: each site has one request in its own.
+func TestHeadersTellOfWhatMayComeAtOnce(t *testing.T) {
+	for i, test := range []struct {
+		zone, policy, limit, remaining, used string
+		override                             int64
+		reserves                             []any
+	}{
+		{zone: "limit 600/1m\nburst 100\nalgorithm token_bucket", policy: `"a";q=100;w=10`, limit: "100", remaining: "99", used: "1"},
+		{zone: "limit 10/1s\nburst 20\nalgorithm gcra", policy: `"a";q=20;w=2`, limit: "20", remaining: "19", used: "1"},
+		{zone: "limit 7/1s\nburst 20\nalgorithm gcra", policy: `"a";q=20;w=3`, limit: "20", remaining: "19", used: "1"},
+		{zone: "limit 20/1s\nqueue 4\nalgorithm leaky_bucket", policy: `"a";q=5;w=1`, limit: "5", remaining: "4", used: "1"},
+		{zone: "limit {http.request.header.N}/1m\nlimit_default 100/1m\nburst 100\nalgorithm token_bucket", policy: `"a";q=100;w=20`, limit: "100", remaining: "99", used: "1"},
+		{zone: "limit 600/1m\nburst 100\nalgorithm token_bucket", policy: `"a";q=200;w=10`, limit: "200", remaining: "199", used: "1", override: 1200},
+		{zone: "limit 600/1m\nburst 100\nalgorithm token_bucket", policy: `"a";q=80;w=8`, limit: "80", remaining: "79", used: "1", reserves: []any{"paying", 20}},
+		{zone: "limit 100/1m\nalgorithm token_bucket", policy: `"a";q=100;w=60`, limit: "100", remaining: "99", used: "1"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := reservedSite(t, &ratelimit.App{Namespace: fmt.Sprint("at once ", i)}, sitetest.ZoneBlock("a", "headers draft kong github\n"+test.zone), test.reserves...)
+			if test.override > 0 {
+				sitetest.Changed(t, http.MethodPost, "/rate_limit/overrides", fmt.Sprintf(`{"zone": "a", "key": "192.0.2.1", "limit": "%d/1m", "for": "1h"}`, test.override))
+			}
+			h := s.Get("192.0.2.1", sitetest.Header("N", "300")).Header
+			for name, want := range map[string]string{
+				"Ratelimit-Policy": test.policy, "X-Ratelimit-Limit": test.limit, "X-Ratelimit-Remaining": test.remaining,
+				"X-Ratelimit-Used": test.used, "Ratelimit-Limit": test.limit, "Ratelimit-Remaining": test.remaining,
+			} {
+				if got := h.Get(name); got != want {
+					t.Errorf("%q, override %d: %s: %s, want %s", test.zone, test.override, name, got, want)
+				}
+			}
+			if got, want := h.Get("X-Ratelimit-Limit-Minute") != "", test.limit == "100" && test.policy == `"a";q=100;w=60`; got != want {
+				t.Errorf("%q: a name with a window: %v, want %v", test.zone, got, want)
+			}
+		})
 	}
 }
