@@ -260,6 +260,14 @@ func known(n *int64) string {
 	return number(*n)
 }
 
+// some writes a number, "" for 0.
+func some(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return number(n)
+}
+
 // length writes a number of seconds.
 func length(seconds float64) string {
 	if seconds < 60 {
@@ -281,8 +289,8 @@ node that is asked knows. Keys are shown by their ids; with log_key, the key its
 is shown once another request has come with it.
 
 Used is what was spent in this window and in the one before; explain says what counts
-now. Asked and denied are known in zones that sync at an interval: in others a node
-does not count by key what it denies.`,
+now. Denied, and in shadow mode would deny, is what the node that is asked has denied
+in the last five to ten minutes. Asked is known in zones that sync at an interval.`,
 		Example: `  caddy rate-limit top api --by denied
   caddy rate-limit top login --banned
   caddy rate-limit top --watch`,
@@ -328,11 +336,11 @@ func (p printer) watch(ctx context.Context, again bool, show func() error) error
 
 // keys shows the keys that have spent the most.
 func (p printer) keys(all []operate.Top) error {
-	rows := [][]string{{"ZONE", "LIMIT", "ID", "USED", "ASKED", "DENIED", "REGIONS", "KEY"}}
+	rows := [][]string{{"ZONE", "LIMIT", "ID", "USED", "ASKED", "DENIED", "WOULD DENY", "REGIONS", "KEY"}}
 	bans := [][]string{{"BANNED IN", "ID", "KEY", "ENDS"}}
 	for _, t := range all {
 		for _, k := range t.Keys {
-			rows = append(rows, []string{t.Zone, limitText(t.Limit, t.Window, t.Concurrent), shortID(k.ID), number(k.Used), known(k.Asked), known(k.Denied), map[bool]string{true: "others, too"}[k.Regions], k.Key})
+			rows = append(rows, []string{t.Zone, limitText(t.Limit, t.Window, t.Concurrent), shortID(k.ID), number(k.Used), known(k.Asked), some(k.Denied), some(k.WouldDeny), map[bool]string{true: "others, too"}[k.Regions], k.Key})
 			if k.BannedUntil != nil {
 				bans = append(bans, []string{t.Zone, shortID(k.ID), k.Key, p.in(*k.BannedUntil)})
 			}

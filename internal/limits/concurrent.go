@@ -24,6 +24,8 @@ type Slots struct {
 	Source *ratesync.SlotSource
 	// Names are the texts of keys that somebody wants to read.
 	Names KeyNames
+	// Denied are the keys that zones have denied most.
+	Denied DeniedKeys
 
 	zone  string
 	users atomic.Int64 // handlers of configurations, written under pool's lock

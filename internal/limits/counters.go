@@ -43,6 +43,8 @@ type Counters struct {
 
 	// Names are the texts of keys that somebody wants to read.
 	Names KeyNames
+	// Denied are the keys that zones have denied most.
+	Denied DeniedKeys
 	// Near are the keys that have come near the limit, where somebody is told.
 	Near NearKeys
 	// fork copies the counters of one key; ok is false where it is not found by its ID.

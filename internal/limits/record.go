@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
@@ -25,7 +26,7 @@ func (e *Evaluation) record(r *http.Request) {
 			if p.wait > rest {
 				rest, e.Denial.Zone, e.Denial.Who = p.wait, p.Name, p.who(p.ask.Raw)
 			}
-			if p.countDenial(answer.Banned, p.ask.Raw, false) {
+			if p.countDenial(answer.Banned, p.ask.Raw, p.ask.Key.A, e.Now, false) {
 				e.Denial.Reason = answer.TooEarly
 			}
 		}
@@ -72,7 +73,7 @@ func (z *Zone) who(raw []byte) answer.Who { return answer.Who{Key: raw, Shown: z
 // which proves no address, there is no line and no event: they would blame the owner of an address
 // that somebody else may have written there. A ban may begin.
 func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
-	if p.countDenial(p.says.reason(), p.ask.Raw, p.shadow) {
+	if p.countDenial(p.says.reason(), p.ask.Raw, p.ask.Key.A, e.Now, p.shadow) {
 		return false
 	}
 	if p.cost != nil && p.says != tooLarge && !p.shadow {
@@ -183,7 +184,7 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 func (z *Zone) recordClosed(says verdict, rest time.Duration, now int64, d answer.LoggedDenial) (wait time.Duration, tells bool) {
 	switch {
 	case says == barred:
-		early := z.countDenial(answer.Denied, d.Key, d.Shadow)
+		early := z.countDenial(answer.Denied, d.Key, d.Hash, now, d.Shadow)
 		if !early { // as in recordDenial
 			z.Denials.Denied(now, d)
 		}
@@ -196,12 +197,12 @@ func (z *Zone) recordClosed(says verdict, rest time.Duration, now int64, d answe
 	case says == unavailable:
 		rest, d.Key = time.Second, nil
 	}
-	return rest, !z.countDenial(answer.Denied, d.Key, true)
+	return rest, !z.countDenial(answer.Denied, d.Key, d.Hash, now, true)
 }
 
 // countDenial counts a request that is denied for a reason, or would be in shadow mode, and reports
-// whether it came in early data, so that its key proves no address.
-func (z *Zone) countDenial(why answer.Reason, raw []byte, shadow bool) (early bool) {
+// whether it came in early data, so that its key proves no address, and is not blamed.
+func (z *Zone) countDenial(why answer.Reason, raw []byte, hash uint64, now int64, shadow bool) (early bool) {
 	early = reqkey.IsUnproven(raw)
 	switch {
 	case shadow:
@@ -210,6 +211,14 @@ func (z *Zone) countDenial(why answer.Reason, raw []byte, shadow bool) (early bo
 		why = answer.TooEarly
 	}
 	z.Decisions.Count(why)
+	if z.DeniedKeys != nil && !early && len(raw) > 0 {
+		z.DeniedKeys.add(hash, now, shadow, func() (id keys.ID, text string) {
+			if z.LogKeys {
+				text = z.Template.Text(raw)
+			}
+			return z.IDOf(raw), text
+		})
+	}
 	return early
 }
 

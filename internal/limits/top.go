@@ -22,18 +22,15 @@ type TopBy string
 const (
 	ByUsed   TopBy = "used"
 	ByAsked  TopBy = "asked"
-	ByDenied TopBy = "denied"
+	ByDenied TopBy = "denied" // of DeniedKeys, not of a Most
 )
 
 // AllTopBy are all that there are.
 var AllTopBy = []TopBy{ByUsed, ByAsked, ByDenied}
 
 func (b TopBy) of(s table.Spend) int64 {
-	switch b {
-	case ByAsked:
+	if b == ByAsked {
 		return s.Asked
-	case ByDenied:
-		return s.Denied
 	}
 	return s.Used
 }

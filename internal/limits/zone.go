@@ -71,6 +71,8 @@ type Zone struct {
 	Slots *SlotLimit
 	// KeyNames are the texts of keys that somebody wants to read, nil where none are counted.
 	KeyNames *KeyNames
+	// DeniedKeys are the keys that it has denied most, nil where none are counted.
+	DeniedKeys *DeniedKeys
 	// Throttle slows the responses of keys, nil for none.
 	Throttle *bandwidth.Zone
 	// Want is what to work out for admitted requests; nothing where nothing shows it. Reserving is
@@ -158,10 +160,10 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.memory = z.Redis.Strict.Memory(z.Name, z.MaxKeys)
 	}
 	if z.Slots = NewSlotLimit(&z.Settings, o.Headers); z.Slots != nil {
-		z.KeyNames = &z.Slots.Names
+		z.KeyNames, z.DeniedKeys = &z.Slots.Names, &z.Slots.Denied
 	}
 	if len(z.AllLimits) > 0 {
-		z.KeyNames = &z.AllLimits[0].Names
+		z.KeyNames, z.DeniedKeys = &z.AllLimits[0].Names, &z.AllLimits[0].Denied
 	}
 	z.Banning = NewBanning(o.Namespace, &z.Settings)
 	if o.Bandwidth != 0 {

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -48,10 +50,14 @@ type TopKey struct {
 	Key string `json:"key,omitempty"`
 	// Used is what all nodes have counted in the current epoch and the one before.
 	Used int64 `json:"used"`
-	// Asked is how many requests came in the current epoch, or the last one, and Denied how many of
-	// them were denied. They are there where the zone syncs at an interval.
-	Asked  *int64 `json:"asked,omitempty"`
-	Denied *int64 `json:"denied,omitempty"`
+	// Asked is how many units requests asked for in the current epoch, or the last one, on all
+	// nodes. It is there where the zone syncs at an interval.
+	Asked *int64 `json:"asked,omitempty"`
+	// Denied is how many requests this node has denied in the last five to ten minutes, and
+	// WouldDeny how many it would have denied except for shadow mode:
+	// at least so many.
+	Denied    int64 `json:"denied,omitempty"`
+	WouldDeny int64 `json:"would_deny,omitempty"`
 	// Regions is set where other regions have counted the key, too.
 	Regions bool `json:"regions,omitempty"`
 	// BannedUntil is when the key's ban ends, nil where it is not banned.
@@ -59,8 +65,8 @@ type TopKey struct {
 }
 
 // TopOf walks over the counters of a zone, or of all zones where it is "", and returns the n keys
-// of each limit that have the most, of all or of those that are banned. It waits for its turn:
-// walks follow each other at a second's distance.
+// of each limit that have the most, of all or of those that are banned; of those that were denied
+// the n of each zone. It waits for its turn: walks follow each other at a second's distance.
 func TopOf(ctx context.Context, current *lifecycle.Config, zone string, by limits.TopBy, banned bool, n int) (all []Top, err error) {
 	if !slices.Contains(limits.AllTopBy, by) {
 		return nil, fmt.Errorf("by: unknown value %q; use used, asked or denied", spelling.Clip(string(by)))
@@ -82,6 +88,9 @@ func TopOf(ctx context.Context, current *lifecycle.Config, zone string, by limit
 		}
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+	if by == limits.ByDenied {
+		return mostDenied(current, chosen, banned, n), nil
 	}
 	rows := make([][]table.Spend, len(chosen))
 	wanted := map[*limits.KeyNames][]table.Spend{}
@@ -105,12 +114,61 @@ func TopOf(ctx context.Context, current *lifecycle.Config, zone string, by limit
 	return all, nil
 }
 
+// mostDenied returns the n keys that each zone has denied most, in the order of chosen: each with
+// the limit of which it has spent the largest part.
+func mostDenied(current *lifecycle.Config, chosen []countedLimit, banned bool, n int) []Top {
+	all := make([]Top, len(chosen))
+	for i, l := range chosen {
+		all[i] = l.Top
+		all[i].Keys = []TopKey{}
+	}
+	for first, l := range chosen {
+		if slices.ContainsFunc(chosen[:first], func(o countedLimit) bool { return o.denied == l.denied }) {
+			continue
+		}
+		type spent struct {
+			table.Spend
+			limit int // index in chosen
+		}
+		most, bans := l.denied.Most(clock.Now()), current.BansOf(l.Zone)
+		if banned {
+			most = slices.DeleteFunc(most, func(k limits.DeniedKey) bool { return bans.UntilOf(k.ID) == nil })
+		}
+		most = most[:min(n, len(most))]
+		found := make(map[keys.ID]spent, len(most))
+		for _, k := range most {
+			found[k.ID] = spent{limit: first}
+		}
+		for i, o := range chosen {
+			if o.denied == l.denied {
+				o.each(func(s table.Spend) {
+					if k, ok := found[s.ID]; ok && float64(s.Used)*float64(chosen[k.limit].Limit) > float64(k.Used)*float64(o.Limit) {
+						found[s.ID] = spent{s, i}
+					}
+				})
+			}
+		}
+		for _, k := range most {
+			s := found[k.ID]
+			t := &all[s.limit]
+			row := TopKey{ID: k.ID.String(), Used: s.Used, Denied: k.Denied, WouldDeny: k.WouldDeny, Regions: s.Regions, BannedUntil: bans.UntilOf(k.ID)}
+			if l.logsKeys {
+				row.Key = k.Text
+			}
+			t.Keys = append(t.Keys, row)
+		}
+	}
+	return all
+}
+
 // countedLimit is a limit whose keys are looked at.
 type countedLimit struct {
 	Top
-	each  func(func(table.Spend))
-	names *limits.KeyNames // where requests leave the texts of keys
-	asked bool             // it is known how many requests came
+	each     func(func(table.Spend))
+	names    *limits.KeyNames   // where requests leave the texts of keys
+	denied   *limits.DeniedKeys // of its zone
+	logsKeys bool
+	asked    bool // it is known how many requests came
 }
 
 // limitsOf returns the limits that are to be looked at.
@@ -120,7 +178,7 @@ func limitsOf(current *lifecycle.Config, zone string, by limits.TopBy) (chosen [
 	add := func(source any, c countedLimit) {
 		switch {
 		case seen[source] || zone != "" && c.Zone != zone:
-		case by != limits.ByUsed && !c.asked:
+		case by == limits.ByAsked && !c.asked:
 			countsAttempts = false
 		default:
 			chosen = append(chosen, c)
@@ -128,22 +186,24 @@ func limitsOf(current *lifecycle.Config, zone string, by limits.TopBy) (chosen [
 		seen[source] = true
 	}
 	for z := range current.Zones {
-		names := z.KeyNames
+		of := countedLimit{names: z.KeyNames, denied: z.DeniedKeys, logsKeys: z.LogKeys}
 		for l := range z.Each {
-			add(l.Counters, countedLimit{
-				Top{Zone: z.Name, Limit: l.Rate.Limit, Window: config.WindowText(l.Rate.Window)}, l.EachSpend, names,
-				l.Settings.SyncRate > 0 && l.IsSynced(current.Redis),
-			})
+			c := of
+			c.Top, c.each = Top{Zone: z.Name, Limit: l.Rate.Limit, Window: config.WindowText(l.Rate.Window)}, l.EachSpend
+			c.asked = l.Settings.SyncRate > 0 && l.IsSynced(current.Redis)
+			add(l.Counters, c)
 		}
 		if l := z.Slots; l != nil {
-			add(l.Slots, countedLimit{Top{Zone: z.Name, Limit: l.Max, Concurrent: true}, l.EachSpend, names, false})
+			c := of
+			c.Top, c.each = Top{Zone: z.Name, Limit: l.Max, Concurrent: true}, l.EachSpend
+			add(l.Slots, c)
 		}
 	}
 	switch {
 	case len(chosen) > 0:
 		return chosen, nil
 	case !countsAttempts:
-		return nil, fmt.Errorf("by: requests that are denied are not counted by key where counts don't sync at an interval; write %s", limits.ByUsed)
+		return nil, fmt.Errorf("by: what requests ask for is not counted by key where counts don't sync at an interval; write %s or %s", limits.ByUsed, limits.ByDenied)
 	case zone == "":
 		return nil, errors.New("there is no zone")
 	}
@@ -159,10 +219,18 @@ func limitsOf(current *lifecycle.Config, zone string, by limits.TopBy) (chosen [
 func (c countedLimit) top(bans *limits.Bans, by limits.TopBy, rows []table.Spend) Top {
 	t := c.Top
 	t.Keys = []TopKey{}
+	denied := map[keys.ID]limits.DeniedKey{}
+	for _, k := range c.denied.Most(clock.Now()) {
+		denied[k.ID] = k
+	}
 	for _, s := range rows {
-		k := TopKey{ID: s.ID.String(), Key: c.names.Of(s.Key), Used: s.Used, Regions: s.Regions}
+		d := denied[s.ID]
+		k := TopKey{ID: s.ID.String(), Key: c.names.Of(s.Key), Used: s.Used, Denied: d.Denied, WouldDeny: d.WouldDeny, Regions: s.Regions}
+		if c.logsKeys {
+			k.Key = cmp.Or(k.Key, d.Text)
+		}
 		if c.asked && (s.Asked > 0 || by != limits.ByUsed) {
-			k.Asked, k.Denied = &s.Asked, &s.Denied
+			k.Asked = &s.Asked
 		}
 		k.BannedUntil = bans.UntilOf(s.ID)
 		t.Keys = append(t.Keys, k)

@@ -113,8 +113,8 @@ func TestWalksFollowEachOtherSlowly(t *testing.T) {
 	})
 }
 
-// Denied requests are known by key where counts sync, and there is an error elsewhere.
-func TestTopByDenied(t *testing.T) {
+// What requests ask for is known by key where counts sync, and there is an error elsewhere.
+func TestTopByAsked(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client()
 	client.Options().ContextTimeoutEnabled = true
@@ -125,9 +125,9 @@ func TestTopByDenied(t *testing.T) {
 	send(t, z, "a", 7)
 	send(t, z, "b", 30)
 	send(t, z, "c", 4)
-	all, err := TopOf(t.Context(), c, "login", limits.ByDenied, false, 10)
-	if err != nil || len(all) != 1 || len(all[0].Keys) != 2 || *all[0].Keys[0].Denied != 25 || *all[0].Keys[0].Asked != 30 || *all[0].Keys[1].Denied != 2 {
-		t.Errorf("%+v, %v; want 25 denied of 30, and 2 of 7", all, err)
+	all, err := TopOf(t.Context(), c, "login", limits.ByAsked, false, 10)
+	if err != nil || len(all) != 1 || len(all[0].Keys) != 3 || *all[0].Keys[0].Asked != 30 || all[0].Keys[0].Denied != 25 || all[0].Keys[1].Denied != 2 {
+		t.Errorf("%+v, %v; want 30 asked and 25 denied, 7 and 2, 4 and 0", all, err)
 	}
 	for query, want := range map[[2]string]string{
 		{"logins", "used"}: `there is no zone "logins"`,
@@ -146,8 +146,56 @@ func TestTopByDenied(t *testing.T) {
 	z, c = logged(t, nil, zone, true)
 	defer z.Release()
 	defer c.Stop()
-	if _, err := TopOf(t.Context(), c, "login", limits.ByDenied, false, 10); err == nil || !strings.Contains(err.Error(), "write used") {
-		t.Errorf("by denied without a sync: %v", err)
+	if _, err := TopOf(t.Context(), c, "login", limits.ByAsked, false, 10); err == nil || !strings.Contains(err.Error(), "write used or denied") {
+		t.Errorf("by asked without a sync: %v", err)
+	}
+}
+
+// Who is denied is known at once in every mode, with the name for who logs keys, also of keys that
+// are denied without being counted; in shadow mode it is told apart.
+func TestTopByDenied(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	defer client.Close()
+	synced := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	month := 30 * 24 * time.Hour
+	for name, test := range map[string]struct {
+		redis    *limits.Redis
+		settings config.Settings
+		want     string
+	}{
+		"local":       {nil, config.Settings{SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 5, a 2+0 of 5]"},
+		"an interval": {synced, config.Settings{SyncRate: config.SyncRate(time.Hour), MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 5, a 2+0 of 5]"},
+		"strict":      {synced, config.Settings{SyncRate: config.Strict, MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 5, a 2+0 of 5]"},
+		"shadow":      {nil, config.Settings{SyncRate: config.Local, Enforce: config.Enforce(0), MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 0+25 of 5, a 0+2 of 5]"},
+		"two limits":  {nil, config.Settings{SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 50, Window: month}, {Limit: 5, Window: 2 * month}}}, "[50:] [5: b 25+0 of 5, a 2+0 of 5]"},
+		"no room":     {nil, config.Settings{SyncRate: config.Local, MaxKeys: 1, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 0, a 2+0 of 5]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.settings.Name = "denied " + name
+			z, c := logged(t, test.redis, test.settings, true)
+			defer z.Release()
+			defer c.Stop()
+			send(t, z, "a", 7)
+			send(t, z, "b", 30)
+			send(t, z, "c", 4)
+			all, err := TopOf(t.Context(), c, z.Name, limits.ByDenied, false, 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, top := range all {
+				var rows []string
+				for _, k := range top.Keys {
+					rows = append(rows, fmt.Sprintf(" %s %d+%d of %d", k.Key, k.Denied, k.WouldDeny, k.Used))
+				}
+				got = append(got, fmt.Sprintf("[%d:%s]", top.Limit, strings.Join(rows, ",")))
+			}
+			if text := strings.Join(got, " "); text != test.want {
+				t.Errorf("it shows %s, want %s", text, test.want)
+			}
+		})
 	}
 }
 

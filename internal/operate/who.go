@@ -124,6 +124,41 @@ func BansOf(current *lifecycle.Config, overrides []control.EntryState, zone stri
 	return all
 }
 
+// A DeniedKey is a key whose requests a zone has denied lately.
+type DeniedKey struct {
+	Zone string `json:"zone"`
+	// ID names the key, and Key is its text, with log_key.
+	ID  string `json:"id"`
+	Key string `json:"key,omitempty"`
+	// Denied is how many requests this node has denied in the last five to ten minutes, and
+	// WouldDeny how many it would have denied except for shadow mode:
+	// at least so many.
+	Denied    int64 `json:"denied,omitempty"`
+	WouldDeny int64 `json:"would_deny,omitempty"`
+}
+
+// MostDenied returns the n keys that were denied most, of all zones.
+func MostDenied(current *lifecycle.Config, n int) []DeniedKey {
+	all, seen := []DeniedKey{}, map[*limits.DeniedKeys]bool{nil: true}
+	for z := range current.Zones {
+		if seen[z.DeniedKeys] {
+			continue
+		}
+		seen[z.DeniedKeys] = true
+		for _, k := range z.DeniedKeys.Most(clock.Now()) {
+			one := DeniedKey{Zone: z.Name, ID: k.ID.String(), Denied: k.Denied, WouldDeny: k.WouldDeny}
+			if z.LogKeys {
+				one.Key = k.Text
+			}
+			all = append(all, one)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b DeniedKey) int {
+		return cmp.Or(cmp.Compare(b.Denied, a.Denied), cmp.Compare(b.WouldDeny, a.WouldDeny))
+	})
+	return all[:min(n, len(all))]
+}
+
 // whyBanned is what leads to a ban in a zone.
 func whyBanned(z *limits.Zone) string {
 	var rates []string

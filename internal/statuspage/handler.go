@@ -212,6 +212,7 @@ func (h *Handler) current(ctx context.Context) *View {
 		s := operate.StateWithChanges(ctx)
 		h.view = viewOf(s, &shared, time.Now())
 		if config := lifecycle.Current(); config != nil {
+			h.view.Denied = operate.MostDenied(config, deniedKeys)
 			h.view.Bans = operate.BansOf(config, s.Overrides, "", operate.TopKeys)
 		}
 		h.made = time.Now()

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
@@ -52,6 +53,7 @@ var html = template.Must(template.New("page").Funcs(template.FuncMap{
 	"some":    func(n *int64) bool { return *n > 0 },
 	"who":     whoIn,
 	"clip":    spelling.Clip,
+	"word":    wordOf,
 	"short":   func(id string) string { return id[:min(len(id), keys.ShortDigits)] },
 	"at":      func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
 	"rate":    rateText,
@@ -60,6 +62,16 @@ var html = template.Must(template.New("page").Funcs(template.FuncMap{
 	"first":   func(all []control.EntryState) []control.EntryState { return all[:min(len(all), maxOverrides)] },
 	"more":    func(all []control.EntryState) int { return max(0, len(all)-maxOverrides) },
 }).Parse(pageText))
+
+// wordOf writes a name as one word of a shell.
+func wordOf(name string) string {
+	if name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-.:/", r)
+	}) {
+		return name
+	}
+	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+}
 
 func agoText(seconds float64) string {
 	return config.LengthText(time.Duration(seconds*float64(time.Second))) + " ago"

@@ -247,6 +247,36 @@ func TestWhoIsBanned(t *testing.T) {
 	}
 }
 
+// Who is denied most is on the page, without Redis and at once, with the key where log_key lets it
+// be seen, and what only shadow mode has admitted apart.
+func TestWhoIsDenied(t *testing.T) {
+	const at = "match {\npath /%s\n}\n%s"
+	s := serve(t, "", "", zone("named one", fmt.Sprintf(at, "named", ""))+"log_key\n}\nrate_limit {\n"+zone("unnamed", fmt.Sprintf(at, "unnamed", "enforce off")))
+	for range 9 {
+		s.get("GET", "/named")
+		s.get("GET", "/unnamed")
+	}
+	denied := s.view().Denied
+	if len(denied) != 2 || denied[0].Denied != 4 || denied[0].Key != "127.0.0.1" || denied[1].WouldDeny != 4 || denied[1].Denied != 0 || denied[1].Key != "" {
+		t.Fatalf("denied are %+v, want 4 of a named key, and 4 of one that would be", denied)
+	}
+	_, page := s.get("GET", "/limits")
+	for _, want := range []string{
+		`<tr><th scope="row">127.0.0.1 <code>%s</code></th><td data-label="Zone">named one</td><td class="n denied" data-label="Denied">4</td><td class="n" data-label="Would deny">0</td>` +
+			`<td data-label="Why"><code>caddy rate-limit explain &#39;named one&#39; %[1]s --id</code></td></tr>`,
+		`<tr><th scope="row"><code>%s</code></th><td data-label="Zone">unnamed</td><td class="n" data-label="Denied">0</td><td class="n" data-label="Would deny">4</td>` +
+			`<td data-label="Why"><code>caddy rate-limit explain unnamed %[1]s --id</code></td></tr>`,
+	} {
+		row := fmt.Sprintf(want, denied[0].ID[:8])
+		if strings.Contains(want, "unnamed") {
+			row = fmt.Sprintf(want, denied[1].ID[:8])
+		}
+		if !strings.Contains(page, row) {
+			t.Errorf("the page has no %s:\n%s", row, page)
+		}
+	}
+}
+
 // The page can only be read, and is small however many zones there are.
 func TestThePageIsSmall(t *testing.T) {
 	var zones strings.Builder

@@ -58,6 +58,12 @@ func exampleView() *View {
 		},
 		Overrides: []control.EntryState{{Zone: "api", ID: "2ca8bc42f0e1d3c5b7a99f8e7d6c5b4a", Limit: "1200/1m", Until: now.Add(time.Hour), Note: "ticket 4711"}},
 	}, &h, now)
+	v.Denied = []operate.DeniedKey{
+		{Zone: "login", ID: "71f0c3aa52e1d3c5b7a99f8e7d6c5b4a", Key: "203.0.113.7", Denied: 4180},
+		{Zone: "login", ID: "0b8de911aae1d3c5b7a99f8e7d6c5b4a", Key: "198.51.100.24", Denied: 2914},
+		{Zone: "api", ID: "2ca8bc42f0e1d3c5b7a99f8e7d6c5b4a", Denied: 61},
+		{Zone: "search", ID: "c90e4d11b7e1d3c5b7a99f8e7d6c5b4a", WouldDeny: 1140},
+	}
 	v.Bans.Bans = []operate.BanState{
 		{Zone: "login", ID: "71f0c3aa52e1d3c5b7a99f8e7d6c5b4a", Key: "203.0.113.7", Why: "denied by 5/1m", Since: ago(2 * time.Minute), Until: now.Add(time.Hour)},
 		{Zone: "login", ID: "0b8de911aae1d3c5b7a99f8e7d6c5b4a", Key: "198.51.100.24", Why: "denied by 5/1m", Since: ago(3 * time.Minute), Until: now.Add(time.Hour)},

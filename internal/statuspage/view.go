@@ -27,6 +27,8 @@ type View struct {
 	Here    string                  `json:"here,omitempty"`
 	Regions []ratesync.RegionStatus `json:"regions,omitempty"`
 	Zones   []Zone                  `json:"zones"`
+	// Denied are the keys that were denied most in the last minutes, on this node.
+	Denied []operate.DeniedKey `json:"denied"`
 	// Bans are the latest ones. With log_key they have the texts of keys.
 	Bans operate.Banned `json:"bans"`
 	// Enforcement and Overrides are what operators have changed at run time.
@@ -88,12 +90,15 @@ type Running struct {
 	Elsewhere int64 `json:"elsewhere"`
 }
 
+// deniedKeys is how many of the keys that were denied are shown.
+const deniedKeys = 5
+
 // maxShown is how many zones are shown as HTML.
 const maxShown = 50
 
 // viewOf makes a view of a state.
 func viewOf(s operate.State, h *history, now time.Time) *View {
-	v := &View{At: now.UTC(), Problems: []string{}, Nodes: []Node{}, Zones: []Zone{}, Bans: operate.Banned{Bans: []operate.BanState{}}, Enforcement: s.Enforcement, Overrides: s.Overrides}
+	v := &View{At: now.UTC(), Problems: []string{}, Nodes: []Node{}, Zones: []Zone{}, Denied: []operate.DeniedKey{}, Bans: operate.Banned{Bans: []operate.BanState{}}, Enforcement: s.Enforcement, Overrides: s.Overrides}
 	v.Shared = s.Control != nil && s.Control.Shared
 	if r := s.Regions; r != nil {
 		v.Here, v.Regions = r.Here, r.Others

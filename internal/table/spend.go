@@ -13,9 +13,8 @@ type Spend struct {
 	// node knows.
 	Used int64
 	// Asked is how many units requests asked for, on all nodes, in the latest epoch in which the
-	// key came; Denied those of them that were not admitted. They are known where a table syncs
-	// at an interval, and 0 in other tables.
-	Asked, Denied int64
+	// key came. It is known where a table syncs at an interval, and 0 in other tables.
+	Asked int64
 	// Regions is set where another region has something of the key, too.
 	Regions bool
 }
@@ -41,7 +40,6 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 		}
 		if counted && e.syncState != nil && epoch-l.Epoch <= 1 {
 			s.Asked = e.Asked(l.Attempts)
-			s.Denied = max(0, s.Asked-l.Cur.Total())
 		}
 		if s.Used > 0 || s.Asked > 0 {
 			f(s)

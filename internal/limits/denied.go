@@ -1,0 +1,153 @@
+// The keys that a zone has denied most lately, in every mode and without Redis.
+
+package limits
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
+
+const (
+	// deniedListed is how many keys are counted of a period, and deniedPeriod its length.
+	deniedListed = 128
+	deniedPeriod = int64(5 * time.Minute)
+	// A zone that denies more than deniedFlood requests in a second has one in deniedSample
+	// counted, as often.
+	deniedFlood  = 1000
+	deniedSample = 16
+)
+
+// DeniedKeys are the keys that a zone has denied most in the last five to ten minutes. Of a period
+// they are a Space-Saving summary (Metwally, Agrawal and El Abbadi, 2005): a key that is not in it
+// takes the place of the one with the least, so a key that has more than a 128th of all denials is
+// there. The zero value is ready. It is safe for concurrent use.
+type DeniedKeys struct {
+	every atomic.Uint32 // which denials are counted: all for 0, else one in so many
+
+	mu     sync.Mutex
+	period int64 // number of the current one
+	second int64 // number of it, and its denials
+	in     int64
+	now    deniedList
+	before deniedList
+}
+
+// deniedList counts the denials of a period. at finds a key by its hash.
+type deniedList struct {
+	at  map[uint64]int
+	all []countedDenials
+}
+
+// countedDenials are those of one key. taken is what the key had that was there before, which is
+// not its own, but counts for who gives way next.
+type countedDenials struct {
+	DeniedKey
+	hash  uint64
+	taken int64
+}
+
+// A DeniedKey is a key, and how many of its requests were denied, or would have been in shadow
+// mode: at least so many. Text is there with log_key.
+type DeniedKey struct {
+	ID                keys.ID
+	Text              string
+	Denied, WouldDeny int64
+}
+
+// add counts a denial of a key, given by its hash, at now (nanoseconds since the Unix epoch).
+// describe is asked once for a key, for its ID and text.
+func (d *DeniedKeys) add(hash uint64, now int64, shadow bool, describe func() (keys.ID, string)) {
+	every := d.every.Load()
+	if every > 0 && rand.Uint32N(every) > 0 {
+		return
+	}
+	n := int64(max(every, 1))
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.turn(now, n)
+	k := d.now.find(hash, describe)
+	if shadow {
+		k.WouldDeny += n
+	} else {
+		k.Denied += n
+	}
+}
+
+// turn begins another period, and another second, where one is over.
+func (d *DeniedKeys) turn(now, n int64) {
+	switch period := now / deniedPeriod; {
+	case period == d.period+1:
+		d.period, d.now, d.before = period, deniedList{}, d.now
+	case period != d.period: // the clock may have stepped back
+		d.period, d.now, d.before = period, deniedList{}, deniedList{}
+	}
+	if second := now / int64(time.Second); second != d.second {
+		if d.in < deniedFlood || second != d.second+1 {
+			d.every.Store(0)
+		}
+		d.second, d.in = second, 0
+	}
+	if d.in += n; d.in >= deniedFlood {
+		d.every.Store(deniedSample)
+	}
+}
+
+// find returns a key's counts: those that it has, or a place in the list.
+func (l *deniedList) find(hash uint64, describe func() (keys.ID, string)) *countedDenials {
+	if i, ok := l.at[hash]; ok {
+		return &l.all[i]
+	}
+	if l.at == nil {
+		l.at = make(map[uint64]int)
+	}
+	i := len(l.all)
+	if i < deniedListed {
+		l.all = append(l.all, countedDenials{})
+	} else {
+		i = 0
+		for j := range l.all {
+			if l.all[j].sum() < l.all[i].sum() {
+				i = j
+			}
+		}
+		delete(l.at, l.all[i].hash)
+	}
+	k := &l.all[i]
+	*k = countedDenials{hash: hash, taken: k.sum()}
+	k.ID, k.Text = describe()
+	l.at[hash] = i
+	return k
+}
+
+func (k *countedDenials) sum() int64 { return k.taken + k.Denied + k.WouldDeny }
+
+// Most returns the keys that were denied most until now, the first of all first.
+func (d *DeniedKeys) Most(now int64) (all []DeniedKey) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.turn(now, 0)
+	sums := map[uint64]int{}
+	for _, list := range []*deniedList{&d.now, &d.before} {
+		for i := range list.all {
+			k := &list.all[i]
+			at, ok := sums[k.hash]
+			if !ok {
+				at = len(all)
+				sums[k.hash] = at
+				all = append(all, DeniedKey{ID: k.ID, Text: k.Text})
+			}
+			all[at].Denied += k.Denied
+			all[at].WouldDeny += k.WouldDeny
+		}
+	}
+	slices.SortFunc(all, func(a, b DeniedKey) int {
+		return cmp.Or(cmp.Compare(b.Denied+b.WouldDeny, a.Denied+a.WouldDeny), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	return all
+}
