@@ -174,7 +174,7 @@ func changed[T any](p printer, client client, method, path string, c any, descri
 	if p.json {
 		err = p.raw(text)
 	} else {
-		var b page
+		b := p.page()
 		for _, line := range lines {
 			b.line("%s", line)
 		}

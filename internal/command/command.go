@@ -83,32 +83,32 @@ func unknown(cmd *cobra.Command, args []string) error {
 // errInPart is the error of a change that some node has not applied.
 var errInPart = errors.New("done in part")
 
-const (
-	exitFailed = 1
-	exitInPart = 2
-)
+// exitInPart is the exit code of such a change. That of other errors is 1.
+const exitInPart = 2
 
-// run makes cobra's function of one that asks a client and prints. Its error is one line.
+// run makes cobra's function of one that asks a client and prints. Its error is one line, which
+// Caddy would write as JSON where there is no terminal.
 func run(f func(c client, p printer, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		return caddycmd.WrapCommandFuncForCobra(func(flags caddycmd.Flags) (int, error) {
-			out := cmd.OutOrStdout()
-			p := printer{out: out, now: time.Now, json: flags.Bool("json"), colors: takesColors(out)}
-			ask := func(c client, p printer) error { return f(c, p, args) }
-			var err error
-			if addresses := addressesOf(flags); len(addresses) > 1 {
-				err = askEach(flags, addresses, p, ask)
-			} else {
-				err = ask(clientAt(flags, addresses[0]), p)
-			}
-			switch {
-			case errors.Is(err, errInPart), errors.Is(err, errTooMany):
-				return exitInPart, clean(err)
-			case err != nil:
-				return exitFailed, clean(err)
-			}
-			return 0, nil
-		})(cmd, args)
+		flags, out := caddycmd.Flags{FlagSet: cmd.Flags()}, cmd.OutOrStdout()
+		p := printer{out: out, now: time.Now, json: flags.Bool("json"), colors: takesColors(out), width: widthOf(out)}
+		ask := func(c client, p printer) error { return f(c, p, args) }
+		var err error
+		if addresses := addressesOf(flags); len(addresses) > 1 {
+			err = askEach(flags, addresses, p, ask)
+		} else {
+			err = ask(clientAt(flags, addresses[0]), p)
+		}
+		if err == nil {
+			return nil
+		}
+		cmd.SilenceErrors = true
+		cmd.PrintErrln("Error:", printable(err.Error()))
+		if errors.Is(err, errInPart) || errors.Is(err, errTooMany) {
+			// Only Caddy can make an error with an exit code.
+			return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return exitInPart, nil })(cmd, args)
+		}
+		return clean(err)
 	}
 }
 
@@ -172,19 +172,30 @@ func request(address, method, path string, body any) ([]byte, error) {
 	}
 	response, err := caddycmd.AdminAPIRequest(address, method, path, http.Header{}, reader)
 	if err != nil {
-		return nil, sentenceOf(err)
+		return nil, sentenceOf(address, err)
 	}
 	defer response.Body.Close()
 	return io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 }
 
-// sentenceOf is what the endpoint says is wrong, without the JSON and the status around it.
-func sentenceOf(err error) error {
+// sentenceOf is what the endpoint says is wrong, without the JSON and the status around it, or why
+// there is no endpoint. Caddy doesn't wrap the errors of its requests.
+func sentenceOf(address string, err error) error {
+	text := err.Error()
 	var answer struct{ Error string }
-	if at := strings.Index(err.Error(), "{"); at >= 0 {
-		if json.NewDecoder(strings.NewReader(err.Error()[at:])).Decode(&answer) == nil && answer.Error != "" {
+	if at := strings.Index(text, "{"); at >= 0 {
+		if json.NewDecoder(strings.NewReader(text[at:])).Decode(&answer) == nil && answer.Error != "" {
 			return errors.New(answer.Error)
 		}
 	}
+	switch {
+	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such file"):
+		return fmt.Errorf("nobody listens at %s, where Caddy's admin endpoint is looked for: start Caddy, give its --address, or remove `admin off`, as commands need it", address)
+	case strings.Contains(text, "HTTP 4"):
+		return fmt.Errorf("%w: %s", errNoEndpoint, text)
+	}
 	return err
 }
+
+// errNoEndpoint is the error of an answer that no admin endpoint gives.
+var errNoEndpoint = errors.New("this is not the answer of Caddy's admin endpoint; give its --address (by default " + caddy.DefaultAdminListen + "), not that of a site")

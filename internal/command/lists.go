@@ -60,7 +60,7 @@ func (p printer) bans(all operate.Banned) error {
 		}
 		rows = append(rows, []string{b.Zone, shortID(b.ID), b.Key, p.ago(b.Since), p.endsAt(b.Until), cmp.Or(b.By, "limit"), why, b.Note})
 	}
-	var b page
+	b := p.page()
 	b.list(rows, "Nobody is banned, as far as this node knows.")
 	if all.More > 0 {
 		b.line("%d more; list them with -n.", all.More)
@@ -91,7 +91,7 @@ itself is shown, once a request has come with it.`,
 }
 
 func (p printer) listOverrides(all []control.EntryState) error {
-	var b page
+	b := p.page()
 	b.list(p.overrides(all), "No key has an override.")
 	return p.print(&b)
 }
@@ -122,7 +122,7 @@ unknown where it was last heard more than ten seconds ago, as while Redis is awa
 }
 
 func (p printer) listNodes(all []control.Node) error {
-	var b page
+	b := p.page()
 	b.list(p.nodes(all), "No other node is known: without Redis each counts for itself. Where one is configured, 'caddy rate-limit status' says why it fails.")
 	return p.print(&b)
 }
@@ -169,7 +169,7 @@ func (p printer) facts(rows [][2]string) error {
 		}
 		return p.raw(append(text, '}'))
 	}
-	var b page
+	b := p.page()
 	for _, row := range rows {
 		b.line("%s %s", row[0], row[1])
 	}

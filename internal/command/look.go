@@ -91,7 +91,7 @@ func headersOf(lines []string) (headers map[string]operate.HeaderValues, err err
 
 // explain asks and prints.
 func (p printer) explain(c client, q operate.Question) error {
-	var b page
+	b := p.page()
 	if q.Zone != "" {
 		return show(p, c, http.MethodPost, operate.ExplainPath, q, func(h operate.Explained) error {
 			b.handler(h)
@@ -179,7 +179,10 @@ func (b *page) explained(zones []operate.ExplainedZone) {
 			rows = append(rows, []string{z.Zone, z.Decision.String(), key, "", "", "", "", "", "", notes})
 		}
 		for _, l := range z.Limits {
-			wait := ""
+			limit, wait := limitText(l.Limit, l.Window, l.Concurrent), ""
+			if l.AtOnce > 0 {
+				limit += fmt.Sprintf(", %d at once", l.AtOnce)
+			}
 			if l.Wait > 0 {
 				wait = length(l.Wait)
 			}
@@ -191,7 +194,7 @@ func (b *page) explained(zones []operate.ExplainedZone) {
 				why = strings.TrimPrefix(fmt.Sprintf("%s, divided: %d of it here", why, l.Share), ", ")
 			}
 			rows = append(rows, []string{
-				z.Zone, l.Decision.String(), key, limitText(l.Limit, l.Window, l.Concurrent), known(z.Cost), number(l.Used), known(l.Remote), number(l.Remaining), wait, why,
+				z.Zone, l.Decision.String(), key, limit, known(z.Cost), number(l.Used), known(l.Remote), number(l.Remaining), wait, why,
 			})
 		}
 	}
@@ -346,7 +349,7 @@ func (p printer) keys(all []operate.Top) error {
 			}
 		}
 	}
-	var b page
+	b := p.page()
 	b.list(rows, "No key has done that lately, as far as this node knows.")
 	if len(bans) > 1 {
 		b.line("")

@@ -10,9 +10,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/term"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
@@ -25,8 +27,23 @@ type printer struct {
 	json bool
 	// colors is set for a terminal that shows them.
 	colors bool
+	// width is that of the terminal, 0 where there is none.
+	width int
 	// several is set where several nodes are asked in turn.
 	several bool
+}
+
+// widthOf returns how wide a terminal is, 0 where out is none.
+func widthOf(out io.Writer) int {
+	file, ok := out.(*os.File)
+	if !ok {
+		return 0
+	}
+	width, _, err := term.GetSize(int(file.Fd()))
+	if err != nil {
+		return 0
+	}
+	return width
 }
 
 // takesColors reports whether colors may be written: to a terminal, unless somebody wants none.
@@ -74,7 +91,7 @@ func printable(s string) string {
 // read reads an answer of the endpoint.
 func read(text []byte, answer any) error {
 	if err := json.Unmarshal(text, answer); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
+		return fmt.Errorf("%w: %w", errNoEndpoint, err)
 	}
 	return nil
 }
@@ -97,9 +114,9 @@ func show[T any](p printer, c client, method, path string, body any, print func(
 
 // raw writes JSON with line breaks, as it came otherwise.
 func (p printer) raw(text []byte) error {
-	var b page
+	b := p.page()
 	if err := json.Indent(&b.Buffer, bytes.TrimSpace(text), "", "  "); err != nil {
-		return fmt.Errorf("reading the answer: %w", err)
+		return fmt.Errorf("%w: %w", errNoEndpoint, err)
 	}
 	b.WriteByte('\n')
 	return p.print(&b)
@@ -116,37 +133,146 @@ func (p printer) print(b *page) error {
 }
 
 // A page is put together, and then written at once.
-type page struct{ bytes.Buffer }
+type page struct {
+	bytes.Buffer
+	width int // of the terminal, 0 for any
+}
+
+// page returns an empty page as wide as the terminal.
+func (p printer) page() page { return page{width: p.width} }
 
 // line adds a line of text.
 func (b *page) line(format string, args ...any) {
 	b.WriteString(printable(fmt.Sprintf(format, args...)) + "\n")
 }
 
+// gap is between columns, and leastProse the width from which on the last column is wrapped.
+const (
+	gap        = 2
+	leastProse = 24
+)
+
 // table adds rows in columns, the first one being the heads. Columns without a cell are left out.
-// Without any other row it adds nothing.
+// Without any other row it adds nothing. What is wider than the terminal goes on below in a table
+// of the other columns, with those that tell rows apart; in the last column lines are wrapped.
 func (b *page) table(rows [][]string) {
 	if len(rows) < 2 {
 		return
 	}
-	var text bytes.Buffer
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	for i, row := range rows {
-		var cells []string
-		for i, cell := range row {
-			if slices.ContainsFunc(rows[1:], func(r []string) bool { return r[i] != "" }) {
-				cells = append(cells, printable(cell))
+	var columns []column
+	for i := range rows[0] {
+		if c := newColumn(rows, i); c.filled {
+			columns = append(columns, c)
+		}
+	}
+	if n := len(columns); columns[n-1].cells[0][0] == "" && n > 1 {
+		// Notes without a head stand beside what they are of.
+		columns[n-2].width = columns[n-2].below
+	}
+	names := columns[:naming(columns)]
+	named := -gap
+	for _, c := range names {
+		named += gap + c.width
+	}
+	for rest := columns[len(names):]; ; {
+		n, width := 0, named
+		for n < len(rest) && (b.width == 0 || width+gap+rest[n].width <= b.width) {
+			width += gap + rest[n].width
+			n++
+		}
+		if prose := b.width - width - gap; n == len(rest)-1 && prose >= leastProse {
+			rest[n].wrap(prose)
+			n++
+		}
+		n = min(max(n, 1), len(rest)) // one that is too wide is not made narrower
+		b.columns(names, rest[:n], len(names)+n == len(columns))
+		if rest = rest[n:]; len(rest) == 0 {
+			return
+		}
+		b.WriteByte('\n')
+	}
+}
+
+// naming returns how many of the first columns it takes to tell rows apart: three at most, and one
+// where these don't.
+func naming(columns []column) int {
+	for n := 1; n <= min(3, len(columns)); n++ {
+		seen := map[string]bool{}
+		for i := range columns[0].cells {
+			name := ""
+			for _, c := range columns[:n] {
+				name += c.cells[i][0] + "\n"
+			}
+			seen[name] = true
+		}
+		if len(seen) == len(columns[0].cells) {
+			return n
+		}
+	}
+	return 1
+}
+
+// A column of a table: its cells, each of one line or several.
+type column struct {
+	cells  [][]string
+	width  int
+	below  int // width without the head
+	filled bool
+}
+
+func newColumn(rows [][]string, i int) column {
+	var c column
+	for n, row := range rows {
+		cell := printable(row[i])
+		c.cells = append(c.cells, []string{cell})
+		c.width = max(c.width, utf8.RuneCountInString(cell))
+		if n > 0 && cell != "" {
+			c.below, c.filled = max(c.below, utf8.RuneCountInString(cell)), true
+		}
+	}
+	return c
+}
+
+// wrap breaks the lines of cells between words.
+func (c *column) wrap(width int) {
+	for i, cell := range c.cells {
+		var lines []string
+		for _, word := range strings.Fields(cell[0]) {
+			if n := len(lines) - 1; n >= 0 && utf8.RuneCountInString(lines[n])+1+utf8.RuneCountInString(word) <= width {
+				lines[n] += " " + word
+			} else {
+				lines = append(lines, word)
 			}
 		}
-		line := strings.Join(cells, "\t")
-		if i == 0 { // notes without a head stand beside what they are of
-			line = strings.TrimRight(line, "\t")
-		}
-		fmt.Fprintln(w, line)
+		c.cells[i] = lines
 	}
-	w.Flush()
-	for line := range strings.Lines(text.String()) {
-		b.WriteString(strings.TrimRight(line, " \n") + "\n")
+	c.width = width
+}
+
+// columns adds a table of columns that name rows and others: of all, or else without the rows of
+// which only the names have cells.
+func (b *page) columns(names, others []column, all bool) {
+	for i := range names[0].cells {
+		lines := 0
+		if all {
+			lines = 1
+		}
+		for _, c := range others {
+			if len(c.cells[i]) > 0 && c.cells[i][0] != "" {
+				lines = max(lines, len(c.cells[i]))
+			}
+		}
+		for l := range lines {
+			var text strings.Builder
+			for _, c := range slices.Concat(names, others) {
+				cell := ""
+				if l < len(c.cells[i]) {
+					cell = c.cells[i][l]
+				}
+				fmt.Fprintf(&text, "%-*s", c.width+gap, cell)
+			}
+			b.WriteString(strings.TrimRight(text.String(), " ") + "\n")
+		}
 	}
 }
 

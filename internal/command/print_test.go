@@ -4,17 +4,20 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
+	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -134,11 +137,17 @@ func executeRaw(args []string) (out string, err error) {
 	cmd, limit := &cobra.Command{Use: "caddy", SilenceUsage: true, SilenceErrors: true}, &cobra.Command{Use: "rate-limit"}
 	RateLimit().CobraFunc(limit)
 	cmd.AddCommand(limit)
-	var b bytes.Buffer
+	var b, failed bytes.Buffer
 	cmd.SetOut(&b)
-	cmd.SetErr(&b)
+	cmd.SetErr(&failed)
 	cmd.SetArgs(args)
-	err = cmd.Execute()
+	if err = cmd.Execute(); err != nil && failed.Len() > 0 {
+		text, ok := strings.CutPrefix(failed.String(), "Error: ")
+		if !ok || strings.Count(text, "\n") != 1 {
+			return b.String(), fmt.Errorf("it writes no line of an error, but %q", failed.String())
+		}
+		err = errors.New(strings.TrimSuffix(text, "\n"))
+	}
 	return b.String(), err
 }
 
@@ -217,7 +226,7 @@ func TestCommandsThatFail(t *testing.T) {
 		t.Errorf("what the endpoint answers comes out as %v", err)
 	}
 	c, _ = endpoint(t, http.StatusOK, "no json")
-	if _, err := execute(t, c, "status"); err == nil || !strings.Contains(err.Error(), "reading the answer") {
+	if _, err := execute(t, c, "status"); err == nil || !strings.Contains(err.Error(), "not that of a site") {
 		t.Errorf("nonsense comes out as %v", err)
 	}
 }
@@ -288,6 +297,88 @@ func TestRates(t *testing.T) {
 		got := p.decided(map[string]operate.Decided{"a": {Denied: denied}}, "a", &decisions{nil, now.Add(-2500 * time.Millisecond)})
 		if got[1] != want {
 			t.Errorf("%g denied in 2.5 s are %q a second, want %q", denied, got[1], want)
+		}
+	}
+}
+
+// In a terminal of 80 columns no line is longer, unless a single cell is; nothing is lost; a table
+// that fits is as it is without a terminal.
+func TestTablesFitTheTerminal(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		word := rapid.StringMatching("[a-z0-9/]{0,12}")
+		columns := rapid.IntRange(1, 14).Draw(t, "columns")
+		prose := rapid.StringMatching("([a-z]{1,9} ){0,20}")
+		var rows [][]string
+		for i := range rapid.IntRange(2, 5).Draw(t, "rows") {
+			row := []string{fmt.Sprint("row", i)}
+			for c := range columns {
+				cell := word.Draw(t, "cell")
+				if c == columns-1 && rapid.Bool().Draw(t, "prose") {
+					cell = strings.TrimSpace(prose.Draw(t, "prose"))
+				}
+				if i == 0 {
+					cell = fmt.Sprint("HEAD", c)
+				}
+				row = append(row, cell)
+			}
+			rows = append(rows, row)
+		}
+		free, fitted := page{}, page{width: 80}
+		free.table(rows)
+		fitted.table(rows)
+		for line := range strings.Lines(fitted.String()) {
+			if len(strings.TrimRight(line, "\n")) > 80 && len(strings.Fields(line)) > 2 {
+				t.Errorf("a line of %d columns: %s", len(line), line)
+			}
+		}
+		all := strings.Join(strings.Fields(fitted.String()), " ")
+		for _, row := range rows[1:] {
+			for _, cell := range row[1:] {
+				for _, word := range strings.Fields(cell) {
+					if !strings.Contains(all, word) {
+						t.Errorf("%q is lost in\n%s", word, fitted.String())
+					}
+				}
+			}
+		}
+		widest := 0
+		for line := range strings.Lines(free.String()) {
+			widest = max(widest, len(line)-1)
+		}
+		if widest <= 80 && fitted.String() != free.String() {
+			t.Errorf("it fits, and is\n%s, not\n%s", fitted.String(), free.String())
+		}
+	})
+}
+
+// A state of a node on a terminal of 80 columns.
+func TestStatusOnATerminal(t *testing.T) {
+	text, err := os.ReadFile("testdata/status_shared.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s operate.State
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	p := printer{out: &b, now: func() time.Time { return noon }, width: 80}
+	if err := p.status(s, nil); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "status_80_columns.golden", b.String())
+}
+
+// Who asks where no admin endpoint is reads what to do.
+func TestWithoutAnEndpoint(t *testing.T) {
+	nobody := "127.0.0.1:" + strconv.Itoa(redistest.FreePort(t))
+	if _, err := executeRaw([]string{"rate-limit", "status", "--address", nobody}); err == nil || !strings.Contains(err.Error(), "remove `admin off`") {
+		t.Errorf("where nobody listens it says: %v", err)
+	}
+	for status, text := range map[int]string{http.StatusOK: "<html>", http.StatusNotFound: ""} {
+		c, _ := endpoint(t, status, text)
+		if _, err := execute(t, c, "status"); err == nil || !strings.Contains(err.Error(), "not that of a site") {
+			t.Errorf("where a site answers with %d it says: %v", status, err)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 // report prints what came of a simulation.
 func (p printer) report(r *simulate.Report) error {
-	var b page
+	b := p.page()
 	const layout = "2006-01-02 15:04:05"
 	b.line("%d requests of %s clients, from %s to %s UTC (%s).", r.Requests, clientsText(r.Clients), r.From.Format(layout), r.To.Format(layout), config.LengthText(r.To.Sub(r.From)))
 	if r.Nodes > 1 {

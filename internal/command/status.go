@@ -36,9 +36,14 @@ func regionsTable(r *ratesync.RegionsStatus) [][]string {
 	table = append(table, []string{r.Here, "", "", "", "", "here"})
 	for _, o := range r.Others {
 		up := map[bool]string{true: "yes", false: "no"}[o.Up]
-		table = append(table, []string{o.Region, up, length(math.Round(o.Lag)) + " ago", number(o.Backlog), fmt.Sprintf("%.3fs", o.Offset), ""})
+		table = append(table, []string{o.Region, up, length(math.Round(o.Lag)) + " ago", number(o.Backlog), ahead(o.Offset), ""})
 	}
 	return table
+}
+
+// ahead says how far a clock is ahead, to a millisecond.
+func ahead(seconds float64) string {
+	return fmt.Sprintf("%.3fs", math.Round(seconds*1000)/1000+0) // -0 + 0 is 0
 }
 
 // between is the time between two questions, which rates are worked out from.
@@ -95,7 +100,7 @@ const maxListed = 20
 
 // status prints a state, with rates since before, nil where they are not known.
 func (p printer) status(s operate.State, before *decisions) error {
-	var b page
+	b := p.page()
 	b.line("%s", summary(s))
 	overrides := p.overrides(s.Overrides[:min(len(s.Overrides), maxListed)])
 	for _, t := range [][][]string{p.zones(s, before), bandwidthTable(s.Bandwidth), p.nodes(s.Nodes), regionsTable(s.Regions), p.enforcement(s), overrides} {
@@ -221,7 +226,10 @@ func summary(s operate.State) string {
 	case !s.Control.Shared:
 		return "Without Redis: this node counts for itself, and what is changed holds here only."
 	}
-	lines := []string{fmt.Sprintf("Shared through Redis. Digest of what was changed: %s.", s.Control.Digest)}
+	lines := []string{"Shared through Redis."}
+	if strings.Trim(s.Control.Digest, "0") != "" {
+		lines = append(lines, fmt.Sprintf("Digest of what was changed: %s.", s.Control.Digest))
+	}
 	if s.Redis != nil {
 		lines = append(lines, s.Redis.Lately()...)
 	}

@@ -80,10 +80,13 @@ type ExplainedZone struct {
 type ExplainedLimit struct {
 	Limit  int64  `json:"limit"`
 	Window string `json:"window"`
+	// AtOnce is the burst of a bucket, or the places of a queue; 0 where all of the limit may come
+	// at once.
+	AtOnce int64 `json:"at_once,omitempty"`
 	// Concurrent is set where the limit is on what runs at once: it has no window then.
 	Concurrent bool `json:"concurrent,omitempty"`
-	// Used is how much is spent before the request, and Remaining how much is left. They are units
-	// of the burst where there is one. Remote is the part of Used that other nodes counted, nil
+	// Used is how much is spent before the request, and Remaining how much is left, of AtOnce where
+	// there is one. Remote is the part of Used that other nodes counted, nil
 	// where Redis decides, which knows only the sum. Used is more than the limit where responses
 	// have cost more than was left.
 	Used   int64  `json:"used"`
@@ -377,6 +380,9 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 		l := ExplainedLimit{
 			Limit: d.Quota, Window: config.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote, Regions: s.Regions,
 			Remaining: max(0, s.Size-s.Used), Decision: answer.Admitted, After: d.Remaining,
+		}
+		if d.Policy.Size > 0 {
+			l.Limit, l.AtOnce = rate.Limit, d.Quota
 		}
 		if o.Limits[i].IsDivided() {
 			l.Share = s.Size
