@@ -89,7 +89,7 @@ func clientsText(n int64) string {
 
 // candidates adds other limits for a window.
 func (b *page) candidates(w *simulate.Window) {
-	rows := [][]string{{"LIMIT", "CLIENTS DENIED", "REQUESTS DENIED", ""}}
+	rows := [][]string{{"LIMIT", "CLIENTS DENIED", "ONLY 4XX", "REQUESTS DENIED", ""}}
 	for _, c := range w.Candidates {
 		limit, note := number(c.Limit)+"/"+w.Window, ""
 		if limit == w.Limit {
@@ -98,7 +98,7 @@ func (b *page) candidates(w *simulate.Window) {
 		if c.Limit == w.Suggested {
 			note = strings.TrimPrefix(note+"; suggested", "; ")
 		}
-		rows = append(rows, []string{limit, number(c.Clients), number(c.Requests), note})
+		rows = append(rows, []string{limit, number(c.Clients), some(c.Failing), number(c.Requests), note})
 	}
 	b.table(rows)
 	if len(w.Candidates) > 0 {

@@ -13,12 +13,14 @@ import (
 // Only clients that come near the lowest of them are followed. Who has sent at most half of that in
 // any window has not been denied by any, so his state can be made when he exceeds it.
 type candidates interface {
-	// take offers a request of a client that takes some units, who has sent n in the window that
-	// ends with it.
-	take(c *client, units, n, now, part int64)
+	// take offers a request of a client that takes some units and was answered in a class, who has
+	// sent n in the window that ends with it.
+	take(c *client, units, n, now, part int64, answered string)
 	// denied returns how many requests of a client each limit has denied, nil for a client that was
 	// not followed.
 	denied(c *client) []int64
+	// answered returns what requests had been answered that a limit has denied.
+	answered(limit int) Answers
 	// notFollowed is how many clients should have been followed and could not be.
 	notFollowed() int64
 }
@@ -72,6 +74,7 @@ type candidatesOf[S any] struct {
 	part       int64 // its length in nanoseconds
 	states     []S   // of each client that is followed, one for each limit
 	denials    []int64
+	answers    []Answers // of each limit
 	unfollowed int64
 }
 
@@ -83,11 +86,12 @@ func newCandidatesOf[S any](l *limits.Limit, numbers []int64) candidates {
 	for _, n := range numbers {
 		of := l.Overridden(n)
 		r.limits = append(r.limits, of.Enforced)
+		r.answers = append(r.answers, Answers{})
 	}
 	return r
 }
 
-func (r *candidatesOf[S]) take(c *client, units, n, now, part int64) {
+func (r *candidatesOf[S]) take(c *client, units, n, now, part int64, answered string) {
 	if c.followed == 0 && n > r.start {
 		r.follow(c, units, part)
 	}
@@ -101,6 +105,7 @@ func (r *candidatesOf[S]) take(c *client, units, n, now, part int64) {
 			continue
 		}
 		r.denials[first+i]++
+		r.answers[i][answered]++
 		if r.penalize {
 			r.machine.Penalize(s, l, now, units)
 		}
@@ -140,5 +145,7 @@ func (r *candidatesOf[S]) denied(c *client) []int64 {
 	first := (int(c.followed) - 1) * len(r.limits)
 	return r.denials[first : first+len(r.limits)]
 }
+
+func (r *candidatesOf[S]) answered(limit int) Answers { return r.answers[limit] }
 
 func (r *candidatesOf[S]) notFollowed() int64 { return r.unfollowed }

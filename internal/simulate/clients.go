@@ -19,6 +19,7 @@ type client struct {
 	counts   [parts + 1]int64
 	most     int64
 	followed int32 // its index in the candidates and 1, 0 where it has none
+	served   bool  // some response was no 4xx
 }
 
 // advance brings a client to a part.

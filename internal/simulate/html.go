@@ -22,9 +22,15 @@ var page = template.Must(template.New("report").Funcs(template.FuncMap{
 	"when": func(t time.Time) string { return t.Format("2006-01-02 15:04:05") },
 	"all":  func(z Zone) int64 { return z.Denied + z.WouldDeny },
 	// What a log holds could show as something else, even as text.
-	"plain": reqkey.Printable, "share": ShareText, "answered": AnsweredText, "rule": Window.Rule,
+	"plain": reqkey.Printable, "quoted": quoted, "share": ShareText, "answered": AnsweredText, "rule": Window.Rule,
 	"overTime": overTime, "most": Window.mostPlot, "candidates": Window.candidatesPlot,
 }).Parse(pageText))
+
+// quoted is a whole sentence in printable ASCII.
+func quoted(text string) string {
+	text = strconv.QuoteToASCII(text)
+	return strings.ReplaceAll(text[1:len(text)-1], `\"`, `"`)
+}
 
 // HTML returns the report as one page that needs nothing else.
 func (r *Report) HTML() ([]byte, error) {
@@ -37,7 +43,7 @@ func (r *Report) HTML() ([]byte, error) {
 func ShareText(share float64) string { return strconv.FormatFloat(share*100, 'g', 3, 64) + "%" }
 
 // AnsweredText says what denied requests had been answered.
-func AnsweredText(answered map[string]int64) string {
+func AnsweredText(answered Answers) string {
 	var parts []string
 	for _, class := range []string{"2xx", "3xx", "4xx", "5xx", "1xx", "unknown"} {
 		if n := answered[class]; n > 0 {
@@ -59,7 +65,14 @@ func (w Window) Rule() string {
 	case w.Suggested == 0:
 		return "None is suggested: each denies more than one client in 1000."
 	}
-	return "Suggested is the lowest that denies at most one client in 1000 (with 20 to 1000 clients: at most 1; with fewer: 0)."
+	text := "Suggested is the lowest that denies at most one client in 1000 (with 20 to 1000 clients: at most 1; with fewer: 0). Who got nothing but 4xx, beyond the limit, is not looked at."
+	i := slices.IndexFunc(w.Candidates, func(c Candidate) bool { return c.Limit == w.Suggested })
+	for ; i > 0; i-- {
+		if c := w.Candidates[i-1]; len(c.Answered) > 0 {
+			return text + fmt.Sprintf(" %d/%s would deny requests that had been answered with %s.", c.Limit, w.Window, AnsweredText(c.Answered))
+		}
+	}
+	return text
 }
 
 // A picture is a plot as an image of a page.
@@ -78,12 +91,13 @@ func overTime(z Zone) *picture {
 	if len(t.Requests) < 2 {
 		return nil
 	}
-	unit, name := 60.0, "minutes from the beginning"
+	unit, name := 60.0, "minutes"
 	if total := t.Seconds * float64(len(t.Requests)); total > 2*86400 {
-		unit, name = 86400, "days from the beginning"
+		unit, name = 86400, "days"
 	} else if total > 3*3600 {
-		unit, name = 3600, "hours from the beginning"
+		unit, name = 3600, "hours"
 	}
+	name += t.Start.Format(" from 2006-01-02 15:04:05 UTC")
 	came, denied := plot.Line{Name: "all requests", Style: 2}, plot.Line{Name: "denied", Style: 1}
 	high, n := 0.0, len(t.Requests)
 	if n > 10 {
@@ -152,7 +166,7 @@ func (w Window) candidatesPlot() *picture {
 		}
 	}
 	return pictureOf(plot.Plot{
-		Title: "What other limits would deny", X: "requests in " + w.Window, LogX: true,
+		Title: "What other limits in " + w.Window + " would deny", X: "requests in " + w.Window, LogX: true,
 		Description: fmt.Sprintf("Clients and requests that limits from %d to %d in %s deny: %d clients and %d requests by the lowest.",
 			first.Limit, w.Candidates[len(w.Candidates)-1].Limit, w.Window, first.Clients, first.Requests),
 		Panels: []plot.Panel{{Y: "clients denied", Whole: true, Lines: []plot.Line{clients}}, {Y: denied, Whole: true, Lines: []plot.Line{requests}}},

@@ -59,8 +59,8 @@ type Zone struct {
 	// Banned is how many of both came during a ban.
 	Banned int64 `json:"banned,omitempty"`
 	// Answered is what these requests had been answered, by class: 2xx, 3xx, 4xx, 5xx or unknown.
-	Answered map[string]int64 `json:"answered"`
-	Windows  []Window         `json:"windows"`
+	Answered Answers  `json:"answered"`
+	Windows  []Window `json:"windows"`
 	// Top are the keys that are denied most, each as one that can be told from the others.
 	Top []Top `json:"top"`
 	// Times are how many requests came, and were denied, in each stretch of the period.
@@ -79,8 +79,8 @@ type Window struct {
 	// Candidates are other limits with this window, each alone, without a ban, and on all nodes
 	// together.
 	Candidates []Candidate `json:"candidates,omitempty"`
-	// Suggested is the lowest candidate that touches at most one client in 1,000: one where there
-	// are fewer, and nobody below 20. 0 is none.
+	// Suggested is the lowest candidate that touches at most one client in 1,000, not counting the
+	// failing: one where there are fewer, and nobody below 20. 0 is none.
 	Suggested int64 `json:"suggested"`
 	// NotFollowed is how many clients are left out of the candidates, as too many come near them.
 	NotFollowed int64 `json:"not_followed,omitempty"`
@@ -99,9 +99,14 @@ type Quantiles struct {
 
 // A Candidate is another limit, and whom it would touch.
 type Candidate struct {
-	Limit    int64 `json:"limit"`
-	Clients  int64 `json:"clients"`
+	Limit   int64 `json:"limit"`
+	Clients int64 `json:"clients"`
+	// Failing is how many of the clients got no other answer than 4xx in the whole log, and came
+	// more often than the limit admits, as who guesses passwords: no reason for a higher one.
+	Failing  int64 `json:"failing_clients"`
 	Requests int64 `json:"requests"`
+	// Answered is what these requests had been answered.
+	Answered Answers `json:"answered"`
 }
 
 // Top is a key and how many of its requests are denied.
@@ -222,27 +227,45 @@ func (w *windowStats) report() Window {
 		out.Candidates = append(out.Candidates, Candidate{Limit: n})
 	}
 	for i, t := range w.trials {
-		out.Candidates[i].Clients, out.Candidates[i].Requests = t.deniedClients.Count(), t.report.Denied+t.report.WouldDeny
+		c := &out.Candidates[i]
+		c.Clients, c.Requests, c.Answered = t.deniedClients.Count(), t.report.Denied+t.report.WouldDeny, t.report.Answered
+		for hash := range t.deniedClients.set {
+			if one := w.clients.of(hash); one != nil && w.isFailing(one) {
+				c.Failing += 1 << t.deniedClients.bits
+			}
+		}
 	}
 	if w.candidates != nil {
 		out.NotFollowed = w.candidates.notFollowed()
 		for i := range w.clients.all {
-			for k, n := range w.candidates.denied(&w.clients.all[i]) {
+			one := &w.clients.all[i]
+			for k, n := range w.candidates.denied(one) {
 				if n > 0 {
-					out.Candidates[k].Clients += out.OneIn
-					out.Candidates[k].Requests += n * out.OneIn
+					c := &out.Candidates[k]
+					c.Clients += out.OneIn
+					c.Requests += n * out.OneIn
+					if w.isFailing(one) {
+						c.Failing += out.OneIn
+					}
 				}
 			}
 		}
+		for k := range out.Candidates {
+			out.Candidates[k].Answered = w.candidates.answered(k)
+		}
 	}
 	for _, c := range out.Candidates {
-		if c.Clients <= mayTouch(w.clients.count()) && out.NotFollowed == 0 && len(mosts) > 0 {
+		if c.Clients-c.Failing <= mayTouch(w.clients.count()) && out.NotFollowed == 0 && len(mosts) > 0 {
 			out.Suggested = c.Limit
 			break
 		}
 	}
 	return out
 }
+
+// isFailing reports whether a client got nothing but 4xx, and tried more often than the limit
+// admits, as who guesses passwords.
+func (w *windowStats) isFailing(c *client) bool { return !c.served && c.most > w.limit.Rate.Limit }
 
 // mayTouch is how many of so many clients a suggested limit touches at most.
 func mayTouch(clients int64) int64 {

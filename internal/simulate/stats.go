@@ -37,7 +37,7 @@ type windowStats struct {
 func partOf(window time.Duration) int64 { return max(1, int64(window)/parts) }
 
 func newZoneStats(z *limits.Zone) *zoneStats {
-	s := &zoneStats{of: z, report: Zone{Answered: map[string]int64{}}}
+	s := &zoneStats{of: z, report: Zone{Answered: Answers{}}}
 	for l := range z.Each {
 		w := &windowStats{limit: l, part: partOf(l.Rate.Window)}
 		w.candidates, w.numbers = newCandidates(l)
@@ -48,7 +48,7 @@ func newZoneStats(z *limits.Zone) *zoneStats {
 
 // count notes what the zone decided for a request.
 func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Record) {
-	hash := o.Hash.A
+	hash, answered := o.Hash.A, classOf(rec.Status)
 	s.clients.Add(hash)
 	for _, w := range s.windows {
 		c := w.clients.of(hash)
@@ -58,9 +58,10 @@ func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Reco
 		part := rec.Start / w.part
 		c.advance(part)
 		n := c.add(o.N)
+		c.served = c.served || answered != "4xx"
 		w.clients.most = max(w.clients.most, n)
 		if w.candidates != nil {
-			w.candidates.take(c, o.N, n, rec.Start, part)
+			w.candidates.take(c, o.N, n, rec.Start, part, answered)
 		}
 	}
 	if o.Denied {
@@ -92,9 +93,15 @@ func (s *zoneStats) note(denied, shadow bool, rec *accesslog.Record) {
 	default:
 		s.report.Denied++
 	}
-	class := "unknown"
-	if 100 <= rec.Status && rec.Status < 600 {
-		class = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx"}[rec.Status/100-1]
+	s.report.Answered[classOf(rec.Status)]++
+}
+
+// Answers are how many responses there were of each class: 1xx to 5xx, or unknown.
+type Answers map[string]int64
+
+func classOf(status int) string {
+	if 100 <= status && status < 600 {
+		return [...]string{"1xx", "2xx", "3xx", "4xx", "5xx"}[status/100-1]
 	}
-	s.report.Answered[class]++
+	return "unknown"
 }

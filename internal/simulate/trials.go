@@ -30,7 +30,7 @@ func (r *replay) addTrials(s *zoneStats) error {
 				return err
 			}
 			z.AllLimits[0] = z.AllLimits[0].Overridden(n)
-			trial := &zoneStats{of: z, report: Zone{Answered: map[string]int64{}}}
+			trial := &zoneStats{of: z, report: Zone{Answered: Answers{}}}
 			r.copies, r.stats[z] = append(r.copies, z), trial
 			s.trials, w.trials = append(s.trials, z), append(w.trials, trial)
 		}

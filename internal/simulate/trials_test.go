@@ -3,8 +3,11 @@
 package simulate_test
 
 import (
+	"cmp"
 	"fmt"
+	"html"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -72,6 +75,54 @@ func TestTablesAreTrue(t *testing.T) {
 		}
 		if len(z.Windows) != 2 || len(z.Windows[0].Candidates) != 7 || (touched == 0) != (name == "user") {
 			t.Errorf("%s: %d requests are denied by %+v", name, touched, z.Windows)
+		}
+	}
+}
+
+// Who guesses passwords and gets nothing but 4xx is no reason for a higher limit, and the next
+// lower one is said to deny those who log in at last.
+func TestGuessersAreNoReasonForAHigherLimit(t *testing.T) {
+	var lines []asked
+	for user := range 300 {
+		address := fmt.Sprintf("203.0.%d.%d", user/250, user%250+1)
+		for wrong := range user % 4 {
+			lines = append(lines, asked{float64(wrong), address, "/login", "example.com", 401})
+		}
+		lines = append(lines, asked{9, address, "/login", "example.com", 302})
+	}
+	for guesser := range 5 {
+		for second := range 50 {
+			lines = append(lines, asked{float64(second), fmt.Sprintf("198.51.100.%d", guesser+1), "/login", "example.com", 401})
+		}
+	}
+	slices.SortStableFunc(lines, func(a, b asked) int { return cmp.Compare(a.at, b.at) })
+	log := ""
+	for _, l := range lines {
+		log += l.json("")
+	}
+	for options, want := range map[string]struct {
+		suggested int64
+		rule      string
+	}{
+		`,"count_responses":{"status_code":[401,403]}`: {5, "2/1m would deny requests that had been answered with 3xx: "},
+		"": {5, "2/1m would deny requests that had been answered with 3xx: "},
+	} {
+		config := []byte(strings.Replace(string(oneZone(t, 10, options)), `"10s"`, `"1m"`, 1))
+		report := mustRun(t, config, simulate.Options{}, log)
+		w := report.Zones[0].Windows[0]
+		if w.Suggested != want.suggested || !strings.Contains(w.Rule(), want.rule) {
+			t.Errorf("%q: %d is suggested, want %d; %s", options, w.Suggested, want.suggested, w.Rule())
+		}
+		page, err := report.HTML()
+		for _, text := range report.Bias {
+			if err != nil || !strings.Contains(html.UnescapeString(string(page)), text) {
+				t.Errorf("%q: the page doesn't have %s, %v", options, text, err)
+			}
+		}
+		for _, c := range w.Candidates {
+			if c.Limit <= 20 && c.Failing != 5 {
+				t.Errorf("%q: of %d clients that %d/1m denies, %d got nothing but 4xx, want 5", options, c.Clients, c.Limit, c.Failing)
+			}
 		}
 	}
 }
