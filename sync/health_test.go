@@ -111,7 +111,7 @@ func TestOutages(t *testing.T) {
 		"a closed connection of which the next attempt knows more": {
 			{0, recordOf("z", io.EOF), ""}, {.01, recordOf("z", errWrongPass), "down reason=WRONGPASS"}, {1, recordOf("z", nil), "up after=1s"},
 		},
-		"connections are closed over and over": {{0, recordOf("z", io.EOF), ""}, {.2, recordOf("z", io.EOF), "down reason=the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"}},
+		"connections are closed over and over": {{0, recordOf("z", io.EOF), ""}, {.2, recordOf("z", io.EOF), "down reason=the connection to redis was closed (EOF); perhaps it restarts, wants TLS, has too many connections (maxclients), or is a proxy that doesn't know HELLO"}},
 		"what is reported ends by itself": {
 			{0, report("strict", errNoMemory), "down reason=OOM"}, {3, report("strict", errNoMemory), ""}, {7, expire, ""}, {9, expire, "up after=9s"},
 		},

@@ -125,10 +125,37 @@ func Classify(err error) string {
 	if err == nil {
 		return ""
 	}
+	if strings.Contains(fmt.Sprint(err), allSentinels) {
+		return classifySentinels(err)
+	}
 	if text := classifyReply(err); text != "" {
 		return text
 	}
 	return classifyNetwork(err)
+}
+
+// allSentinels is what the client says in plain text where no sentinel names a master. It wraps
+// what each of them said.
+const allSentinels = "all sentinels specified"
+
+// classifySentinels says what keeps sentinels from naming the master, which have a user and a
+// password of their own.
+func classifySentinels(err error) string {
+	text := classifyReply(err)
+	switch {
+	case strings.HasPrefix(text, "NOAUTH"):
+		return "NOAUTH: the sentinels want a password of their own; set sentinel_password, and sentinel_username where they have users"
+	case strings.HasPrefix(text, "WRONGPASS"):
+		return "WRONGPASS: the sentinels reject sentinel_username or sentinel_password; correct them"
+	case text != "":
+		return "a sentinel says: " + text
+	case is[x509.HostnameError](err):
+		return "the certificate of a sentinel is for another name than tls_server_name, which is that of servers and sentinels; give both a certificate for it"
+	}
+	if text = classifyNetwork(err); text == ReasonUnreachable {
+		return "no sentinel knows the master; check their addresses and master_name"
+	}
+	return "no sentinel can be asked: " + text
 }
 
 // classifyReply returns "" for what is not an answer of a server.
@@ -138,6 +165,10 @@ func classifyReply(err error) string {
 		return ""
 	}
 	text := inScript(fmt.Sprint(reply))
+	_, forbidden, _ := strings.Cut(text, "permissions to run the '")
+	if command, _, ok := strings.Cut(forbidden, "' command"); ok && !strings.ContainsAny(command, " '") {
+		return fmt.Sprintf("NOPERM: the redis user may not run %s; give it the commands and the key pattern that the documentation lists", command)
+	}
 	for _, r := range replies {
 		if strings.HasPrefix(text, r.prefix) {
 			return r.text
@@ -214,15 +245,12 @@ func classifyNetwork(err error) string {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, net.ErrClosed):
 		return ReasonClosed
 	}
-	if strings.Contains(fmt.Sprint(err), "all sentinels") { // which the client says in plain text
-		return "no sentinel knows the master; check their addresses and master_name"
-	}
 	return ReasonUnreachable
 }
 
 // ReasonClosed is the text for a connection that the other side has closed: the next attempt often
 // knows better why.
-const ReasonClosed = "the connection to redis was closed (EOF); perhaps it restarts, wants TLS, or has too many connections (maxclients)"
+const ReasonClosed = "the connection to redis was closed (EOF); perhaps it restarts, wants TLS, has too many connections (maxclients), or is a proxy that doesn't know HELLO"
 
 // ReasonUnreachable is the text where nothing else is known.
 const ReasonUnreachable = "redis can't be reached; check address, network and its log"

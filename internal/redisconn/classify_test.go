@@ -114,6 +114,9 @@ func TestClassifyNetwork(t *testing.T) {
 	wrap := func(err error) error {
 		return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", err)}
 	}
+	sentinels := func(err error) error {
+		return fmt.Errorf("redis: all sentinels specified in configuration are unreachable: %w", errors.Join(err, err))
+	}
 	for _, c := range []struct {
 		err  error
 		want string
@@ -130,6 +133,15 @@ func TestClassifyNetwork(t *testing.T) {
 		{redis.ErrPoolTimeout, "pool_size"},
 		{redis.ErrPoolExhausted, "pool_size"},
 		{errors.New("redis: all sentinels specified in configuration are unreachable"), "master_name"},
+		{sentinels(Rejection("NOAUTH Authentication required.")), "set sentinel_password"},
+		{sentinels(Rejection("WRONGPASS invalid username-password pair")), "reject sentinel_username or sentinel_password"},
+		{sentinels(x509.HostnameError{Certificate: new(x509.Certificate), Host: "h"}), "give both a certificate"},
+		{sentinels(wrap(syscall.ECONNREFUSED)), "no sentinel can be asked: connection refused"},
+		{sentinels(redis.Nil), "master_name"},
+		{Rejection("NOPERM User app has no permissions to run the 'zadd' command"), "may not run zadd;"},
+		{Rejection("NOPERM this user has no permissions to run the 'hset' command or its subcommand"), "may not run hset;"},
+		{Rejection("ERR ACL failure in script: User app has no permissions to run the 'del' command"), "may not run del;"},
+		{Rejection("NOPERM No permissions to access a key"), "the key pattern"},
 		{&DownError{Cause: wrap(syscall.ECONNREFUSED)}, "start redis"},
 		{ErrDown, "tried again"},
 	} {

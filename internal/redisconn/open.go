@@ -68,6 +68,7 @@ func (l *clientLog) add(s *Settings) {
 	}
 	if s.MasterName != "" {
 		l.own[strconv.Quote(s.MasterName)] = struct{}{}
+		l.own[allSentinels] = struct{}{} // without a name of whose they are
 	}
 }
 
