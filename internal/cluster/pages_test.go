@@ -51,7 +51,6 @@ var elsewhere = map[string]string{
 	"cp -r deploy/grafana/provisioning/. /etc/grafana/provisioning/":                         "Grafana is not needed for tests: the lint compares the page with the files",
 	"mkdir -p /var/lib/grafana/dashboards":                                                   "the same",
 	"cp deploy/grafana/tide.json /var/lib/grafana/dashboards/":                               "the same",
-	"systemctl restart caddy":                                                                "it needs systemd: TestPersistOverRealRestarts starts a node again",
 	"prometheus --config.file examples/prometheus/prometheus.yml":                            "it needs port 9090: TestBoard starts one, TestAlerts checks the file",
 	"caddy rate-limit override api_key gold-0001 6000/1m --for forever --note \"plan gold\"": "its zone is of another site than the one that runs: TestOverridesByRate",
 }
