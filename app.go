@@ -46,8 +46,8 @@ type App struct {
 	StrictTimeout caddy.Duration `json:"strict_timeout,omitempty"`
 
 	// Persist keeps the counters of zones that don't sync, and changes at run time, over a
-	// restart, in Caddy's storage or in a file. It may hold {env.*}. Range: "storage", or the path
-	// of a file. Default: none.
+	// restart, in Caddy's storage or a file. It may hold {env.*}. Range: "off", "on" or "storage",
+	// or a path. Default: off.
 	Persist string `json:"persist,omitempty"`
 
 	// Quiet are the codes of warnings that are not logged. Range: any code, except those of

@@ -47,7 +47,7 @@ func init() {
 //		sync_rate      local|strict|<seconds>|<duration>
 //		namespace      <name>
 //		strict_timeout <duration>
-//		persist        [storage|<file>]
+//		persist        [on|off|storage|<file>]
 //		quiet          <code>...
 //		regions {
 //			here      <name>

@@ -21,6 +21,9 @@ import (
 // InStorage is the value of persist for Caddy's storage.
 const InStorage = "storage"
 
+// switches are the words of options that are on or off, and what they mean for persist.
+var switches = map[string]string{"on": InStorage, "off": ""}
+
 // A Keeper keeps a snapshot over a restart, and the control record beside it.
 type Keeper struct {
 	place
@@ -51,19 +54,20 @@ type place interface {
 
 // CheckPersist reports a word that was meant for something else than a file of that name.
 func CheckPersist(persist string) error {
-	switch near := spelling.Nearest(persist, []string{InStorage}); {
-	case persist == "off":
-		return errors.New("there is no off; remove persist")
-	case persist == "on", near != "" && persist != near && !strings.ContainsAny(persist, "./"):
+	near := spelling.Nearest(persist, []string{InStorage})
+	if near != "" && persist != near && !strings.ContainsAny(persist, "./") {
 		return fmt.Errorf("there is no %q; did you mean %s? A file of that name is ./%s", persist, InStorage, persist)
 	}
 	return nil
 }
 
-// OpenKeeper returns the keeper for the option persist: a path, or InStorage for Caddy's storage.
-// It returns nil where nothing is to be kept, and does no I/O.
+// OpenKeeper returns the keeper for the option persist: a path, or on or InStorage for Caddy's
+// storage. It returns nil where nothing is to be kept, and does no I/O.
 func OpenKeeper(persist string, storage certmagic.Storage) (*Keeper, error) {
 	where, err := caddy.NewReplacer().ReplaceOrErr(persist, true, true)
+	if means, ok := switches[where]; ok {
+		where = means
+	}
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("persist: %w", err)

@@ -52,7 +52,6 @@ var mistyped = map[string]map[string]string{
 		"sync_rate strikt":           "did you mean strict?",
 		"redis OFF":                  "did you mean off?",
 		"redis {\n tls_enabled of }": "did you mean off?",
-		"persist off":                "there is no off; remove persist",
 		"persist storge":             "did you mean storage?",
 		"persist storage2":           "A file of that name is ./storage2",
 		"quiet tide024":              "did you mean TIDE024?",
