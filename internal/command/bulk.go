@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
@@ -49,14 +49,14 @@ func (p printer) overrideAll(client client, path string, req operate.BulkRequest
 	}
 	err = changed(p, client, method, operate.BulkPath, req, func(done operate.BulkDone) (control.Outcome, bool, []string) {
 		line := fmt.Sprintf("%s: %d overrides set %s", done.Zone, done.Set, on(done.Outcome))
-		if noLength := func(o operate.ChangeRequest) bool { return o.For == "" }; req.For == "" && slices.ContainsFunc(req.Overrides, noLength) {
-			line += fmt.Sprintf("; without --for they end in %s", config.WindowText(control.OverrideFor))
-		}
 		if remove {
 			line = fmt.Sprintf("%s: %d overrides removed %s", done.Zone, done.Removed, on(done.Outcome))
 		}
 		if done.None > 0 {
 			line += fmt.Sprintf("; %d of the keys had none", done.None)
+		}
+		if n := len(done.Later); n > 0 {
+			line += fmt.Sprintf("; %d of them %s changed since", n, cmp.Or(done.Later[0].By, "somebody"))
 		}
 		return done.Outcome, done.Pending, []string{line}
 	})

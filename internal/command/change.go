@@ -36,7 +36,7 @@ func override() *cobra.Command {
 	var c change
 	var file string
 	cmd := &cobra.Command{
-		Use:   "override <zone> <key> <rate>|<n>|unlimited|deny",
+		Use:   "override <zone> <key> <rate>...|<n>|unlimited|deny",
 		Short: "Gives one key another limit, on all nodes",
 		Long: `
 Gives one key of a zone another limit, on all nodes that share their counts. A rate
@@ -44,21 +44,26 @@ such as 6000/1m replaces the limit with that window; a number alone replaces the
 only limit of the zone. With unlimited, all its requests are admitted and none is
 counted; with deny, all are answered with 403.
 
+With a duration it is temporary, and then what was set before with --for forever
+holds again. --remove takes the temporary one first.
+
 Write the key as the log shows it: an address, or the values of the zone's key with
 what stands between them. With --id, write its id or the first digits of it.
 
 With --file, many keys get their limits in one change: all of them, or none if a line
-is wrong. The columns are key, limit and note, or those that a first line names: key,
-id, limit, for, note. With --remove, its keys lose their overrides.`,
+is wrong. They last, unless --for says otherwise. The columns are key, limit and note,
+or those that a first line names: key, id, limit, for, note. With --remove, its keys
+lose their overrides.`,
 		Example: `  caddy rate-limit override api 203.0.113.9 6000/1m --for 24h --note "ticket 4711"
   caddy rate-limit override api 203.0.113.9 --remove
-  caddy rate-limit override api --file customers.csv --for forever
+  caddy rate-limit override api 203.0.113.9 100/1s 6000/1h --for forever
+  caddy rate-limit override api --file customers.csv
   caddy rate-limit override api --file customers.csv --remove`,
 		Annotations:       guide("operate.md#give-one-key-another-limit"),
-		Args:              cobra.RangeArgs(1, 3),
+		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: thenOneOf(2, control.Unlimited, control.Deny),
 	}
-	cmd.Flags().StringVar(&c.For, "for", "", "How long it holds, such as 24h or 7d, or forever (default 24h)")
+	cmd.Flags().StringVar(&c.For, "for", "", "How long it holds, such as 24h or 7d, or forever (default 24h; with --file forever)")
 	cmd.Flags().StringVar(&c.Note, "note", "", "Why, for the log and the lists")
 	cmd.Flags().BoolVar(&c.byID, "id", false, "The key is given by its id, or the first digits of it")
 	cmd.Flags().BoolVar(&c.remove, "remove", false, "Remove the override, or those of the keys in --file")
@@ -70,13 +75,13 @@ id, limit, for, note. With --remove, its keys lose their overrides.`,
 			}
 			return p.overrideAll(client, file, operate.BulkRequest{Zone: args[0], For: c.For, Note: c.Note}, c.remove)
 		}
-		if len(args) == 1 || c.remove != (len(args) == 2) {
+		if len(args) == 1 || c.remove && len(args) > 2 || !c.remove && len(args) == 2 {
 			return errors.New("give a zone, a key and a limit; or a zone, a key and --remove; or a zone and --file")
 		}
 		c.Zone = args[0]
 		c.setKey(args[1])
 		if !c.remove {
-			c.Limit = args[2]
+			c.Limit = strings.Join(args[2:], " ")
 		}
 		return p.change(client, operate.OverridesPath, c)
 	})
@@ -139,6 +144,11 @@ func (p printer) change(client client, path string, c change) error {
 	}
 	return changed(p, client, method, path, c, func(done operate.Changed) (control.Outcome, bool, []string) {
 		lines := []string{fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done))}
+		if len(done.Later) > 0 {
+			lines = []string{fmt.Sprintf("%s, but %s", what(c, done), p.later(done))}
+		} else if line := p.beside(done); line != "" {
+			lines = append(lines, line)
+		}
 		if c.Key != nil && looksLikeID(c.name) && !c.remove {
 			lines = append(lines, fmt.Sprintf("%s was taken for the key itself; if it is the id of one, repeat this with --id, and remove this override", c.name))
 		}
@@ -195,21 +205,59 @@ func looksLikeID(key string) bool {
 // what says what was changed.
 func what(c change, done operate.Changed) string {
 	zone := cmp.Or(done.Zone, allZones)
+	temporary := ""
+	if len(done.Holds) > 0 {
+		temporary = "temporary "
+	}
 	switch {
 	case done.Removed && c.name != "":
-		return fmt.Sprintf("%s: removed the override for %s", zone, c.name)
-	case done.Removed && done.All:
-		return zone + ": setting removed"
+		return fmt.Sprintf("%s: removed the %soverride for %s", zone, temporary, c.name)
+	case done.Removed && (done.All || temporary != ""):
+		return zone + ": " + temporary + "setting removed"
 	case done.Removed:
 		return zone + ": enforced as configured"
-	case done.Share != nil && *done.Share == 0:
-		return zone + ": not enforced"
-	case done.Share != nil && *done.Share == 1:
-		return zone + ": enforced for all keys"
 	case done.Share != nil:
-		return fmt.Sprintf("%s: enforced for %s of the keys", zone, percent(*done.Share))
+		return zone + ": " + says(done.EntryState)
 	}
 	return fmt.Sprintf("%s: %s for %s", zone, done.Limit, c.name)
+}
+
+// says is what an entry says.
+func says(e control.EntryState) string {
+	switch {
+	case e.Share == nil:
+		return e.Limit
+	case *e.Share == 0:
+		return "not enforced"
+	case *e.Share == 1:
+		return "enforced for all keys"
+	}
+	return fmt.Sprintf("enforced for %s of the keys", percent(*e.Share))
+}
+
+// later says what somebody else has changed since.
+func (p printer) later(done operate.Changed) string {
+	e := done.Later[0]
+	if e.Until.IsZero() {
+		return "it has been removed since " + on(done.Outcome)
+	}
+	return fmt.Sprintf("%s has changed it since: %s %s%s", cmp.Or(e.By, "somebody"), says(e), on(done.Outcome), p.until(operate.Changed{EntryState: e}))
+}
+
+// beside says what else is said of the same, "" for nothing.
+func (p printer) beside(done operate.Changed) string {
+	for _, e := range done.Holds {
+		until := p.until(operate.Changed{EntryState: e})
+		switch {
+		case done.Removed:
+			return "what lasts holds again: " + says(e) + until
+		case e.Temporary && !done.Temporary:
+			return fmt.Sprintf("%s comes first%s; --remove in place of the value ends it now", says(e), until)
+		case !e.Temporary && done.Temporary:
+			return "after that " + says(e) + until
+		}
+	}
+	return ""
 }
 
 // on says on how many nodes a change holds.

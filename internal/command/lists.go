@@ -99,9 +99,17 @@ func (p printer) listOverrides(all []control.EntryState) error {
 func (p printer) overrides(all []control.EntryState) [][]string {
 	rows := [][]string{{"OVERRIDE", "ID", "KEY", "LIMIT", "SINCE", "ENDS", "BY", "NOTE"}}
 	for _, e := range all {
-		rows = append(rows, []string{e.Zone, shortID(e.ID), e.Key, e.Limit, p.since(e.Since), p.ends(e), e.By, e.Note})
+		rows = append(rows, []string{e.Zone, shortID(e.ID), e.Key, e.Limit + afterwards(e), p.since(e.Since), p.ends(e), e.By, e.Note})
 	}
 	return rows
+}
+
+// afterwards marks what holds once something temporary of the same has ended.
+func afterwards(e control.EntryState) string {
+	if e.Covered {
+		return " afterwards"
+	}
+	return ""
 }
 
 func nodes() *cobra.Command {

@@ -90,10 +90,6 @@ func TestOverridesOfAFile(t *testing.T) {
 		if all := `POST /rate_limit/overrides/bulk {"zone":"api","for":"forever","overrides":` + want + "}"; err != nil || *asked != all || out != "api: 2 overrides set on 3 of 3 nodes\n" {
 			t.Errorf("%q asks %s, want %s; it prints %q, %v", text, *asked, all, out, err)
 		}
-		says := strings.Contains(want, `"for"`)
-		if out, err := execute(t, c, "override", "api", "--file", file); err != nil || strings.Contains(out, "without --for they end in 1d") == says {
-			t.Errorf("%q without --for prints %q, %v", text, out, err)
-		}
 	}
 	for text, want := range map[string]string{
 		"":                   "has no overrides",

@@ -180,7 +180,7 @@ func (p printer) enforcement(s operate.State) [][]string {
 	for _, e := range s.Enforcement {
 		share := "unknown"
 		if e.Share != nil {
-			share = percent(*e.Share)
+			share = percent(*e.Share) + afterwards(e)
 		}
 		table = append(table, []string{cmp.Or(e.Zone, allZones), share, p.since(e.Since), p.ends(e), e.By, e.Note})
 		changed[e.Zone] = true // "" for all

@@ -39,6 +39,9 @@ type Outcome struct {
 	Untold  []string `json:"untold,omitempty"`
 	// Shared is false where there is no Redis: then this node is the only one.
 	Shared bool `json:"shared"`
+	// Later is what others have changed of the same since then: that holds. It has no limit and no
+	// share where they have removed it.
+	Later []EntryState `json:"later,omitempty"`
 	// Unsent is set where Redis could not be told yet. It will be, as soon as it is there.
 	Unsent bool `json:"-"`
 }
@@ -51,103 +54,111 @@ type Missing struct {
 }
 
 // Change makes a change here and at once, tells Redis, and waits until every node has applied it,
-// WaitFor at most.
+// WaitFor at most. Of what is to be taken back, what is temporary goes first.
 func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
 	began := c.Now()
-	id := ch.name()
-	body, length, err := c.prepare(ch)
+	body, err := ch.text()
 	if err != nil {
 		return Outcome{}, err
+	}
+	if body == "" {
+		held := c.Holding(ch.Target)
+		if len(held) == 0 {
+			return Outcome{}, ErrNone
+		}
+		ch.Temporary, ch.For = held[0].Temporary, 0
 	}
 	most := MaxEntries
 	if ch.Zone == "" {
 		most = 0 // a kill switch finds room always
 	}
-	if err := c.put(id, length, body, most); err != nil {
+	e, err := c.put(ch.name(), ch.For, body, most)
+	if err != nil {
 		return Outcome{}, err
 	}
-	c.log(ch, length)
-	return c.conclude(ctx, began, id), nil
+	c.log(ch, ch.For)
+	entries := []Entry{e}
+	if held := c.Holding(ch.Target); ch.Share != nil && !ch.Temporary && len(held) > 1 {
+		// A rollout that has come to its end ends its last step, and an emergency is over.
+		if e, err = c.put(ch.Layers()[0].name(), 0, "", 0); err != nil {
+			return Outcome{}, err
+		}
+		entries = append(entries, e)
+	}
+	return c.conclude(ctx, began, entries...), nil
 }
 
 // ChangeAll makes many changes as one: all of them here and at once, or none where there is no room
-// for them. They are for keys, and none takes anything back. Then it tells Redis, and waits as
-// Change does.
+// for them. They are for keys, and those without a body take back what there is of their layer.
+// Then it tells Redis, and waits as Change does.
 func (c *Control) ChangeAll(ctx context.Context, all []Change) (Outcome, error) {
 	began := c.Now()
-	ids, bodies := make([]string, len(all)), make([]string, len(all))
-	for i, ch := range all {
-		text, err := json.Marshal(ch.Body)
+	var set, bodies []string
+	for _, ch := range all {
+		body, err := ch.text()
 		if err != nil {
 			return Outcome{}, err
 		}
-		ids[i], bodies[i] = ch.name(), string(text)
+		if bodies = append(bodies, body); body != "" {
+			set = append(set, ch.name())
+		}
 	}
 	c.mu.Lock()
-	if !c.record.HasRoom(ids, MaxEntries) {
+	if !c.record.HasRoom(set, MaxEntries) {
 		c.mu.Unlock()
 		return Outcome{}, ErrFull
 	}
+	var entries []Entry
 	for i, ch := range all {
-		c.record.Propose(ids[i], ch.For, bodies[i], 0, c.Now())
-	}
-	c.compile()
-	c.mu.Unlock()
-	c.Logger.Info("an operator has changed a rate limit at run time", zap.String("what", "override"), zap.Int("changes", len(all)), zap.String("by", all[0].Who))
-	return c.conclude(ctx, began, ids...), nil
-}
-
-// RemoveAll takes back what was said of many keys, as one change, and returns of how many of them
-// something was said. It tells Redis and waits as Change does.
-func (c *Control) RemoveAll(ctx context.Context, all []Change) (o Outcome, removed int, err error) {
-	began := c.Now()
-	var ids []string
-	c.mu.Lock()
-	for _, ch := range all {
-		if _, ok := c.record.Get(ch.name(), c.Now()); ok {
-			c.record.Propose(ch.name(), 0, "", 0, c.Now())
-			ids = append(ids, ch.name())
+		if _, isThere := c.record.Get(ch.name(), c.Now()); bodies[i] == "" && !isThere {
+			continue
 		}
+		e, _ := c.record.Propose(ch.name(), ch.For, bodies[i], 0, c.Now())
+		entries = append(entries, e)
 	}
 	c.compile()
 	c.mu.Unlock()
-	if len(ids) == 0 {
-		return o, 0, ErrNone
+	if len(entries) == 0 {
+		return Outcome{}, ErrNone
 	}
-	c.Logger.Info("an operator has changed a rate limit at run time", zap.String("what", "override"), zap.Int("changes", len(ids)), zap.Bool("removed", true), zap.String("by", all[0].Who))
-	return c.conclude(ctx, began, ids...), len(ids), nil
+	c.Logger.Info("an operator has changed a rate limit at run time", zap.String("what", "override"),
+		zap.Int("changes", len(entries)), zap.Bool("removed", len(set) == 0), zap.String("by", all[0].Who))
+	return c.conclude(ctx, began, entries...), nil
 }
 
-// conclude waits until every node has applied the entries of these names, and they are saved,
-// WaitFor at most for both.
-func (c *Control) conclude(ctx context.Context, began int64, ids ...string) Outcome {
+// conclude waits until every node has applied entries, or what others have changed of the same
+// since, and they are saved, WaitFor at most for both.
+func (c *Control) conclude(ctx context.Context, began int64, entries ...Entry) Outcome {
 	ctx, cancel := context.WithTimeout(ctx, c.waitFor)
 	defer cancel()
 	c.save()
 	o := Outcome{Nodes: 1, Applied: 1}
 	if c.IsShared() {
-		o = c.wait(ctx, ids, began)
+		o = c.wait(ctx, entries, began)
 	}
 	c.AwaitSaved(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range entries {
+		t, ok := parseTarget(e.ID)
+		if later := c.record.copies[e.ID]; ok && later != nil && later.wins(e) {
+			o.Later = append(o.Later, c.describe(later.Entry, t))
+		}
+	}
 	return o
 }
 
-// prepare returns what the entry of a change says, and how long it lives.
-func (c *Control) prepare(ch Change) (body string, length time.Duration, err error) {
-	if ch.Body != (Body{}) {
-		text, err := json.Marshal(ch.Body)
-		return string(text), ch.For, err
+// text is what the entry of a change says, "" where it takes back what was said.
+func (ch Change) text() (string, error) {
+	if ch.Body == (Body{}) {
+		return "", nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if _, ok := c.record.Get(ch.name(), c.Now()); !ok {
-		return "", 0, ErrNone
-	}
-	return "", 0, nil
+	text, err := json.Marshal(ch.Body)
+	return string(text), err
 }
 
 // put writes an entry, to Redis if it can be had, and else here for it to be told later.
-func (c *Control) put(id string, length time.Duration, body string, most int) error {
+func (c *Control) put(id string, length time.Duration, body string, most int) (Entry, error) {
 	if c.IsShared() {
 		e, v, err := c.putThere(id, length, body, most)
 		if err == nil || errors.Is(err, ErrFull) {
@@ -157,16 +168,17 @@ func (c *Control) put(id string, length time.Duration, body string, most int) er
 				c.record.Take(e, v, c.Now())
 				c.compile()
 			}
-			return err
+			return e, err
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.record.Propose(id, length, body, most, c.Now()); !ok {
-		return ErrFull
+	e, ok := c.record.Propose(id, length, body, most, c.Now())
+	if !ok {
+		return e, ErrFull
 	}
 	c.compile()
-	return nil
+	return e, nil
 }
 
 // putThere writes an entry to Redis.
@@ -218,8 +230,8 @@ func (c *Control) log(ch Change, length time.Duration) {
 		append(fields, zap.String("what", what), zap.String("by", ch.Who), zap.String("note", ch.Note))...)
 }
 
-// wait waits until every node has applied the entries of these names.
-func (c *Control) wait(ctx context.Context, ids []string, began int64) Outcome {
+// wait waits until every node has applied entries, or what has taken their places.
+func (c *Control) wait(ctx context.Context, entries []Entry, began int64) Outcome {
 	c.mu.Lock()
 	c.waiting++
 	c.mu.Unlock()
@@ -230,7 +242,7 @@ func (c *Control) wait(ctx context.Context, ids []string, began int64) Outcome {
 	}()
 	var o Outcome
 	c.awaitBeats(ctx, func() bool {
-		o = c.outcome(ids)
+		o = c.outcome(entries)
 		return c.listed >= began && o.Applied == o.Nodes && o.Told == o.Regions && !o.Unsent
 	})
 	return o
@@ -255,13 +267,13 @@ func (c *Control) awaitBeats(ctx context.Context, enough func() bool) {
 	}
 }
 
-// outcome says who has applied the entries of these names, by the leases as they were listed last.
-// The lock is held.
-func (c *Control) outcome(ids []string) Outcome {
+// outcome says who has applied entries, or what has taken their places, by the leases as they were
+// listed last. The lock is held.
+func (c *Control) outcome(entries []Entry) Outcome {
 	o, since := Outcome{Shared: true}, int64(0)
-	for _, id := range ids {
-		o.Unsent = o.Unsent || c.record.IsPending(id)
-		if since = max(since, c.record.AppliedBy(id)); c.record.AppliedBy(id) == 0 {
+	for _, e := range entries {
+		o.Unsent = o.Unsent || c.record.IsPending(e.ID)
+		if since = max(since, c.record.AppliedBy(e.ID)); c.record.AppliedBy(e.ID) == 0 {
 			since = math.MaxInt64
 		}
 	}

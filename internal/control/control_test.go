@@ -126,13 +126,13 @@ func TestWhatRequestsSee(t *testing.T) {
 	n := startNodes(t, r, "a")[0]
 	raw := []byte("customer")
 	id := keys.IDOf(raw)
-	if _, err := n.Change(context.Background(), Change{Target: Target{"api", &id}, Body: Body{Limit: "6000/30d"}, For: time.Hour}); err != nil {
+	if _, err := n.Change(context.Background(), Change{Target: Target{Zone: "api", Key: &id}, Body: Body{Limit: "6000/30d"}, For: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	zone := n.Zone("api")
 	of := func(raw string) *Override { return zone.Load().Override(keys.KeyOf([]byte(raw)), []byte(raw)) }
 	for range 2 {
-		if o := of("customer"); o == nil || o.Rate.Limit != 6000 || o.Rate.Window != 30*24*time.Hour {
+		if o := of("customer"); o == nil || len(o.Rates) != 1 || o.Rates[0].Limit != 6000 || o.Rates[0].Window != 30*24*time.Hour {
 			t.Errorf("override = %+v, want 6000/30d", o)
 		}
 		if o := of("another"); o != nil {
@@ -267,7 +267,7 @@ func TestAFullRecord(t *testing.T) {
 	var orders []order
 	for i := range MaxEntries {
 		id := keys.IDOf(fmt.Append(nil, i))
-		orders = append(orders, order{Entry: Entry{ID: Target{"api", &id}.name(), Body: `{"limit":"deny"}`}, length: 3_600_000})
+		orders = append(orders, order{Entry: Entry{ID: Target{Zone: "api", Key: &id}.name(), Body: `{"limit":"deny"}`}, length: 3_600_000})
 		if len(orders) == batch {
 			if err := writeScript.Run(context.Background(), n.Client, []string{n.Keys.Control()}, args(0, MaxEntries, orders)...).Err(); err != nil {
 				t.Fatal(err)
@@ -284,20 +284,20 @@ func TestAFullRecord(t *testing.T) {
 		_, err := n.Change(context.Background(), Change{Target: target, Body: body, For: time.Hour})
 		return err
 	}
-	if err := change(Target{"api", &other}, Body{Limit: Deny}); !errors.Is(err, ErrFull) {
+	if err := change(Target{Zone: "api", Key: &other}, Body{Limit: Deny}); !errors.Is(err, ErrFull) {
 		t.Errorf("one too many: %v, want %v", err, ErrFull)
 	}
-	if err := change(Target{"api", &id}, Body{Limit: Unlimited}); err != nil {
+	if err := change(Target{Zone: "api", Key: &id}, Body{Limit: Unlimited}); err != nil {
 		t.Errorf("changing one: %v", err)
 	}
-	if err := change(Target{"api", &id}, Body{}); err != nil {
+	if err := change(Target{Zone: "api", Key: &id}, Body{}); err != nil {
 		t.Errorf("removing one: %v", err)
 	}
 	if err := change(Target{}, share(0)); err != nil || !n.sees("any", 0) {
 		t.Errorf("a kill switch: %v", err)
 	}
 	r.Kill()
-	if err := change(Target{"api", &other}, Body{Limit: Deny}); !errors.Is(err, ErrFull) {
+	if err := change(Target{Zone: "api", Key: &other}, Body{Limit: Deny}); !errors.Is(err, ErrFull) {
 		t.Errorf("one too many without Redis: %v, want %v", err, ErrFull)
 	}
 }

@@ -158,7 +158,8 @@ func (c *Control) Reset(ctx context.Context, ch ResetChange) (o Outcome, request
 	if ch.Key == nil {
 		most = 0 // it replaces those of all keys
 	}
-	if err := c.put(ch.resetName(), ch.For, resetBody, most); err != nil {
+	e, err := c.put(ch.resetName(), ch.For, resetBody, most)
+	if err != nil {
 		return Outcome{}, 0, err
 	}
 	c.applyResets()
@@ -167,5 +168,5 @@ func (c *Control) Reset(ctx context.Context, ch ResetChange) (o Outcome, request
 	c.resetting.Unlock()
 	c.Logger.Info("an operator has reset a rate limit", zap.String("zone", ch.Zone), zap.Bool("all", ch.Key == nil),
 		ch.idField(), zap.String("by", ch.Who), zap.Int64("forgiven", requests))
-	return c.conclude(ctx, began, ch.resetName()), requests, nil
+	return c.conclude(ctx, began, e), requests, nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -19,9 +20,10 @@ import (
 
 const (
 	// The kinds of entries, which their names begin with. A name goes on with the zone, and for an
-	// override with the key before it.
+	// override with the key before it. What is temporary has a name of its own beside what lasts.
 	enforcement = "enforcement:"
 	override    = "override:"
+	temporary   = "temporary:"
 
 	// EnforcementFor and OverrideFor are how long an entry is active if nothing else is said.
 	EnforcementFor = time.Hour
@@ -46,7 +48,8 @@ const (
 type Body struct {
 	// Share is the share of keys for which a zone is enforced, 0 to 1.
 	Share *float64 `json:"share,omitempty"`
-	// Limit is a rate such as 6000/1m, a number for the zone's only limit, unlimited or deny.
+	// Limit is rates such as 6000/1m with spaces between them, a number for the zone's only limit,
+	// unlimited or deny.
 	Limit string `json:"limit,omitempty"`
 	// Note says why, and By who said so.
 	Note string `json:"note,omitempty"`
@@ -58,14 +61,27 @@ type Body struct {
 type Target struct {
 	Zone string
 	Key  *keys.ID
+	// Temporary is set for what covers, until it ends, what lasts.
+	Temporary bool
 }
 
 // name is the name of the target's entry.
 func (t Target) name() string {
-	if t.Key == nil {
-		return enforcement + t.Zone
+	name := enforcement + t.Zone
+	if t.Key != nil {
+		name = override + t.redisID() + ":" + t.Zone
 	}
-	return override + t.redisID() + ":" + t.Zone
+	if t.Temporary {
+		name = temporary + name
+	}
+	return name
+}
+
+// Layers are what is temporary of a target and what lasts, in the order in which they hold.
+func (t Target) Layers() [2]Target {
+	first, then := t, t
+	first.Temporary, then.Temporary = true, false
+	return [2]Target{first, then}
 }
 
 // redisID is the ID as Redis has it in its keys, "" for none.
@@ -86,11 +102,13 @@ func (t Target) IDText() string {
 
 // parseTarget reads the name of an entry.
 func parseTarget(name string) (t Target, ok bool) {
-	if zone, ok := strings.CutPrefix(name, enforcement); ok {
-		return Target{Zone: zone}, true
+	name, isTemporary := strings.CutPrefix(name, temporary)
+	if t.Zone, ok = strings.CutPrefix(name, enforcement); !ok {
+		t, ok = parseKeyed(name, override)
+		ok = ok && t.Key != nil
 	}
-	t, ok = parseKeyed(name, override)
-	return t, ok && t.Key != nil
+	t.Temporary = isTemporary
+	return t, ok
 }
 
 // parseKeyed reads a name that goes on with an ID, which may be empty, and a zone.
@@ -140,10 +158,11 @@ func checkText(name, text string) error {
 
 // An Override is what replaces the limits of a zone for one key.
 type Override struct {
-	// Unlimited admits everything and counts nothing. Deny denies everything.
+	// Unlimited admits everything and counts nothing, except for what Rates names. Deny denies
+	// everything.
 	Unlimited, Deny bool
-	// Rate replaces the limit with its window, or the only one where Window is 0.
-	Rate config.Rate
+	// Rates replace the limits with their windows, or the only one where Window is 0.
+	Rates []config.Rate
 	// text is that of the key, nil where requests don't go by the override.
 	text *atomic.Pointer[string]
 }
@@ -155,22 +174,69 @@ func (o *Override) Name(text func() string) {
 	}
 }
 
+// LimitOf returns the number for the limit with a window, which may be the zone's only one. It may
+// be called on nil.
+func (o *Override) LimitOf(window time.Duration, isOnly bool) (n int64, ok bool) {
+	if o != nil {
+		for _, r := range o.Rates {
+			if r.Window == window || r.Window == 0 && isOnly {
+				return r.Limit, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// over returns what holds of a temporary override and the lasting one that it covers, nil for none:
+// a rate covers the same window, and denying everything as a whole.
+func (o *Override) over(lasting *Override) *Override {
+	if lasting == nil || lasting.Deny || o.Deny || o.Unlimited {
+		return o
+	}
+	both := *o
+	both.Unlimited, both.Rates = lasting.Unlimited, slices.Clone(o.Rates)
+	for _, r := range lasting.Rates {
+		if _, covered := o.LimitOf(r.Window, true); !covered && r.Window != 0 {
+			both.Rates = append(both.Rates, r)
+		}
+	}
+	return &both
+}
+
 // ParseLimit reads the limit of an override.
 func ParseLimit(text string) (o Override, err error) {
+	words := strings.Fields(text)
 	switch {
 	case text == Unlimited:
 		o.Unlimited = true
 	case text == Deny:
 		o.Deny = true
-	case strings.Contains(text, "/"):
-		o.Rate, err = config.ParseRate(text)
+	case len(words) == 1 && !strings.Contains(text, "/"):
+		var n int64
+		n, err = config.ParseCount(text)
+		o.Rates = []config.Rate{{Limit: n}}
 	default:
-		o.Rate.Limit, err = config.ParseCount(text)
+		o.Rates, err = parseRates(words)
 	}
 	if err != nil {
 		return o, fmt.Errorf("limit: %w; or write %s or %s", err, Unlimited, Deny)
 	}
 	return o, nil
+}
+
+// parseRates reads rates of different windows.
+func parseRates(words []string) (all []config.Rate, err error) {
+	for _, word := range words {
+		r, err := config.ParseRate(word)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(all, func(other config.Rate) bool { return other.Window == r.Window }) {
+			return nil, fmt.Errorf("%s has two rates; write one for each window", config.WindowText(r.Window))
+		}
+		all = append(all, r)
+	}
+	return all, nil
 }
 
 // Rules are what the active entries say of one zone. They don't change, and are safe for
@@ -266,29 +332,38 @@ func parse(e Entry) (p parsed, ok bool) {
 		p.enforce = new(config.Enforce(*p.Share))
 	} else {
 		o, _ := ParseLimit(p.Limit)
-		o.text = new(atomic.Pointer[string])
 		p.override = &o
 	}
 	return p, true
 }
 
 // compile makes the rules of all zones that entries name, and those of all others, nil for none.
+// What lasts comes first, and what is temporary covers it.
 func compile(all iter.Seq[parsed]) (zones map[string]*Rules, others *Rules) {
 	zones = make(map[string]*Rules)
+	inOrder := func(yield func(parsed) bool) {
+		for _, isTemporary := range []bool{false, true} {
+			for p := range all {
+				if p.Temporary == isTemporary && !yield(p) {
+					return
+				}
+			}
+		}
+	}
 	at := func(zone string) *Rules {
 		if zones[zone] == nil {
 			zones[zone] = new(Rules)
 		}
 		return zones[zone]
 	}
-	for p := range all {
+	for p := range inOrder {
 		switch {
 		case p.override != nil:
 			r := at(p.Zone)
 			if r.overrides == nil {
 				r.overrides, r.misses = make(map[keys.ID]*Override), new(misses)
 			}
-			r.overrides[*p.Key] = p.override
+			r.overrides[*p.Key] = p.override.over(r.overrides[*p.Key])
 		case p.Zone == "":
 			others = &Rules{Enforce: p.enforce}
 		default:

@@ -13,7 +13,7 @@ func tenThousand() *Rules {
 	var all []parsed
 	for i := range MaxEntries {
 		id := keys.IDOf(fmt.Append(nil, "vip", i))
-		all = append(all, parsed{Target: Target{"zone", &id}, override: &Override{Deny: true}})
+		all = append(all, parsed{Target: Target{Zone: "zone", Key: &id}, override: &Override{Deny: true}})
 	}
 	zones, _ := compile(slices.Values(all))
 	return zones["zone"]

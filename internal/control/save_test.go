@@ -42,7 +42,7 @@ func TestChangesOverARestart(t *testing.T) {
 	n, saved := local(clock, "here", nil)
 	id := keys.IDOf([]byte("customer"))
 	n.change(t, Target{Zone: "login"}, share(0), time.Hour)
-	n.change(t, Target{"api", &id}, Body{Limit: Deny}, 24*time.Hour)
+	n.change(t, Target{Zone: "api", Key: &id}, Body{Limit: Deny}, 24*time.Hour)
 	n.change(t, Target{Zone: "other"}, share(1), time.Hour)
 	n.change(t, Target{Zone: "other"}, Body{}, 0)
 

@@ -53,6 +53,9 @@ type EntryState struct {
 	Key   string   `json:"key,omitempty"`
 	Share *float64 `json:"share,omitempty"`
 	Limit string   `json:"limit,omitempty"`
+	// Temporary is set for what covers, until it ends, what lasts. Covered is set for that.
+	Temporary bool `json:"temporary,omitempty"`
+	Covered   bool `json:"covered,omitempty"`
 	// Since is when it was said, and Until when it ends, at the latest.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
@@ -86,12 +89,11 @@ func (c *Control) State(ctx context.Context) State {
 		if !ok {
 			continue
 		}
-		one := Describe(p.Target, p.Body)
-		one.Since, one.Until = time.UnixMicro(e.Stamp).UTC(), c.until(e)
+		one := c.describe(e, p.Target)
 		if o := p.override; o != nil && o.text.Load() != nil {
 			one.Key = *o.text.Load()
 		}
-		if one.Pending = s.Shared && c.record.IsPending(e.ID); one.Pending {
+		if one.Pending {
 			s.Pending++
 		}
 		if p.Key != nil {
@@ -102,7 +104,7 @@ func (c *Control) State(ctx context.Context) State {
 	}
 	s.Digest = fmt.Sprintf("%012x", digest)
 	byName := func(a, b EntryState) int {
-		return cmp.Or(strings.Compare(a.Zone, b.Zone), strings.Compare(a.ID, b.ID))
+		return cmp.Or(strings.Compare(a.Zone, b.Zone), strings.Compare(a.ID, b.ID), a.Until.Compare(b.Until))
 	}
 	slices.SortFunc(s.Overrides, func(a, b EntryState) int { // newest first: there may be thousands
 		return cmp.Or(b.Since.Compare(a.Since), byName(a, b))
@@ -113,41 +115,44 @@ func (c *Control) State(ctx context.Context) State {
 
 // Describe returns the state of an entry as far as that follows from what it says of what.
 func Describe(t Target, b Body) EntryState {
-	return EntryState{Zone: t.Zone, All: t.Zone == "", ID: t.IDText(), Share: b.Share, Limit: b.Limit, Note: b.Note, By: b.By}
+	return EntryState{
+		Zone: t.Zone, All: t.Zone == "", ID: t.IDText(), Share: b.Share, Limit: b.Limit, Temporary: t.Temporary, Note: b.Note, By: b.By,
+	}
 }
 
-// Until is when the entry of a target ends, the zero time where there is none.
-func (c *Control) Until(t Target) time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	e, ok := c.record.Get(t.name(), c.Now())
-	if !ok {
-		return time.Time{}
+// describe returns the state of an entry. The lock is held.
+func (c *Control) describe(e Entry, t Target) EntryState {
+	one := Describe(t, c.parsed[e.ID].Body)
+	one.Since, one.Pending = time.UnixMicro(e.Stamp).UTC(), c.IsShared() && c.record.IsPending(e.ID)
+	if !e.IsDeletion() {
+		one.Until = c.until(e)
 	}
-	return c.until(e)
+	if first := t.Layers()[0]; !t.Temporary {
+		_, one.Covered = c.parsed[first.name()]
+	}
+	return one
 }
 
-// NoteOf returns the note of the entry of a target, "" for none.
-func (c *Control) NoteOf(t Target) string {
+// Holding returns what is said of a target: what is temporary, and what lasts.
+func (c *Control) Holding(t Target) (all []EntryState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, active := c.record.Get(t.name(), c.Now()); !active {
-		return ""
+	for _, layer := range t.Layers() {
+		e, active := c.record.Get(layer.name(), c.Now())
+		if _, ok := c.parsed[e.ID]; ok && active {
+			all = append(all, c.describe(e, layer))
+		}
 	}
-	return c.parsed[t.name()].Note
+	return all
 }
 
 // Enforced returns what was said of the enforcement of a zone, or of all, false for nothing.
 func (c *Control) Enforced(zone string) (e EntryState, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, t := range []Target{{}, {Zone: zone}} {
-		_, active := c.record.Get(t.name(), c.Now())
-		if p, ok := c.parsed[t.name()]; ok && active {
-			return Describe(p.Target, p.Body), true
-		}
+	all := slices.Concat(c.Holding(Target{}), c.Holding(Target{Zone: zone}))
+	if len(all) == 0 {
+		return e, false
 	}
-	return e, false
+	return all[0], true
 }
 
 func (c *Control) until(e Entry) time.Time {

@@ -18,7 +18,7 @@ import (
 // which goes first. It leaves out those that are unlimited for the request: they neither count nor
 // are counted. Copies are appended to own. asked is set where it is told that one brings no number.
 func (z *Zone) limitsOf(own []Limit, r *http.Request, o *control.Override, asked bool) (all, appended []Limit) {
-	if o != nil && o.Unlimited {
+	if o != nil && o.Unlimited && o.Rates == nil {
 		return nil, own
 	}
 	others := uint32(0)
@@ -31,8 +31,11 @@ func (z *Zone) limitsOf(own []Limit, r *http.Request, o *control.Override, asked
 	first, vars := len(own), reqkey.Vars(r)
 	for i := range z.AllLimits {
 		l := &z.AllLimits[i]
-		if o != nil && (o.Rate.Window == l.Rate.Window || o.Rate.Window == 0 && len(z.AllLimits) == 1) {
-			own = append(own, l.Overridden(o.Rate.Limit))
+		if n, ok := o.LimitOf(l.Rate.Window, len(z.AllLimits) == 1); ok {
+			own = append(own, l.Overridden(n))
+			continue
+		}
+		if o != nil && o.Unlimited {
 			continue
 		}
 		if l.Number == nil {

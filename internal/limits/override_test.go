@@ -46,7 +46,7 @@ func TestOverridesKeepRatios(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := &control.Override{Rate: config.Rate{Limit: test.to, Window: 30 * 24 * time.Hour}}
+		o := &control.Override{Rates: []config.Rate{{Limit: test.to, Window: 30 * 24 * time.Hour}}}
 		all, _ := z.limitsOf(nil, httptest.NewRequest("GET", "/", nil), o, true)
 		p := all[0].Params()
 		if p.Limit != test.to || p.Burst != test.wantBurst || p.Queue != test.wantQueue || all[1].Rate != year || all[1].IsOverridden {

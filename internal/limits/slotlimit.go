@@ -40,17 +40,19 @@ func NewSlotLimit(z *config.Settings, sets answer.HeaderSets) *SlotLimit {
 // For returns the limit for a key with an override, nil where there is none. The override is about
 // it where the zone has no other limit. It may be called on nil.
 func (l *SlotLimit) For(o *control.Override) *SlotLimit {
-	switch {
-	case l == nil || o == nil:
-		return l
-	case o.Unlimited:
-		return nil
-	case len(l.Settings.Limits) > 0:
+	if l == nil || o == nil {
 		return l
 	}
-	c := *l
-	c.Max, c.IsOverridden = o.Rate.Limit, true
-	return &c
+	n, ok := o.LimitOf(0, len(l.Settings.Limits) == 0)
+	switch {
+	case ok && len(l.Settings.Limits) == 0:
+		c := *l
+		c.Max, c.IsOverridden = n, true
+		return &c
+	case o.Unlimited:
+		return nil
+	}
+	return l
 }
 
 // slotRetry is what a denied request is told to wait: nobody knows when one ends that runs.

@@ -54,12 +54,12 @@ func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 	by := byOf(r, req.By)
 	all, seen := make([]control.Change, len(req.Overrides)), make(map[string]bool)
 	for i, one := range req.Overrides {
-		one.Zone, one.For, one.Note = cmp.Or(one.Zone, req.Zone), cmp.Or(one.For, req.For), cmp.Or(one.Note, req.Note)
+		one.Zone, one.For, one.Note = cmp.Or(one.Zone, req.Zone), cmp.Or(one.For, req.For, forever), cmp.Or(one.Note, req.Note)
 		if all[i], err = overrideOf(config, one, remove); err != nil {
 			return nil, fmt.Errorf("overrides[%d]: %w", i, err)
 		}
 		all[i].Who, all[i].By = who(r, req.By), by
-		same := all[i].Target.Key.String() + all[i].Target.Zone
+		same := fmt.Sprint(all[i].Target.Key, all[i].Target.Zone, all[i].Temporary)
 		if seen[same] && !remove {
 			return nil, fmt.Errorf("overrides[%d]: another one before it is for the same key", i)
 		}
@@ -78,9 +78,19 @@ func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 	return BulkDone{Zone: req.Zone, Set: len(all), Pending: o.Unsent, Outcome: o}, nil
 }
 
-// removeBulk removes overrides.
+// removeBulk removes overrides: what is temporary of a key, and what lasts.
 func removeBulk(r *http.Request, config *lifecycle.Config, req BulkRequest, all []control.Change) (any, error) {
-	o, removed, err := config.Control().RemoveAll(r.Context(), all)
+	var layers []control.Change
+	removed := 0
+	for _, ch := range all {
+		if len(config.Control().Holding(ch.Target)) > 0 {
+			removed++
+		}
+		for _, layer := range ch.Target.Layers() {
+			layers = append(layers, control.Change{Target: layer, Who: ch.Who})
+		}
+	}
+	o, err := config.Control().ChangeAll(r.Context(), layers)
 	if err != nil {
 		return nil, fail(http.StatusNotFound, fmt.Errorf("none of these keys has an override, so there is nothing to remove; `caddy rate-limit status` or GET %s lists what is", OverridesPath))
 	}

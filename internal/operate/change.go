@@ -128,6 +128,8 @@ var fields = []string{"zone", "all", "key", "id", "share", "limit", "for", "note
 type Changed struct {
 	control.EntryState
 	Removed bool `json:"removed,omitempty"`
+	// Holds is all that is said of the same now: what is temporary first, then what lasts.
+	Holds []control.EntryState `json:"holds,omitempty"`
 	// BannedUntil is when a ban of the key ends that precedes the override, nil for none.
 	BannedUntil *time.Time `json:"banned_until,omitempty"`
 	// StandIn is the key of requests of an address that bring none, where an address was given as a
@@ -176,11 +178,14 @@ func changes(
 		case err != nil:
 			return nil, fail(http.StatusInternalServerError, err)
 		}
-		entry := control.Describe(change.Target, change.Body)
-		if entry.Pending = outcome.Unsent; !remove {
-			entry.Until = config.Control().Until(change.Target)
+		entry, holds := control.Describe(change.Target, change.Body), config.Control().Holding(change.Target)
+		entry.Pending = outcome.Unsent
+		for _, one := range holds {
+			if !remove && len(outcome.Later) == 0 && one.Temporary == entry.Temporary {
+				entry = one
+			}
 		}
-		return Changed{entry, remove, bannedUntil(config, change), standIn(config, body), allZones(config, change), outcome}, nil
+		return Changed{entry, remove, holds, bannedUntil(config, change), standIn(config, body), allZones(config, change), outcome}, nil
 	}
 }
 
@@ -207,12 +212,11 @@ func standIn(config *lifecycle.Config, req ChangeRequest) string {
 
 // allZones is what is said of all zones, where a change says for which keys one is enforced.
 func allZones(config *lifecycle.Config, c control.Change) *control.EntryState {
-	e, ok := config.Control().Enforced("")
-	if !ok || c.Target.Key != nil || c.Target.Zone == "" {
+	all := config.Control().Holding(control.Target{})
+	if len(all) == 0 || c.Target.Key != nil || c.Target.Zone == "" {
 		return nil
 	}
-	e.Until = config.Control().Until(control.Target{})
-	return &e
+	return &all[0]
 }
 
 // decode reads a body with these fields, of so many bytes at most.
@@ -315,7 +319,7 @@ func leftOf(config *lifecycle.Config, req ChangeRequest) (all []control.Target) 
 	for _, e := range s.Overrides {
 		p, _ := keys.ParsePrefix(e.ID)
 		id, ok := p.Whole()
-		if ok && e.Zone == req.Zone && (req.ID != "" && strings.HasPrefix(e.ID, strings.ToLower(req.ID)) || req.Key != nil && *req.Key != "" && e.Key == *req.Key) {
+		if ok && !e.Covered && e.Zone == req.Zone && (req.ID != "" && strings.HasPrefix(e.ID, strings.ToLower(req.ID)) || req.Key != nil && *req.Key != "" && e.Key == *req.Key) {
 			all = append(all, control.Target{Zone: e.Zone, Key: &id})
 		}
 	}
@@ -342,13 +346,8 @@ func overrideOf(running *lifecycle.Config, req ChangeRequest, remove bool) (c co
 		return c, err
 	}
 	k, err := keyOf(zone, req.Key, req.ID)
-	if text, size := config.SizeOf(req.Limit); err == nil && size != "" {
-		if req.Limit = text; !zone.CountsBytes() {
-			err = fmt.Errorf("limit: %s is a size, and zone %q doesn't count bytes; write a number", size, zone.Name)
-		}
-	}
 	if err == nil && !remove {
-		err = checkLimit(zone, req.Limit)
+		req.Limit, err = limitIn(zone, req.Limit)
 	}
 	if err == nil && !remove && req.Key != nil {
 		err = zone.Template.CheckAddress(*req.Key)
@@ -357,10 +356,13 @@ func overrideOf(running *lifecycle.Config, req ChangeRequest, remove bool) (c co
 		return c, err
 	}
 	target := control.Target{Zone: req.Zone, Key: &k.ID}
-	if req.Note == "" { // it may say who the key is
-		req.Note = running.Control().NoteOf(target)
+	c, err = finish(req, remove, target, control.Body{Limit: req.Limit, Note: req.Note}, control.OverrideFor)
+	for _, before := range running.Control().Holding(target) {
+		if !remove && (c.Temporary || !before.Temporary) {
+			c.Note = cmp.Or(c.Note, before.Note) // it may say who the key is
+		}
 	}
-	return finish(req, remove, target, control.Body{Limit: req.Limit, Note: req.Note}, control.OverrideFor)
+	return c, err
 }
 
 // finish checks what all changes have in common. byDefault is how long one holds where that is not
@@ -375,6 +377,7 @@ func finish(req ChangeRequest, remove bool, target control.Target, body control.
 			return c, err
 		}
 	}
+	c.Temporary = c.For < control.Forever
 	return c, body.Check()
 }
 
@@ -437,30 +440,46 @@ func keyOf(zone *limits.Zone, text *string, id string) (limits.Key, error) {
 	return limits.KeyOf(raw), nil
 }
 
-// checkLimit reports what is wrong with the limit of an override in a zone.
-func checkLimit(zone *limits.Zone, text string) error {
+// limitIn returns the limit of an override with sizes as numbers, or what is wrong with it in a
+// zone.
+func limitIn(zone *limits.Zone, text string) (string, error) {
+	words := strings.Fields(text)
+	for i, word := range words {
+		var size string
+		if words[i], size = config.SizeOf(word); size != "" && !zone.CountsBytes() {
+			return "", fmt.Errorf("limit: %s is a size, and zone %q doesn't count bytes; write a number", size, zone.Name)
+		}
+	}
+	text = strings.Join(words, " ")
 	o, err := control.ParseLimit(text)
 	if err != nil {
-		return cmp.Or(meantLimit(zone, text), err)
+		return "", cmp.Or(meantLimit(zone, text), err)
 	}
-	if o.Unlimited || o.Deny {
-		return nil
+	for _, r := range o.Rates {
+		if err := checkRate(zone, r); err != nil {
+			return "", err
+		}
 	}
+	return text, nil
+}
+
+// checkRate reports what is wrong with a rate of an override in a zone.
+func checkRate(zone *limits.Zone, r config.Rate) error {
 	if zone.OnlyThrottles() {
 		return fmt.Errorf("limit: the zone has bandwidth only, and no limit that a number could replace; write %s to lift it for the key, or %s", control.Unlimited, control.Deny)
 	}
 	windows := windowsOf(zone)
 	switch {
-	case o.Rate.Limit > maxLimit:
-		return fmt.Errorf("limit: %d is too large; write %s", o.Rate.Limit, control.Unlimited)
-	case o.Rate.Limit > zone.MostUnits():
+	case r.Limit > maxLimit:
+		return fmt.Errorf("limit: %d is too large; write %s", r.Limit, control.Unlimited)
+	case r.Limit > zone.MostUnits():
 		return fmt.Errorf("limit: with cost, a sliding_log of a strict zone has %d units at most; write at most that, or %s", zone.MostUnits(), control.Unlimited)
-	case o.Rate.Window != 0 && len(windows) == 0:
-		return fmt.Errorf("limit: the zone has only concurrent; write how many may run at once, as in %d", o.Rate.Limit)
-	case o.Rate.Window == 0 && len(windows) > 1:
-		return fmt.Errorf("limit: the zone has several limits; name the window of one, as in %d/%s", o.Rate.Limit, windows[0])
-	case o.Rate.Window != 0 && !slices.Contains(windows, config.WindowText(o.Rate.Window)):
-		return fmt.Errorf("limit: the zone has no limit for %s; its windows are %s%s", config.WindowText(o.Rate.Window), strings.Join(windows, ", "), inWindows(zone, o.Rate))
+	case r.Window != 0 && len(windows) == 0:
+		return fmt.Errorf("limit: the zone has only concurrent; write how many may run at once, as in %d", r.Limit)
+	case r.Window == 0 && len(windows) > 1:
+		return fmt.Errorf("limit: the zone has several limits; name the window of one, as in %d/%s", r.Limit, windows[0])
+	case r.Window != 0 && !slices.Contains(windows, config.WindowText(r.Window)):
+		return fmt.Errorf("limit: the zone has no limit for %s; its windows are %s%s", config.WindowText(r.Window), strings.Join(windows, ", "), inWindows(zone, r))
 	}
 	return nil
 }

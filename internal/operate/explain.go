@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -202,7 +203,7 @@ func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
 			report.Override = textOf(o)
 		}
 	}
-	if !report.Shadow && report.Override != control.Unlimited && report.Override != control.Deny {
+	if o := z.OverrideOf(k); !report.Shadow && (o == nil || !o.Unlimited && !o.Deny) {
 		report.Bandwidth = z.Bandwidth
 	}
 	x.asked, x.copies = append(x.asked, asked), append(x.copies, copied{len(x.all), k, stands})
@@ -212,15 +213,23 @@ func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
 
 // textOf says what an operator has set, as it is written.
 func textOf(o *control.Override) string {
+	var all []string
+	for _, r := range o.Rates {
+		text := r.String()
+		if r.Window == 0 {
+			text = strconv.FormatInt(r.Limit, 10)
+		}
+		all = append(all, text)
+	}
 	switch {
 	case o.Deny:
 		return control.Deny
+	case o.Unlimited && all != nil:
+		return strings.Join(all, " ") + ", otherwise " + control.Unlimited
 	case o.Unlimited:
 		return control.Unlimited
-	case o.Rate.Window == 0:
-		return strconv.FormatInt(o.Rate.Limit, 10)
 	}
-	return o.Rate.String()
+	return strings.Join(all, " ")
 }
 
 // decide asks the zones together, as a request would, and each that was not asked then by itself.

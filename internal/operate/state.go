@@ -53,7 +53,7 @@ type Decided struct {
 func EnforcedOf(entries []control.EntryState, zone string, configured float64) float64 {
 	for _, e := range entries {
 		switch {
-		case e.Share == nil:
+		case e.Share == nil, e.Covered:
 		case e.All:
 			return *e.Share
 		case e.Zone == zone:

@@ -111,7 +111,7 @@ func BansOf(current *lifecycle.Config, overrides []control.EntryState, zone stri
 	}
 	all := Banned{Bans: append([]BanState{}, latest.All...)}
 	for _, o := range overrides {
-		if o.Limit == control.Deny && (zone == "" || zone == o.Zone) {
+		if o.Limit == control.Deny && !o.Covered && (zone == "" || zone == o.Zone) {
 			count++
 			all.Bans = append(all.Bans, BanState{Zone: o.Zone, ID: o.ID, Key: o.Key, Why: o.Limit, By: o.By, Note: o.Note, Since: o.Since, Until: o.Until})
 		}

@@ -114,7 +114,7 @@ func TestAnOverrideKeepsTheNoteBefore(t *testing.T) {
 		{http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1","limit":"50"}`, ""},
 		{http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1","limit":"60","note":"Example Ltd"}`, "Example Ltd"},
 		{http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1","limit":"70"}`, "Example Ltd"},
-		{http.MethodPost, operate.BulkPath, `{"zone":"login","overrides":[{"key":"192.0.2.1","limit":"80"},{"key":"192.0.2.2","limit":"80"}]}`, "Example Ltd"},
+		{http.MethodPost, operate.BulkPath, `{"zone":"login","for":"1d","overrides":[{"key":"192.0.2.1","limit":"80"},{"key":"192.0.2.2","limit":"80"}]}`, "Example Ltd"},
 		{http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1","limit":"deny","note":"abuse"}`, "abuse"},
 		{http.MethodDelete, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1"}`, ""},
 		{http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1","limit":"90"}`, ""},
