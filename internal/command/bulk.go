@@ -3,7 +3,6 @@ package command
 import (
 	"cmp"
 	"encoding/csv"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -43,12 +42,18 @@ func (p printer) overrideAll(client client, path string, req operate.BulkRequest
 	if req.Overrides, lines, err = readOverrides(in, remove); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
+	if len(lines) == 0 && !(req.Replace && req.Force) {
+		return fmt.Errorf("%s: it has no overrides; write lines like 203.0.113.9,6000/1m,Example Ltd", path)
+	}
 	method := http.MethodPost
 	if req.By = operator(); remove {
 		method = http.MethodDelete
 	}
 	err = changed(p, client, method, operate.BulkPath, req, func(done operate.BulkDone) (control.Outcome, bool, []string) {
 		line := fmt.Sprintf("%s: %d overrides set %s", done.Zone, done.Set, on(done.Outcome))
+		if done.Removed > 0 {
+			line += fmt.Sprintf("; %d others removed", done.Removed)
+		}
 		if remove {
 			line = fmt.Sprintf("%s: %d overrides removed %s", done.Zone, done.Removed, on(done.Outcome))
 		}
@@ -121,9 +126,6 @@ func readOverrides(in io.Reader, remove bool) (all []operate.ChangeRequest, line
 			return nil, nil, fmt.Errorf("line %d has no limit; write a rate such as 6000/1m, %s or %s", line, control.Unlimited, control.Deny)
 		}
 		all, lines = append(all, one), append(lines, line)
-	}
-	if len(all) == 0 {
-		return nil, nil, errors.New("it has no overrides; write lines like 203.0.113.9,6000/1m,Example Ltd")
 	}
 	return all, lines, nil
 }

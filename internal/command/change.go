@@ -35,6 +35,7 @@ func (c *change) setKey(text string) {
 func override() *cobra.Command {
 	var c change
 	var file string
+	var bulk operate.BulkRequest
 	cmd := &cobra.Command{
 		Use:   "override <zone> <key> <rate>...|<n>|unlimited|deny",
 		Short: "Gives one key another limit, on all nodes",
@@ -53,7 +54,7 @@ what stands between them. With --id, write its id or the first digits of it.
 With --file, many keys get their limits in one change: all of them, or none if a line
 is wrong. They last, unless --for says otherwise. The columns are key, limit and note,
 or those that a first line names: key, id, limit, for, note. With --remove, its keys
-lose their overrides.`,
+lose their overrides; with --replace, the zone's other keys lose those that last.`,
 		Example: `  caddy rate-limit override api 203.0.113.9 6000/1m --for 24h --note "ticket 4711"
   caddy rate-limit override api 203.0.113.9 --remove
   caddy rate-limit override api 203.0.113.9 100/1s 6000/1h --for forever
@@ -68,12 +69,15 @@ lose their overrides.`,
 	cmd.Flags().BoolVar(&c.byID, "id", false, "The key is given by its id, or the first digits of it")
 	cmd.Flags().BoolVar(&c.remove, "remove", false, "Remove the override, or those of the keys in --file")
 	cmd.Flags().StringVarP(&file, "file", "f", "", "Set the overrides of this CSV file, or remove them; - for standard input")
+	cmd.Flags().BoolVar(&bulk.Replace, "replace", false, "With --file: remove what lasts of the zone's other keys")
+	cmd.Flags().BoolVar(&bulk.Force, "force", false, "With --replace: even if that is half of them or more")
 	cmd.RunE = run(func(client client, p printer, args []string) error {
-		if file != "" {
-			if len(args) != 1 || c.byID || c.remove && c.For+c.Note != "" {
-				return errors.New("--file takes a zone and nothing else but --for and --note, or --remove")
+		bulk.Zone, bulk.For, bulk.Note = args[0], c.For, c.Note
+		if file != "" || bulk.Replace {
+			if file == "" || len(args) != 1 || c.byID || c.remove && (bulk.Replace || c.For+c.Note != "") {
+				return errors.New("--file takes a zone and nothing else but --for, --note and --replace, or --remove; --replace takes a --file")
 			}
-			return p.overrideAll(client, file, operate.BulkRequest{Zone: args[0], For: c.For, Note: c.Note}, c.remove)
+			return p.overrideAll(client, file, bulk, c.remove)
 		}
 		if len(args) == 1 || c.remove && len(args) > 2 || !c.remove && len(args) == 2 {
 			return errors.New("give a zone, a key and a limit; or a zone, a key and --remove; or a zone and --file")

@@ -99,7 +99,11 @@ func (p printer) listOverrides(all []control.EntryState) error {
 func (p printer) overrides(all []control.EntryState) [][]string {
 	rows := [][]string{{"OVERRIDE", "ID", "KEY", "LIMIT", "SINCE", "ENDS", "BY", "NOTE"}}
 	for _, e := range all {
-		rows = append(rows, []string{e.Zone, shortID(e.ID), e.Key, e.Limit + afterwards(e), p.since(e.Since), p.ends(e), e.By, e.Note})
+		zone := e.Zone
+		if e.NoZone {
+			zone += " (no such zone)"
+		}
+		rows = append(rows, []string{zone, shortID(e.ID), e.Key, e.Limit + afterwards(e), p.since(e.Since), p.ends(e), e.By, e.Note})
 	}
 	return rows
 }

@@ -26,7 +26,7 @@ func TestListsArePrinted(t *testing.T) {
 			{"zone":"try",` + who + `,"why":"denied by 5/1m","shadow":true},
 			{"zone":"api",` + who + `,"why":"deny","by":"root@web1","note":"\u001b[31mred"}],"more":7}`},
 		"bans_none":      {"bans", `{"bans":[]}`},
-		"overrides":      {"overrides api", `[{"zone":"api",` + who + `,"key":"203.0.113.9","limit":"6000/1m","by":"root@web1","note":"ticket 4711"}]`},
+		"overrides":      {"overrides api", `[{"zone":"api",` + who + `,"key":"203.0.113.9","limit":"9000/1m","temporary":true,"by":"root@web1","note":"ticket 4711"},{"zone":"api",` + who + `,"key":"203.0.113.9","limit":"6000/1m","covered":true,"by":"root@web1"},{"zone":"old",` + who + `,"limit":"deny","no_zone":true}]`},
 		"overrides_none": {"overrides", `[]`},
 		"nodes":          {"nodes", `[{"name":"web1/412","version":"v1.2.0","heard":"2026-05-04T11:59:59Z","applied":true,"self":true},{"name":"web2/7","version":"v1.2.0","heard":"2026-05-04T11:59:50Z","applied":false},{"name":"web3/9","version":"v1.2.0","heard":"2026-05-04T11:59:40Z","applied":false}]`},
 		"nodes_none":     {"nodes", `[]`},
@@ -135,6 +135,37 @@ func TestOverridesOfAFileAreRemoved(t *testing.T) {
 		c, _ = endpoint(t, http.StatusBadRequest, `{"error":"overrides[0]: key: it is none"}`)
 		if _, err := execute(t, c, "override", "api", "--remove", "-f", file); err == nil || !strings.HasSuffix(err.Error(), ": key: it is none; none was removed") {
 			t.Errorf("a line that the endpoint rejects: %v", err)
+		}
+	}
+}
+
+// A file may replace all that lasts in a zone: what is not in it is removed.
+func TestAFileReplacesAllOverrides(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "customers.csv")
+	for text, want := range map[string]string{
+		"a,600/1m\n": `"overrides":[{"key":"a","limit":"600/1m"}],"replace":true`,
+		"# none\n":   `"overrides":null,"replace":true,"force":true`,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		line := []string{"override", "api", "--replace", "--file", file}
+		c, asked := endpoint(t, http.StatusOK, `{"zone":"api","set":1,"removed":2,"nodes":3,"applied":3,"shared":true}`)
+		if strings.Contains(want, "force") {
+			if _, err := execute(t, c, line...); err == nil || !strings.Contains(err.Error(), "it has no overrides") || *asked != "" {
+				t.Errorf("%q: %v, it asks %q", text, err, *asked)
+			}
+			line = append(line, "--force")
+		}
+		out, err := execute(t, c, line...)
+		if all := `POST /rate_limit/overrides/bulk {"zone":"api",` + want + "}"; err != nil || *asked != all || out != "api: 1 overrides set on 3 of 3 nodes; 2 others removed\n" {
+			t.Errorf("%q asks %s, want %s; it prints %q, %v", text, *asked, all, out, err)
+		}
+	}
+	c, _ := endpoint(t, http.StatusOK, "{}")
+	for _, line := range []string{"override api --replace", "override api k 5 --replace", "override api --replace --remove -f " + file} {
+		if _, err := execute(t, c, strings.Fields(line)...); err == nil {
+			t.Errorf("%s is accepted", line)
 		}
 	}
 }

@@ -57,11 +57,7 @@ type Missing struct {
 // WaitFor at most. Of what is to be taken back, what is temporary goes first.
 func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
 	began := c.Now()
-	body, err := ch.text()
-	if err != nil {
-		return Outcome{}, err
-	}
-	if body == "" {
+	if ch.Body == (Body{}) {
 		held := c.Holding(ch.Target)
 		if len(held) == 0 {
 			return Outcome{}, ErrNone
@@ -72,7 +68,7 @@ func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
 	if ch.Zone == "" {
 		most = 0 // a kill switch finds room always
 	}
-	e, err := c.put(ch.name(), ch.For, body, most)
+	e, err := c.put(ch.name(), ch.For, ch.text(), most)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -93,13 +89,9 @@ func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
 // Then it tells Redis, and waits as Change does.
 func (c *Control) ChangeAll(ctx context.Context, all []Change) (Outcome, error) {
 	began := c.Now()
-	var set, bodies []string
+	var set []string
 	for _, ch := range all {
-		body, err := ch.text()
-		if err != nil {
-			return Outcome{}, err
-		}
-		if bodies = append(bodies, body); body != "" {
+		if ch.Body != (Body{}) {
 			set = append(set, ch.name())
 		}
 	}
@@ -109,11 +101,11 @@ func (c *Control) ChangeAll(ctx context.Context, all []Change) (Outcome, error) 
 		return Outcome{}, ErrFull
 	}
 	var entries []Entry
-	for i, ch := range all {
-		if _, isThere := c.record.Get(ch.name(), c.Now()); bodies[i] == "" && !isThere {
+	for _, ch := range all {
+		if _, isThere := c.record.Get(ch.name(), c.Now()); ch.Body == (Body{}) && !isThere {
 			continue
 		}
-		e, _ := c.record.Propose(ch.name(), ch.For, bodies[i], 0, c.Now())
+		e, _ := c.record.Propose(ch.name(), ch.For, ch.text(), 0, c.Now())
 		entries = append(entries, e)
 	}
 	c.compile()
@@ -149,12 +141,12 @@ func (c *Control) conclude(ctx context.Context, began int64, entries ...Entry) O
 }
 
 // text is what the entry of a change says, "" where it takes back what was said.
-func (ch Change) text() (string, error) {
+func (ch Change) text() string {
 	if ch.Body == (Body{}) {
-		return "", nil
+		return ""
 	}
-	text, err := json.Marshal(ch.Body)
-	return string(text), err
+	text, _ := json.Marshal(ch.Body) // fails for no share that Check accepts
+	return string(text)
 }
 
 // put writes an entry, to Redis if it can be had, and else here for it to be told later.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -159,9 +158,7 @@ func (c *Control) compile() {
 		p := known[e.ID]
 		ok := p.Entry == e
 		if !ok {
-			if p, ok = parse(e); p.override != nil {
-				p.override.text = textOf(p.Target, known, c.parsed)
-			}
+			p, ok = parse(e)
 		}
 		if ok {
 			c.parsed[e.ID] = p
@@ -172,18 +169,6 @@ func (c *Control) compile() {
 	for name, z := range c.zones {
 		z.Store(cmp.Or(zones[name], others))
 	}
-}
-
-// textOf is where the text of a key is noted, one place for all that is said of the key.
-func textOf(t Target, known ...map[string]parsed) *atomic.Pointer[string] {
-	for _, layer := range t.Layers() {
-		for _, all := range known {
-			if p, ok := all[layer.name()]; ok {
-				return p.override.text
-			}
-		}
-	}
-	return new(atomic.Pointer[string])
 }
 
 // Tick ends what is over, and tries again to save what could not be saved. It is to be called every

@@ -225,18 +225,19 @@ func ParseLimit(text string) (o Override, err error) {
 }
 
 // parseRates reads rates of different windows.
-func parseRates(words []string) (all []config.Rate, err error) {
+func parseRates(words []string) ([]config.Rate, error) {
+	var o Override
 	for _, word := range words {
 		r, err := config.ParseRate(word)
+		if _, isTwice := o.LimitOf(r.Window, false); isTwice && err == nil {
+			err = fmt.Errorf("%s has two rates; write one for each window", config.WindowText(r.Window))
+		}
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(all, func(other config.Rate) bool { return other.Window == r.Window }) {
-			return nil, fmt.Errorf("%s has two rates; write one for each window", config.WindowText(r.Window))
-		}
-		all = append(all, r)
+		o.Rates = append(o.Rates, r)
 	}
-	return all, nil
+	return o.Rates, nil
 }
 
 // Rules are what the active entries say of one zone. They don't change, and are safe for
@@ -332,41 +333,37 @@ func parse(e Entry) (p parsed, ok bool) {
 		p.enforce = new(config.Enforce(*p.Share))
 	} else {
 		o, _ := ParseLimit(p.Limit)
+		o.text = new(atomic.Pointer[string])
 		p.override = &o
 	}
 	return p, true
 }
 
 // compile makes the rules of all zones that entries name, and those of all others, nil for none.
-// What lasts comes first, and what is temporary covers it.
+// What is temporary covers what lasts.
 func compile(all iter.Seq[parsed]) (zones map[string]*Rules, others *Rules) {
 	zones = make(map[string]*Rules)
-	inOrder := func(yield func(parsed) bool) {
-		for _, isTemporary := range []bool{false, true} {
-			for p := range all {
-				if p.Temporary == isTemporary && !yield(p) {
-					return
-				}
-			}
-		}
-	}
 	at := func(zone string) *Rules {
 		if zones[zone] == nil {
 			zones[zone] = new(Rules)
 		}
 		return zones[zone]
 	}
-	for p := range inOrder {
+	for p := range all {
 		switch {
 		case p.override != nil:
 			r := at(p.Zone)
 			if r.overrides == nil {
 				r.overrides, r.misses = make(map[keys.ID]*Override), new(misses)
 			}
-			r.overrides[*p.Key] = p.override.over(r.overrides[*p.Key])
-		case p.Zone == "":
+			first, then := p.override, r.overrides[*p.Key]
+			if then != nil && !p.Temporary {
+				first, then = then, first
+			}
+			r.overrides[*p.Key] = first.over(then)
+		case p.Zone == "" && (others == nil || p.Temporary):
 			others = &Rules{Enforce: p.enforce}
-		default:
+		case p.Zone != "" && (at(p.Zone).Enforce == nil || p.Temporary):
 			at(p.Zone).Enforce = p.enforce
 		}
 	}

@@ -56,6 +56,8 @@ type EntryState struct {
 	// Temporary is set for what covers, until it ends, what lasts. Covered is set for that.
 	Temporary bool `json:"temporary,omitempty"`
 	Covered   bool `json:"covered,omitempty"`
+	// NoZone is set where the node's configuration doesn't have the zone.
+	NoZone bool `json:"no_zone,omitempty"`
 	// Since is when it was said, and Until when it ends, at the latest.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
@@ -63,7 +65,12 @@ type EntryState struct {
 	// By is who said so.
 	By      string `json:"by,omitempty"`
 	Pending bool   `json:"pending,omitempty"`
+
+	of Target
 }
+
+// Of is what the entry is about.
+func (e EntryState) Of() Target { return e.of }
 
 // State returns what the record says. If Redis has answered just now it is asked which nodes there
 // are, for a moment at most.
@@ -90,8 +97,10 @@ func (c *Control) State(ctx context.Context) State {
 			continue
 		}
 		one := c.describe(e, p.Target)
-		if o := p.override; o != nil && o.text.Load() != nil {
-			one.Key = *o.text.Load()
+		for _, layer := range p.Target.Layers() {
+			if o := c.parsed[layer.name()].override; o != nil && o.text.Load() != nil {
+				one.Key = *o.text.Load()
+			}
 		}
 		if one.Pending {
 			s.Pending++
@@ -116,7 +125,7 @@ func (c *Control) State(ctx context.Context) State {
 // Describe returns the state of an entry as far as that follows from what it says of what.
 func Describe(t Target, b Body) EntryState {
 	return EntryState{
-		Zone: t.Zone, All: t.Zone == "", ID: t.IDText(), Share: b.Share, Limit: b.Limit, Temporary: t.Temporary, Note: b.Note, By: b.By,
+		Zone: t.Zone, All: t.Zone == "", ID: t.IDText(), Share: b.Share, Limit: b.Limit, Temporary: t.Temporary, Note: b.Note, By: b.By, of: t,
 	}
 }
 
@@ -177,12 +186,23 @@ func (c *Control) nodes() []Node {
 // Stats returns how many overrides are active, and whether this node has applied what Redis has,
 // as far as it knows.
 func (c *Control) Stats() (overrides int64, applied bool) {
+	for _, n := range c.OverridesByZone() {
+		overrides += n
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return overrides, !c.IsShared() || c.record.read && !c.record.wants && c.failing == ""
+}
+
+// OverridesByZone returns how many overrides of each zone are active.
+func (c *Control) OverridesByZone() map[string]int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	zones := make(map[string]int64)
 	for _, p := range c.parsed {
 		if p.override != nil {
-			overrides++
+			zones[p.Zone]++
 		}
 	}
-	return overrides, !c.IsShared() || c.record.read && !c.record.wants && c.failing == ""
+	return zones
 }

@@ -40,6 +40,7 @@ type Config struct {
 	zones    []*limits.Zone
 	distance distance
 	small    smallLimits
+	checked  bool  // the overrides were, see checkOverrides
 	unsaved  bool  // it was reported at load that counters can't be saved
 	ending   bool  // stopped, and no other configuration came after it
 	saved    int64 // admitted by the zones that don't sync, when that was saved last
@@ -191,6 +192,7 @@ func (c *Config) housekeep() {
 		case <-second.C:
 			clock.CatchUp()
 			c.Control().Tick()
+			c.checkOverrides()
 			if c.Redis != nil {
 				c.checkDistance(roundTrip(c.Redis))
 				c.checkSmallLimits(c.Redis.Replicator.Nodes())

@@ -23,9 +23,13 @@ type BulkRequest struct {
 	Note      string          `json:"note,omitempty"`
 	By        string          `json:"by,omitempty"`
 	Overrides []ChangeRequest `json:"overrides"`
+	// Replace removes what lasts of the zone's keys that are not listed, and an empty list also
+	// what is temporary. Force is needed where that is half of it or more.
+	Replace bool `json:"replace,omitempty"`
+	Force   bool `json:"force,omitempty"`
 }
 
-var bulkFields = []string{"zone", "for", "note", "by", "overrides"}
+var bulkFields = []string{"zone", "for", "note", "by", "overrides", "replace", "force"}
 
 // BulkDone is the answer: how many overrides were set or removed, and how many there were none of.
 type BulkDone struct {
@@ -48,7 +52,7 @@ func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 	switch {
 	case err != nil:
 		return nil, err
-	case len(req.Overrides) == 0:
+	case len(req.Overrides) == 0 && !(req.Replace && req.Force):
 		return nil, errors.New(`give "overrides": a list of objects with key or id, and limit`)
 	}
 	by := byOf(r, req.By)
@@ -68,14 +72,38 @@ func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config)
 	if remove {
 		return removeBulk(r, config, req, all)
 	}
+	return setBulk(r, config, req, all)
+}
+
+// setBulk sets overrides, and removes what lasts of others where they replace all.
+func setBulk(r *http.Request, config *lifecycle.Config, req BulkRequest, all []control.Change) (any, error) {
+	n := len(all)
+	if req.Replace {
+		had, kept := 0, make(map[string]bool)
+		for _, ch := range all {
+			kept[ch.Zone+ch.IDText()] = true
+		}
+		for _, e := range overridesOf(config, req.Zone) {
+			if !e.Temporary || n == 0 {
+				if had++; !kept[e.Zone+e.ID] {
+					all = append(all, control.Change{Target: e.Of(), Who: who(r, req.By)})
+				}
+			}
+		}
+		if gone := len(all) - n; gone > 0 && 2*gone >= had && !req.Force {
+			return nil, fmt.Errorf("this would remove %d of the %d overrides of zone %q, and set %d; if that is meant, add --force", gone, had, req.Zone, n)
+		}
+	}
 	o, err := config.Control().ChangeAll(r.Context(), all)
 	switch {
 	case errors.Is(err, control.ErrFull):
 		return nil, fail(http.StatusInsufficientStorage, fmt.Errorf("there is room for %d overrides, and these are too many: none of them was set", control.MaxEntries))
+	case errors.Is(err, control.ErrNone):
+		return nil, fail(http.StatusNotFound, fmt.Errorf("zone %q has no overrides; %w", req.Zone, err))
 	case err != nil:
 		return nil, fail(http.StatusInternalServerError, err)
 	}
-	return BulkDone{Zone: req.Zone, Set: len(all), Pending: o.Unsent, Outcome: o}, nil
+	return BulkDone{Zone: req.Zone, Set: n, Removed: len(all) - n, Pending: o.Unsent, Outcome: o}, nil
 }
 
 // removeBulk removes overrides: what is temporary of a key, and what lasts.
@@ -92,7 +120,7 @@ func removeBulk(r *http.Request, config *lifecycle.Config, req BulkRequest, all 
 	}
 	o, err := config.Control().ChangeAll(r.Context(), layers)
 	if err != nil {
-		return nil, fail(http.StatusNotFound, fmt.Errorf("none of these keys has an override, so there is nothing to remove; `caddy rate-limit status` or GET %s lists what is", OverridesPath))
+		return nil, fail(http.StatusNotFound, fmt.Errorf("none of these has an override, so there is nothing to remove; `caddy rate-limit status` or GET %s lists what is", OverridesPath))
 	}
 	return BulkDone{Zone: req.Zone, Removed: removed, None: len(all) - removed, Pending: o.Unsent, Outcome: o}, nil
 }

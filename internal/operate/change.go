@@ -19,7 +19,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/hostport"
-	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -307,23 +306,23 @@ func enforcementOf(config *lifecycle.Config, req ChangeRequest, remove bool) (c 
 // leftOf returns what the record has of what a request names, though its zone may be gone: its
 // enforcement, or overrides by the first digits of their ids, or their keys where these are known.
 func leftOf(config *lifecycle.Config, req ChangeRequest) (all []control.Target) {
-	s := config.Control().State(context.Background())
 	if req.Key == nil && req.ID == "" {
-		for _, e := range s.Enforcement {
-			if e.Zone == req.Zone && !e.All {
-				all = append(all, control.Target{Zone: e.Zone})
-			}
+		for _, e := range config.Control().Holding(control.Target{Zone: req.Zone}) {
+			return append(all, e.Of())
 		}
-		return all
 	}
-	for _, e := range s.Overrides {
-		p, _ := keys.ParsePrefix(e.ID)
-		id, ok := p.Whole()
-		if ok && !e.Covered && e.Zone == req.Zone && (req.ID != "" && strings.HasPrefix(e.ID, strings.ToLower(req.ID)) || req.Key != nil && *req.Key != "" && e.Key == *req.Key) {
-			all = append(all, control.Target{Zone: e.Zone, Key: &id})
+	for _, e := range overridesOf(config, req.Zone) {
+		if !e.Covered && (req.ID != "" && strings.HasPrefix(e.ID, strings.ToLower(req.ID)) || req.Key != nil && *req.Key != "" && e.Key == *req.Key) {
+			all = append(all, e.Of())
 		}
 	}
 	return all
+}
+
+// overridesOf returns the overrides of a zone, which may be gone.
+func overridesOf(config *lifecycle.Config, zone string) []control.EntryState {
+	all := config.Control().State(context.Background()).Overrides
+	return slices.DeleteFunc(all, func(e control.EntryState) bool { return e.Zone != zone })
 }
 
 // overrideOf reads a change of the limits of one key.

@@ -221,13 +221,11 @@ func textOf(o *control.Override) string {
 		}
 		all = append(all, text)
 	}
-	switch {
-	case o.Deny:
-		return control.Deny
-	case o.Unlimited && all != nil:
-		return strings.Join(all, " ") + ", otherwise " + control.Unlimited
-	case o.Unlimited:
-		return control.Unlimited
+	if o.Deny {
+		all = append(all, control.Deny)
+	}
+	if o.Unlimited {
+		all = append(all, control.Unlimited)
 	}
 	return strings.Join(all, " ")
 }

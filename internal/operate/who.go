@@ -210,8 +210,10 @@ func statesOf(ctx context.Context, current *lifecycle.Config) control.State {
 		shown[z.Name] = shown[z.Name] || z.LogKeys
 	}
 	for i := range s.Overrides {
-		if !shown[s.Overrides[i].Zone] {
-			s.Overrides[i].Key = ""
+		e := &s.Overrides[i]
+		isShown, isThere := shown[e.Zone]
+		if e.NoZone = !isThere; !isShown {
+			e.Key = ""
 		}
 	}
 	return s

@@ -166,10 +166,13 @@ const (
 	// ConcurrentByRegion is `concurrent` in a zone that counts over regions. Each region counts for
 	// itself: write its part in a zone of its own with `regions off`. See docs/regions.md.
 	ConcurrentByRegion = "TIDE044"
+	// UnusedOverrides is overrides of a zone that the configuration lacks. If it was renamed, set
+	// them for its new name, and remove these. See docs/operate.md#give-one-key-another-limit.
+	UnusedOverrides = "TIDE050"
 )
 
 // newest is the last code.
-const newest = ConcurrentByRegion
+const newest = UnusedOverrides
 
 // trouble are the codes that tell of something that is broken while the server runs.
 var trouble = []string{SyncFails, ForeignKey, CountsLost, NotSent, NotSaved, NotRestored, Backlog, WrongRegion, RegionLost, ClocksApart}

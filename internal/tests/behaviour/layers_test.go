@@ -79,7 +79,7 @@ func TestWhatATemporaryRateCovers(t *testing.T) {
 		}
 		s.Admits(key, 5, want)
 	}
-	if _, text := sitetest.Ask(http.MethodPost, operate.ExplainPath, `{"zone":"plan","key":"192.0.2.0"}`); !strings.Contains(text, `"override":"3/30d, otherwise unlimited"`) {
+	if _, text := sitetest.Ask(http.MethodPost, operate.ExplainPath, `{"zone":"plan","key":"192.0.2.0"}`); !strings.Contains(text, `"override":"3/30d unlimited"`) {
 		t.Errorf("explain says %s", text)
 	}
 }
