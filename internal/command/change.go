@@ -92,6 +92,25 @@ lose their overrides; with --replace, the zone's other keys lose those that last
 	return cmd
 }
 
+// ban is override with deny, under the name that people look for.
+func ban() *cobra.Command {
+	cmd := override()
+	set := cmd.RunE
+	cmd.Use, cmd.Short, cmd.ValidArgsFunction = "ban <zone> <key>", "Denies all requests of one key, on all nodes", completeZone
+	cmd.Long = "\nAnswers all requests of one key of a zone with 403, on all nodes that share their counts:\nthe same as 'override <zone> <key> deny'. --remove ends it; 'reset' ends the bans that a\nlimit has begun."
+	cmd.Example, cmd.Annotations = "  caddy rate-limit ban login 203.0.113.9 --for 1d --note \"ticket 4711\"", guide("ban.md#ban-by-hand")
+	for _, name := range []string{"file", "replace", "force"} {
+		_ = cmd.Flags().MarkHidden(name)
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 2 && !cmd.Flags().Changed("remove") {
+			args = append(args, control.Deny)
+		}
+		return set(cmd, args)
+	}
+	return cmd
+}
+
 func enforce() *cobra.Command {
 	var c change
 	cmd := &cobra.Command{

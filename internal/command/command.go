@@ -23,7 +23,7 @@ import (
 )
 
 // commands are those below rate-limit.
-var commands = []func() *cobra.Command{status, nodes, topCommand, bans, overrides, explainCommand, reset, override, enforce, simulateCommand, version}
+var commands = []func() *cobra.Command{status, nodes, topCommand, bans, overrides, ban, explainCommand, reset, override, enforce, simulateCommand, version}
 
 // RateLimit is the command with all that are below it.
 func RateLimit() caddycmd.Command {

@@ -178,6 +178,8 @@ func TestWhatCommandsAsk(t *testing.T) {
 	for line, want := range map[string]string{
 		"override api 203.0.113.9 6000/1m --for 24h --note why": `POST /rate_limit/overrides {"zone":"api","key":"203.0.113.9","limit":"6000/1m","for":"24h","note":"why"}`,
 		"override api AAAAAAAAAAAAAAAAAAAAAA deny --id":         `POST /rate_limit/overrides {"zone":"api","id":"AAAAAAAAAAAAAAAAAAAAAA","limit":"deny"}`,
+		"ban login 203.0.113.9 --for 1d":                        `POST /rate_limit/overrides {"zone":"login","key":"203.0.113.9","limit":"deny","for":"1d"}`,
+		"ban login 203.0.113.9 --remove":                        `DELETE /rate_limit/overrides {"zone":"login","key":"203.0.113.9"}`,
 		"override api 203.0.113.9 --remove":                     `DELETE /rate_limit/overrides {"zone":"api","key":"203.0.113.9"}`,
 		"reset login 203.0.113.9":                               `POST /rate_limit/reset {"zone":"login","key":"203.0.113.9"}`,
 		"reset login --all":                                     `POST /rate_limit/reset {"zone":"login","all":true}`,
@@ -206,7 +208,7 @@ func TestWhatCommandsAsk(t *testing.T) {
 func TestCommandsThatFail(t *testing.T) {
 	for line, want := range map[string]string{
 		"statsu":                      "did you mean status?",
-		"reload":                      "there are bans, enforce, explain, nodes, override, overrides, reset, simulate, status, top, version",
+		"reload":                      "there are ban, bans, enforce, explain, nodes, override, overrides, reset, simulate, status, top, version",
 		"status api":                  "it takes",
 		"reset login":                 "--all",
 		"reset login k --all":         "--all",
