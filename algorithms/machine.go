@@ -136,6 +136,8 @@ type Report struct {
 	Rate int64
 	// Ago is how long ago the units of a log were spent, the latest of them, at least.
 	Ago int64
+	// Reserved is the part of Remote that is reserved, where a store decides.
+	Reserved int64
 	// Own is the part of Remote that this node itself had admitted; only what a table saves has
 	// it.
 	Own int64

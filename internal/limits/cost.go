@@ -123,16 +123,24 @@ func (c *cost) exceeds(n int64, l *algorithms.Limit) bool {
 	return n > 1 && l.N > 0 && n > min(l.Size, c.most)
 }
 
+// exceedsSome reports whether one of the limits of a request never admits n units. A nil cost has
+// none that doesn't.
+func (c *cost) exceedsSome(n int64, limits []Limit) bool {
+	for i := range limits {
+		if c != nil && c.exceeds(n, &limits[i].Enforced) {
+			return true
+		}
+	}
+	return false
+}
+
 // isTooLarge reports whether the limits of a request never admit what it takes. By the whole
 // limits: a share of one admits little for as long as Redis is unavailable, which ends. Then they
 // are read, as it spends nothing, and receipts say what they have.
 func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, receipts *[]table.Taken) bool {
 	a.N = z.lowered(a.N, limits)
-	n, never := a.N, false
-	for i := range limits {
-		never = never || z.cost.exceeds(n, &limits[i].Enforced)
-	}
-	if !never {
+	n := a.N
+	if !z.cost.exceedsSome(n, limits) {
 		return false
 	}
 	a.Now, a.N = now, 0

@@ -79,7 +79,7 @@ type Table interface {
 	Leave(l algorithms.Limit, key keys.Key, t table.Taken, now, n int64)
 	Import(l algorithms.Limit, key keys.Key, raw []byte, now int64, all []algorithms.Report)
 	Room(l algorithms.Limit, key keys.Key, raw []byte, now int64) (left int64, ok bool)
-	Wait(l algorithms.Limit, key keys.Key, now int64) time.Duration
+	Wait(l algorithms.Limit, key keys.Key, now, n int64) time.Duration
 
 	// What they ask whose response decides whether they count.
 	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved

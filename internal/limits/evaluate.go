@@ -204,14 +204,15 @@ func (e *Evaluation) ask(r *http.Request) {
 }
 
 // askLater asks the zones that wait for others to be asked first. Of zones in which Redis decides
-// none is asked after a denial: the request hears how long they would have it wait.
+// none is asked after a denial: the request hears how long they would have it wait, or that they
+// never admit it, for which Redis need not be asked.
 func (e *Evaluation) askLater(r *http.Request) error {
 	denied := e.Denied
 	for i := 0; i < len(e.later); i++ {
 		p := &e.later[i]
 		strict := p.IsStrict()
-		if strict && e.Denied && (p.shadow || p.says == admits) {
-			e.Denial.Wait = max(e.Denial.Wait, p.heard(p.limits, &p.ask, e.Now))
+		if strict && e.Denied && (p.shadow || p.says == admits && !p.cost.exceedsSome(p.lowered(p.ask.N, p.limits), p.limits)) {
+			e.Denial.Wait = max(e.Denial.Wait, p.heard(e.Now))
 			continue
 		}
 		e.parts = append(e.parts, *p)

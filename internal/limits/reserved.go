@@ -144,14 +144,14 @@ func (u *reservedUnit) settle(m, at int64) {
 			tops[i] = strict.Over
 		}
 	}
-	redis.Settle(u.Grant, m, tops)
+	redis.Settle(u.Grant, m, tops, hears(u.Key, u.Grant, u.noted))
 	u.remove()
 }
 
 // RollBack refunds what Redis has granted, as another zone denies the request.
 func (u *reservedUnit) RollBack() {
 	u.remove()
-	u.Grant.By.Refund(u.Grant)
+	u.Grant.By.Refund(u.Grant, hears(u.Key, u.Grant, u.noted))
 }
 
 func (u *reservedUnit) remove() {

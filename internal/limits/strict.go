@@ -72,14 +72,30 @@ const noSlot, queuesLast = 1, 1 << 61
 
 // heard returns how long a zone that is not asked would have a request wait, as Redis last told
 // this node. What responses may refund is none to wait for.
-func (z *Zone) heard(limits []Limit, a *table.Ask, now int64) (wait time.Duration) {
-	if z.Settles() || !z.EnforcesRaw(a.Raw) {
+func (p *part) heard(now int64) (wait time.Duration) {
+	if !p.EnforcesRaw(p.ask.Raw) {
 		return 0
 	}
+	limits, n := p.limits, p.lowered(p.ask.N, p.limits)
+	if p.Regions {
+		limits, n = p.ofSide(limits, n)
+	}
 	for i := range limits {
-		wait = max(wait, limits[i].Table.Wait(limits[i].Enforced, a.Key, now))
+		wait = max(wait, limits[i].Table.Wait(limits[i].Enforced, p.ask.Key, now, n))
 	}
 	return wait
+}
+
+// hears returns what tells the tables of limits how these stand once Redis has counted a refund, or
+// what a request has cost: zones that are not asked go by that.
+func hears(key keys.Key, g strict.Grant, of []notedUnit) func([]strict.Verdict) {
+	return func(all []strict.Verdict) {
+		for i := range min(len(all), len(of)) {
+			if g.By.IsUpToDate(g) {
+				of[i].by.Import(of[i].limit, key, nil, clock.Now(), all[i].Reports)
+			}
+		}
+	}
 }
 
 // recall has Redis' last denial of a key decide on a request, where ok is set: if it holds. The
@@ -230,7 +246,11 @@ func (p *part) endInRedis(took []table.Taken, results []answer.Result, now int64
 	case p.says >= denies && !counts:
 		return 0
 	case p.says < denies && !counts && !p.Kind.Traits().Queues:
-		p.grant.By.Refund(p.grant)
+		of := make([]notedUnit, len(p.limits))
+		for i := range p.limits {
+			of[i] = notedUnit{by: p.limits[i].Table, limit: p.limits[i].Enforced}
+		}
+		p.grant.By.Refund(p.grant, hears(p.ask.Key, p.grant, of))
 		return 0
 	}
 	since := time.Duration(now - p.ask.Now)

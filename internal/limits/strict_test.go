@@ -15,9 +15,11 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -140,5 +142,159 @@ func TestADenialHearsOfZonesThatAreNotAsked(t *testing.T) {
 			e.Free()
 			alone.Free()
 		}
+	}
+}
+
+// besideSpent asks a zone in which Redis decides beside one whose limit is spent, which denies
+// first, and returns how long the denial says that a request of a cost waits, 0 where it is as long
+// as the spent zone says alone.
+func besideSpent(t *testing.T, spent, dear *Zone, cost int) time.Duration {
+	t.Helper()
+	r := request("x")
+	r.Header.Set("N", fmt.Sprint(cost))
+	alone, err := Evaluate([]*Zone{spent}, r, clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alone.Free()
+	e, err := Evaluate([]*Zone{spent, dear}, r, clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Free()
+	if _, asked := e.Of(dear); !e.Denied || asked {
+		t.Fatalf("%s: denied %t, asked %t; want a denial by the other zone alone", dear.Name, e.Denied, asked)
+	}
+	if e.Denial.Wait-alone.Denial.Wait < time.Minute {
+		return 0
+	}
+	return e.Denial.Wait
+}
+
+// dearer asks a zone alone, and returns how long it has a request of a cost wait, 0 if it admits
+// it. Its response costs settles units, or is still under way where that is negative.
+func dearer(t *testing.T, z *Zone, cost, settles int) time.Duration {
+	t.Helper()
+	r := request("x")
+	r.Header.Set("N", fmt.Sprint(cost))
+	e, err := Evaluate([]*Zone{z}, r, clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Free()
+	if h := e.Hold(); h != nil && !e.Denied && settles >= 0 {
+		h.Replay(Response{Status: http.StatusOK, Header: http.Header{"Cost": {fmt.Sprint(settles)}}})
+	}
+	return e.Denial.Wait
+}
+
+// A client that one zone denies and that waits as long as it is told is admitted by another one
+// that Redis decides for as well, though that was not asked: whatever the request costs, and
+// whatever those before it have cost. What responses may still refund is none to wait for.
+func TestADenialHearsWhatARequestCostsInZonesThatAreNotAsked(t *testing.T) {
+	redis := remote(t, redistest.Start(t))
+	t.Cleanup(redis.Close)
+	spentIs := one("spent", 1, config.Local)
+	spentIs.Limits[0].Window = month
+	spent := newZone(t, spentIs, nil)
+	dearer(t, spent, 1, 0)
+	for _, kind := range settling {
+		zone := func(what string) *Zone {
+			s := one(what+" "+kind.String(), 10, config.Strict)
+			s.Kind, s.Key, s.Limits[0].Window, s.Enforce = kind, keyOfRequests, 12*month, config.Enforce(1)
+			if what == "cost" {
+				s.Cost = config.Cost{Terms: []config.CostTerm{{Units: &config.Amount{From: "{http.request.header.N}"}}}}
+			} else {
+				s.ResponseCost = config.ResponseCost{Terms: []config.ResponseTerm{{Header: "Cost"}}}
+			}
+			z := newZone(t, s, redis)
+			for _, l := range z.AllLimits {
+				l.Table.Configure(table.SyncConfig{Params: l.Params()}, 100)
+			}
+			return z
+		}
+		same := func(what string, got, want time.Duration) {
+			t.Helper() // a log knows it to a sixteenth of its window
+			if (got-want).Abs() > month || (got == 0) != (want == 0) {
+				t.Errorf("%s: %s: told to wait %s, want %s", kind, what, got, want)
+			}
+		}
+		z := zone("cost")
+		dearer(t, z, 7, 0)
+		same("1 where 3 are left", besideSpent(t, spent, z, 1), 0)
+		same("7 where 3 are left", besideSpent(t, spent, z, 7), dearer(t, z, 7, 0))
+		dearer(t, z, 3, 0)
+		same("1 where nothing is left", besideSpent(t, spent, z, 1), dearer(t, z, 1, 0))
+
+		z = zone("response_cost")
+		for range 10 {
+			dearer(t, z, 1, -1)
+		}
+		same("all is reserved", besideSpent(t, spent, z, 1), 0)
+
+		z = zone("response_cost, settled")
+		dearer(t, z, 1, 25)
+		told := time.Duration(0)
+		redistest.Eventually(t, kind.String()+": a denial tells of what a response has cost", func() bool {
+			told = besideSpent(t, spent, z, 1)
+			return told > 0
+		})
+		same("a response has cost 25 of 10", told, dearer(t, z, 1, -1))
+	}
+}
+
+// What a zone in which Redis decides has granted, and got back as another one denied, is none to
+// wait for later.
+func TestADenialHearsOfARefund(t *testing.T) {
+	server := redistest.Start(t)
+	redis, another := remote(t, server), remote(t, server)
+	t.Cleanup(redis.Close)
+	t.Cleanup(another.Close)
+	for _, kind := range settling {
+		first, denies := one("first "+kind.String(), 1, config.Strict), one("denies "+kind.String(), 1, config.Strict)
+		first.Kind, first.Limits[0].Window = kind, 12*month
+		refunds, spent := newZone(t, first, redis), newZone(t, denies, redis)
+		k, _ := spent.KeyOf(request("x"))
+		if _, _, err := another.Strict.Take(t.Context(), spent.Name, spent.Rules, k.ID, 1, nil); err != nil {
+			t.Fatal(err)
+		}
+		e := decideAll(t, []*Zone{refunds, spent})
+		if o, asked := e.Of(refunds); !e.Denied || !asked || o.Denied {
+			t.Fatalf("%s: denied %t, and the other zone: asked %t, denies %t; want a denial by the zone that is asked last", kind, e.Denied, asked, o.Denied)
+		}
+		e.Free()
+		redistest.Eventually(t, kind.String()+": the unit is there again", func() bool {
+			e := decideAll(t, []*Zone{spent, refunds})
+			defer e.Free()
+			return e.Denial.Wait <= 2*month
+		})
+	}
+}
+
+// decideAll asks zones for a request.
+func decideAll(t *testing.T, zones []*Zone) *Evaluation {
+	t.Helper()
+	e, err := Evaluate(zones, request("x"), clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// A request that one zone in which Redis decides never admits is told that, and no wait, whichever
+// other zone denies it as well.
+func TestTooLargeIsForGoodBesideAnotherDenial(t *testing.T) {
+	redis := remote(t, redistest.Start(t))
+	t.Cleanup(redis.Close)
+	for _, rate := range []config.SyncRate{config.Local, config.Strict} {
+		spent := newZone(t, one("spent "+fmt.Sprint(rate), 1, rate), redis)
+		dearer(t, spent, 1, 0)
+		s := one("small "+fmt.Sprint(rate), 10, config.Strict)
+		s.Cost, s.Enforce = config.Cost{Terms: []config.CostTerm{{Units: &config.Amount{Number: 50}}}}, config.Enforce(1)
+		e := decideAll(t, []*Zone{spent, newZone(t, s, redis)})
+		if d := e.Denial; !e.Denied || d.Reason != answer.TooLarge || d.Wait != 0 || d.Zone != s.Name {
+			t.Errorf("beside a zone with sync_rate %s: denied %t by %q for reason %s, wait %s; want one that is too large, for good", rate, e.Denied, d.Zone, d.Reason, d.Wait)
+		}
+		e.Free()
 	}
 }

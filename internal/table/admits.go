@@ -34,6 +34,7 @@ func (r *Unsettled) takeOut(key keys.Key, l *algorithms.Ledger, history int) {
 	for age := range int64(history + 1) {
 		epoch := l.Epoch - age
 		own, others := r.In(key, epoch)
+		others = max(others, r.storedIn(key, epoch))
 		if c, ok := l.At(epoch); ok && own+others > 0 {
 			c.Own, c.Remote = max(0, c.Own-own), max(0, c.Remote-others)
 			l.Put(epoch, c)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -45,6 +46,33 @@ func (r *Unsettled) setOthers(key keys.Key, epoch, n int64) {
 			e.others = append(e.others, unsettledElse{epoch, n})
 		}
 	})
+}
+
+// setStored notes what all nodes have reserved of a key by the reports of a store that decides.
+func (r *Unsettled) setStored(key keys.Key, all []algorithms.Report) {
+	if r.isEmpty(key) && !slices.ContainsFunc(all, func(a algorithms.Report) bool { return a.Reserved > 0 }) {
+		return
+	}
+	r.change(key, func(e *unsettledKey) {
+		e.stored = e.stored[:0]
+		for _, a := range all {
+			if a.Reserved > 0 {
+				e.stored = append(e.stored, unsettledElse{a.Epoch, a.Reserved})
+			}
+		}
+	})
+}
+
+// storedIn is what they have reserved in an epoch.
+func (r *Unsettled) storedIn(key keys.Key, epoch int64) (n int64) {
+	r.look(key, func(e *unsettledKey) {
+		for _, o := range e.stored {
+			if o.epoch == epoch {
+				n = o.n
+			}
+		}
+	})
+	return n
 }
 
 // justNow is when something was lost, until InDoubt knows the time.

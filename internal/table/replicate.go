@@ -301,7 +301,8 @@ func (t *Table[S]) lose(l *algorithms.Ledger, known bool) (forgot bool) {
 
 // Import takes in what a store that decides by itself says of a key, so that this node can go on
 // when the store is unavailable. The reports, all, have the total of all nodes as Remote. Of a
-// machine that is Chargeable they replace what the store reported before.
+// machine that is Chargeable they replace what the store reported before. A key without a slot gets
+// one, unless raw is nil.
 func (t *Table[S]) Import(l algorithms.Limit, key keys.Key, raw []byte, now int64, all []algorithms.Report) {
 	st, i, ok := t.lockOrEnter(l, key, raw, now)
 	defer st.mu.Unlock()
@@ -323,6 +324,9 @@ func (t *Table[S]) Import(l algorithms.Limit, key keys.Key, raw []byte, now int6
 	ledger.Synced = false // this is all that was spent, not what came since
 	t.machine.Merge(&e.state, l, at, all)
 	ledger.Synced = false
+	if b := t.config.Load(); b != nil && b.Params.Reserves {
+		t.unsettled.setStored(key, all)
+	}
 }
 
 // Fail gives messages back that got no answer. Their keys stay dirty.

@@ -282,10 +282,10 @@ func (t *Table[S]) lock(key keys.Key) (st *stripe[S], i uint32, ok bool) {
 }
 
 // lockOrEnter is lock for a key that gets a slot if it has none; ok is false where the table is
-// full.
+// full, or raw is nil.
 func (t *Table[S]) lockOrEnter(l algorithms.Limit, key keys.Key, raw []byte, now int64) (st *stripe[S], i uint32, ok bool) {
-	if st, i, ok = t.lock(key); ok {
-		return st, i, true
+	if st, i, ok = t.lock(key); ok || raw == nil {
+		return st, i, ok
 	}
 	i, s := t.enter(st, l, key, raw, now)
 	return st, i, s != nil
@@ -444,17 +444,21 @@ func (t *Table[S]) Room(l algorithms.Limit, key keys.Key, raw []byte, now int64)
 	return t.machine.Take(&e.state, l, at, 0, 0).Remaining, true
 }
 
-// Wait returns how long it takes until a key has room for one unit, as far as its counts tell; 0
-// where it has some, or where the table doesn't hold the key.
-func (t *Table[S]) Wait(l algorithms.Limit, key keys.Key, now int64) time.Duration {
+// Wait returns how long it takes until a key has room for n units, as far as its counts tell; 0
+// where it has, or would if all that is reserved were refunded, or where the table doesn't hold the
+// key.
+func (t *Table[S]) Wait(l algorithms.Limit, key keys.Key, now, n int64) time.Duration {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok {
 		return 0
 	}
 	e, at, _ := t.current(st, l, i, now)
-	if t.machine.Take(&e.state, l, at, 0, 0).Remaining > 0 {
+	if t.machine.Take(&e.state, l, at, 0, 0).Remaining >= n {
 		return 0
 	}
-	return t.machine.Waits(&e.state, l, at, 0, 0, algorithms.WantNext).Next
+	if !t.unsettled.isEmpty(key) && t.admitsUnsettled(&e.state, unsettledAsk{Limit: l, Key: key, Now: now, At: at, N: n}) {
+		return 0
+	}
+	return t.machine.Waits(&e.state, l, at, n, 0, algorithms.WantRetry).Retry
 }

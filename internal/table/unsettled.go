@@ -36,6 +36,8 @@ type unsettledKey struct {
 	own []*UnsettledGroup
 	// others is what other nodes had reserved in an epoch, as of the last reply.
 	others []unsettledElse
+	// stored is what all nodes had reserved in an epoch by the last word of a store that decides.
+	stored []unsettledElse
 	// rate is that of a bucket, as far as Drain was told.
 	rate int64
 }
@@ -69,8 +71,8 @@ func (r *Unsettled) change(key keys.Key, f func(*unsettledKey)) {
 		e = new(unsettledKey)
 	}
 	f(e)
-	switch empty := len(e.own) == 0 && len(e.others) == 0; {
-	case empty:
+	switch {
+	case len(e.own)+len(e.others)+len(e.stored) == 0:
 		delete(st.of, key)
 	case st.of == nil:
 		st.of = map[keys.Key]*unsettledKey{key: e}
@@ -250,6 +252,9 @@ func (r *Unsettled) Shift(key keys.Key, by, newest int64) {
 		for i := range e.others {
 			e.others[i].epoch = min(e.others[i].epoch+by, newest)
 		}
+		for i := range e.stored {
+			e.stored[i].epoch = min(e.stored[i].epoch+by, newest)
+		}
 	})
 }
 
@@ -326,7 +331,8 @@ func (r *Unsettled) Prune(oldest int64) {
 		st.mu.Lock()
 		for key, e := range st.of {
 			e.others = slices.DeleteFunc(e.others, func(o unsettledElse) bool { return o.epoch < oldest })
-			if len(e.own) == 0 && len(e.others) == 0 {
+			e.stored = slices.DeleteFunc(e.stored, func(o unsettledElse) bool { return o.epoch < oldest })
+			if len(e.own)+len(e.others)+len(e.stored) == 0 {
 				delete(st.of, key)
 			}
 		}

@@ -32,6 +32,8 @@ type queue struct {
 	rollBack      int64
 	rollBackSince time.Time
 
+	// heard is told how the rules stand after the next call, where no request hears it; may be nil.
+	heard func([]Verdict)
 	// reset is the latest that is known of the key.
 	reset reset.Reset
 	// rules are those of who came last, and now is the latest known instant of Redis' clock.
@@ -115,19 +117,15 @@ func (d *denial) stillHolds(w *waiter) bool {
 	return true
 }
 
-// correct adds a correction to all rules.
-func (s *Limiter) correct(g Grant, c correction) {
-	s.change(g, func(q *queue) { q.correct(c, inAll) })
-}
-
 // change adds corrections of what a Take got, unless its key was reset since: that is forgiven.
-func (s *Limiter) change(g Grant, add func(*queue)) {
+func (s *Limiter) change(g Grant, heard func([]Verdict), add func(*queue)) {
 	if !s.IsUpToDate(g) {
 		return
 	}
 	s.enter(g.ruleset, g.id, g.rules, g.reset, func(q *queue) {
 		if g.reset.Stamp == q.reset.Stamp { // else Redis knew of a reset first
 			add(q)
+			q.heard = heard
 		}
 		s.forget(g.ruleset, g.id)
 	})
@@ -508,6 +506,10 @@ func (s *Limiter) finish(rs *ruleset, id [16]byte, q *queue, c call, all []*outc
 	untrue := q.rollBack != 0 || q.sent != nil // the call has given something back
 	if current {
 		q.rollBack, q.sent, q.denied = 0, nil, nil
+		if q.heard != nil && len(c.batches) == 0 {
+			q.heard(verdicts(c.rules, all[0], place{}, nil))
+		}
+		q.heard = nil
 	}
 	q.now = all[0].at
 	var denied []*denial

@@ -62,7 +62,7 @@ func TestDeniedRequestsLeaveNothingSpent(t *testing.T) {
 								admitted.Add(1)
 							case all.Admitted():
 								denied.Add(1)
-								s.Refund(all)
+								s.Refund(all, nil)
 							}
 							waiting.Store(max(waiting.Load(), backlog(s, name, id(1))))
 						}

@@ -85,7 +85,7 @@ func TestCostsAreDecidedAsTheAlgorithmsDo(t *testing.T) {
 					denied++
 				} else if random.IntN(8) == 0 && n > 0 {
 					m.refund(v.now*1000, n)
-					v.Refund(g)
+					v.Refund(g, nil)
 					v.settled(zone)
 				}
 			}

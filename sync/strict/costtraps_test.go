@@ -127,7 +127,7 @@ func TestWhatCostsNothingIsAdmittedAndWritesNothing(t *testing.T) {
 			if d := all[0].Decision; !g.Admitted() || !d.Allowed || d.Retry != 0 || d.Delay != 0 || d.Remaining != 0 {
 				t.Errorf("%s: %s %+v", name, stands, d)
 			}
-			s.Refund(g)
+			s.Refund(g, nil)
 			if after := dump(t, server); !reflect.DeepEqual(before, after) {
 				t.Errorf("%s, %s: what costs nothing changes %v into %v", name, stands, before, after)
 			}

@@ -218,7 +218,7 @@ func TestCloseGivesBackAndEnds(t *testing.T) {
 	s := New(client(t, server.URL), "test", patience)
 	for i := range 50 {
 		g, _ := take(t, s, "z", id(i), tenAnHour)
-		s.Refund(g)
+		s.Refund(g, nil)
 	}
 	s.Close()
 	if _, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil); err == nil {
@@ -431,7 +431,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 			if _, _, err := s.Take(context.Background(), zone, []Rule{rule}, id(1), 1, nil); !strings.HasPrefix(redisconn.Classify(err), how.want) {
 				t.Fatalf("%s: Take() = %v, want %s", name, err, how.want)
 			}
-			s.Refund(given)
+			s.Refund(given, nil)
 			redistest.Eventually(t, "the circuit is probed", func() bool { return fault.probes.Load() > 8 })
 			if trips := s.Status().Trips; !s.Down() || trips > 1 {
 				t.Errorf("%s: the circuit opened %d times while the slot was on its way and is open: %v, want it to stay open", zone, trips, s.Down())
@@ -473,7 +473,7 @@ func TestCloseWithOneShardGone(t *testing.T) {
 		t.Fatalf("Take() = %v for a key whose node is gone, and Down() = %v", err, s.Down())
 	}
 	for _, g := range grants {
-		s.Refund(g)
+		s.Refund(g, nil)
 	}
 	s.Close()
 	other := New(client(t, c.URL), "test", patience)
@@ -514,7 +514,7 @@ func TestWithLeastPermissions(t *testing.T) {
 	s := limiter(t, strings.Replace(server.URL, "redis://", "redis://app:secret@", 1))
 	for name, rule := range kinds {
 		g, _ := take(t, s, name, id(1), rule)
-		s.Refund(g)
+		s.Refund(g, nil)
 		if got := drain(t, s, name, id(1), rule); got != 100 {
 			t.Errorf("%s: %d admitted, want 100", name, got)
 		}

@@ -198,10 +198,12 @@ func (s *Limiter) wait(ctx context.Context, rs *ruleset, id [16]byte, w *waiter)
 }
 
 // Refund returns what a Take got, because another zone denies the request. It doesn't wait for
-// Redis; CloseBy does.
-func (s *Limiter) Refund(g Grant) {
+// Redis; CloseBy does. If no request asks with the call that carries it, heard is told then how the
+// rules stand; nil for nobody. It must be quick, and ask nothing of the Limiter but IsUpToDate.
+func (s *Limiter) Refund(g Grant, heard func([]Verdict)) {
 	if g.unit > 0 && g.N > 0 {
-		s.correct(g, correction{op: refund, n: g.N, at: g.at, seq: g.Seq, unit: g.unit})
+		c := correction{op: refund, n: g.N, at: g.at, seq: g.Seq, unit: g.unit}
+		s.change(g, heard, func(q *queue) { q.correct(c, inAll) })
 	}
 }
 
@@ -212,14 +214,14 @@ const Over = -1
 // it has not used are refunded in the rules in which they still count: of each tops has Over where
 // they don't, and of a bucket that of the Verdict, or 0 where each request takes one unit, which is
 // refunded as long as it counts. What it has cost beyond them is charged in all. Nobody waits for
-// that: the key's next call carries it.
-func (s *Limiter) Settle(g Grant, m int64, tops []int64) {
+// that: the key's next call carries it. heard is that of Refund.
+func (s *Limiter) Settle(g Grant, m int64, tops []int64, heard func([]Verdict)) {
 	f := g.ruleset.family
 	if g.unit == 0 || g.N == 0 || m == g.N && f != windows {
 		return
 	}
 	used := min(m, g.N)
-	s.change(g, func(q *queue) {
+	s.change(g, heard, func(q *queue) {
 		if f == windows && used > 0 {
 			q.correct(correction{op: settled, n: used, at: g.at}, inAll)
 		}

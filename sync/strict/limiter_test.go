@@ -260,18 +260,18 @@ func TestReturnAndCharge(t *testing.T) {
 				all = append(all, g)
 			}
 			for _, g := range all[:30] {
-				s.Refund(g)
+				s.Refund(g, nil)
 			}
 			if got := drain(t, s, name, id(1), rule); got != 30 {
 				t.Errorf("%d admitted after 30 were refunded, want 30", got)
 			}
 			g, _ := take(t, s, name, id(1), rule)
-			s.Refund(g) // of a denial: nothing
+			s.Refund(g, nil) // of a denial: nothing
 			if got := drain(t, s, name, id(1), rule); got != 0 {
 				t.Errorf("%d admitted after a denial was refunded, want 0", got)
 			}
 			s.Penalize(g)
-			s.Refund(all[99])
+			s.Refund(all[99], nil)
 			want := 1 // what is full takes no penalty
 			if rule.Kind == algorithms.FixedWindow || rule.Kind == algorithms.SlidingWindow {
 				want = 0
@@ -366,7 +366,7 @@ func TestARefundIsDoneOnce(t *testing.T) {
 					last, _ = take(t, s, name, id(1), rule)
 				}
 				l.set(faultproxy.DropReplies)
-				s.Refund(last)
+				s.Refund(last, nil)
 				redistest.Eventually(t, "the circuit opens", s.Down)
 				l.set(faultproxy.None)
 				settles(t, s)

@@ -89,7 +89,7 @@ func TestALookSaysWhatTakeSaysNext(t *testing.T) {
 			}
 			switch rapid.IntRange(0, 3).Draw(rt, "then") {
 			case 0:
-				s.Refund(g)
+				s.Refund(g, nil)
 			case 1:
 				if !g.Admitted() {
 					s.Penalize(g)

@@ -24,6 +24,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Penalize charges a request, as its key's queue does for one that Redis denied.
 func (s *Limiter) Penalize(g Grant) {
 	if g.ruleset != nil {
-		s.correct(g, correction{op: penalty, n: 1, at: g.at})
+		s.change(g, nil, func(q *queue) { q.correct(correction{op: penalty, n: 1, at: g.at}, inAll) })
 	}
 }

@@ -274,7 +274,7 @@ func TestARefundEndsTheMemory(t *testing.T) {
 				t.Fatalf("%v: the denial is not remembered", kind)
 			}
 			n.delay.Store(int64(20 * time.Millisecond))
-			n.Refund(g)
+			n.Refund(g, nil)
 			if n.remembers(rule) {
 				t.Errorf("%v: the memory outlives a refund", kind)
 			}
@@ -402,7 +402,7 @@ func TestFourSetsOfRulesAreRemembered(t *testing.T) {
 		if kept != maxRemembered || n.remembers(sets[0]) {
 			t.Errorf("%d sets are remembered, want the first %d", kept, maxRemembered)
 		}
-		n.Refund(g)
+		n.Refund(g, nil)
 		if slices.ContainsFunc(sets, func(r Rule) bool { return n.remembers(r) }) {
 			t.Error("a set is remembered though a unit came back")
 		}

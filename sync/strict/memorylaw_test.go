@@ -61,7 +61,7 @@ func (h *history) run(steps int) (told int) {
 			h.several()
 		case 3:
 			if len(h.grants) > 0 {
-				h.Refund(h.grants[h.IntN(len(h.grants))])
+				h.Refund(h.grants[h.IntN(len(h.grants))], nil)
 			}
 			h.grants = nil
 			synctest.Wait()

@@ -60,7 +60,7 @@ func TestDecidesByTheLimitOfEachRequest(t *testing.T) {
 				}
 				if random.IntN(8) == 0 && want.Allowed {
 					m.giveBack(v.now * 1000)
-					v.Refund(g)
+					v.Refund(g, nil)
 					v.settled(zone)
 				}
 			}
@@ -299,7 +299,7 @@ func TestEachRequestGoesByItsOwnLimit(t *testing.T) {
 				t.Errorf("%s: %d admitted under 5 and %d under 40, want at most 5, and 40 in all", name, low, high)
 			}
 			for _, g := range slices.Concat(grants[0], grants[1]) {
-				s.Refund(g)
+				s.Refund(g, nil)
 			}
 		}
 	}

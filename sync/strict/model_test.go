@@ -187,7 +187,7 @@ func live(t *testing.T, v *virtual, rule Rule, random *rand.Rand) {
 		switch dice := random.IntN(10); {
 		case dice == 0 && want.Allowed:
 			m.giveBack(now)
-			v.Refund(g)
+			v.Refund(g, nil)
 			v.settled(zone)
 		case dice == 1 && !want.Allowed && rule.Kind != algorithms.SlidingLog:
 			m.charge(now)

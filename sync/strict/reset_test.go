@@ -174,7 +174,7 @@ func (run *resetRun) reset() (want int) {
 		for i, n := range nodes {
 			for _, g := range before[i] {
 				if run.scenario == "refunds" {
-					n.Refund(g)
+					n.Refund(g, nil)
 				} else {
 					n.Penalize(g)
 				}
@@ -297,7 +297,7 @@ func TestRefundsThatWaitForRedis(t *testing.T) {
 			}
 			proxy.Set(faultproxy.Blackhole)
 			for _, g := range got {
-				cut.Refund(g)
+				cut.Refund(g, nil)
 			}
 			set := resetNow(t, server)
 			cut.Reset(name, set)

@@ -23,7 +23,7 @@ type settling struct {
 }
 
 func (l *settling) settle() {
-	l.by.Settle(l.grant, l.cost, []int64{l.top})
+	l.by.Settle(l.grant, l.cost, []int64{l.top}, nil)
 }
 
 // Bound: a bucket in Redis never admits more, in units really used, than its burst and what drains,

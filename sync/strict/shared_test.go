@@ -98,7 +98,7 @@ func TestKeysExpireAndHoldNoClientBytes(t *testing.T) {
 		rule.Window = time.Hour
 		server.Do("FLUSHALL")
 		g, _ := take(t, s, "z", keys.IDOf([]byte("secret client")), rule)
-		s.Refund(g)
+		s.Refund(g, nil)
 		take(t, s, "z", keys.IDOf([]byte("secret client")), rule)
 		found := false
 		for _, k := range server.Do("KEYS", "*").([]any) {

@@ -181,6 +181,9 @@ func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, at place) {
 		v.Reserved = windowMachine.Take(&s, r.compile(), now, at.cost, 0).Allowed
 	}
 	v.Reports = reportsOf(state[0], totals, v.Reports[:0])
+	for i, n := range settled {
+		v.Reports[i].Reserved = totals[i] - n
+	}
 	l, want := r.compile(), algorithms.WantNext|algorithms.WantReset
 	if !v.Decision.Allowed {
 		want |= algorithms.WantRetry

@@ -277,7 +277,7 @@ func checkACLStrict(t *testing.T, shared *limits.Redis, l *limits.Limit, raw []b
 			t.Fatalf("%s: Take = %v, %v", s.Name, v, err)
 		}
 		if i == 0 {
-			shared.Strict.Refund(g)
+			shared.Strict.Refund(g, nil)
 		}
 	}
 	l.Take(keys.KeyOf(raw), raw, clock.Now(), 1, 0)
