@@ -15,6 +15,7 @@ local last = tonumber(redis.call('HGET', KEYS[1], field) or '0') or 0
 local r = open(KEYS[2], 7 + parts * 3)
 if told then return told end -- it is of what is forgiven
 if seq > last then
+  checkRights(r.key)
   for p = 0, parts - 1 do
     charge(r, tonumber(ARGV[7 + p * 3]), tonumber(ARGV[8 + p * 3]), tonumber(ARGV[9 + p * 3]))
   end

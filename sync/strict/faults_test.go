@@ -592,3 +592,55 @@ func TestReadOnlyAndOutOfMemory(t *testing.T) {
 	server.Do("REPLICAOF", "NO", "ONE")
 	redistest.Eventually(t, "the circuit closes", func() bool { return !s.Down() })
 }
+
+// A call that Redis answers with an error, as its user may not run a command, has counted nothing:
+// this node counts it alone, and has it counted there later.
+func TestWhatMayNotBeDoneCountsNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, redistest.User("app", leastACL+" +hmget +zrevrange"))
+	client := server.Client()
+	defer client.Close()
+	s := limiter(t, strings.Replace(server.URL, "redis://", "redis://app:secret@", 1))
+	for name, rule := range map[string]Rule{
+		"windows": {Kind: algorithms.FixedWindow, Limit: 100, Window: long},
+		"told":    {Kind: algorithms.FixedWindow, Limit: 100, Window: long},
+		"buckets": {Kind: algorithms.TokenBucket, Limit: 100, Window: long},
+		"logs":    {Kind: algorithms.SlidingLog, Limit: 100, Window: long},
+		"charged": {Kind: algorithms.SlidingLog, Limit: 100, Window: long, CountsDenied: true},
+	} {
+		for _, command := range strings.Fields("hget hset pexpire get set zadd zrange zrangebyscore zcount zrem zremrangebyscore zremrangebyrank hmget zrevrange") {
+			zone := name + " " + command
+			if name == "told" {
+				s.Tell(zone, 2)
+			}
+			two := []Rule{rule, rule}
+			two[1].Window *= 2
+			took := func() (n int64) {
+				_, g, err := s.Take(t.Context(), zone, two, id(1), 30, nil)
+				switch {
+				case err != nil:
+					return 0
+				case g.Admitted():
+					return 30
+				case rule.CountsDenied:
+					return 1
+				}
+				return 0
+			}
+			want := took()
+			server.Do("ACL", "SETUSER", "app", "-"+command)
+			for range 3 {
+				want += took()
+			}
+			server.Do("ACL", "SETUSER", "app", "+"+command)
+			settles(t, s)
+			all, _, err := limiter(t, server.URL).Look(t.Context(), zone, two, id(1), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := 100 - all[0].Decision.Remaining; got != want {
+				t.Errorf("%s: %d units were granted while %s was forbidden, and %d are counted", name, want, command, got)
+			}
+		}
+	}
+}

@@ -81,4 +81,12 @@ local now = clock[1] * 1000000 + clock[2]
 first, reset, ends, forgiven = tonumber(first), tonumber(reset) or 0, tonumber(ends) or 0, tonumber(forgiven) or 0
 if ends <= now then reset = 0 end
 local told, asked, runs, replayed
-local open, bring, room, spend, give, fill, settle, debit, unspend, foresee, close, report, rules
+local open, bring, room, spend, give, fill, settle, debit, unspend, foresee, announce, close, report, rules
+
+-- Fails, before anything is written, where this user may not run what counts a call that has
+-- changed something: otherwise that would come again, and count twice. Redis tells since 7.0.
+local function checkRights(key)
+  for _, command in ipairs({{'HSET', KEYS[1], field, ''}, {'PEXPIRE', KEYS[1], '0'}, rules.trims and {rules.trims, key, '1', '0'}}) do
+    if redis.acl_check_cmd and not redis.acl_check_cmd(unpack(command)) then redis.call(unpack(command)) end
+  end
+end

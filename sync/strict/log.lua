@@ -1,7 +1,7 @@
 -- Sliding log: a sorted set of what was admitted, by microseconds. For each rule: limit, which each
 -- batch brings, window in microseconds, ttl in milliseconds. What came at t no longer counts at t +
 -- window.
-rules = {width = 3, brought = 1}
+rules = {width = 3, brought = 1, trims = 'ZREMRANGEBYRANK'}
 
 -- When the n-th newest is from. What is counted and not written would be the newest.
 local function newest(r, n)

@@ -17,6 +17,7 @@ for i = 2, #KEYS do
   rules[i - 1] = r
 end
 if told then return told end
+if seq > last then checkRights(KEYS[2] .. ':log') end
 
 local function correct(r)
   for i = r.corrections + 1, r.corrections + 4 * tonumber(ARGV[r.corrections]), 4 do
@@ -109,6 +110,7 @@ while at <= #ARGV do
 end
 
 if seq > last then
+  for _, r in ipairs(announce and rules or {}) do announce(r) end
   for _, r in ipairs(rules) do close(r) end
   -- A call that changed nothing may come again: whatever it would get then, nobody waits for it.
   if spent > 0 or rollback > 0 or corrected then

@@ -104,6 +104,13 @@ local function note(r, e)
   tell(base .. 'told', base .. 'hurry', {e.key}, now, math.floor(here / step) > math.floor((here - e.grown) / step))
 end
 
+-- What is told is written afterwards: where it may not be told nothing counts.
+function announce(r)
+  for age = 0, r.least and r.live or -1 do
+    if r[age].dirty then note(r, r[age]) end
+  end
+end
+
 function close(r)
   for age = 0, r.live do
     local e = r[age]
@@ -111,7 +118,6 @@ function close(r)
       local settled = e.settled and ' ' .. text(e.settled) or ''
       redis.call('HSET', e.key, 'sum', text(e.total - e.foreseen) .. ' ' .. text(e.attempts) .. settled)
       if e.new then redis.call('PEXPIRE', e.key, r.ttl) end
-      if r.least then note(r, e) end
     end
   end
 end
