@@ -121,8 +121,8 @@ type Zone struct {
 	// or bandwidth.
 	Limits []Limit `json:"limits,omitempty"`
 
-	// Concurrent is how many requests of a key may run at once, until their handler returns or
-	// their upgraded connection ends. Range: 1 to 1000000000. Default: any number.
+	// Concurrent is how many requests of a key may run at once, until their response or their
+	// upgraded connection ends. Range: 1 to 1000000000. Default: any number.
 	Concurrent *int64 `json:"concurrent,omitempty"`
 
 	// Window is the window of one rate, in the older plugin's words. It needs events. Range: 1ms to

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
@@ -15,6 +16,9 @@ import (
 type BeginWriter struct {
 	caddyhttp.ResponseWriterWrapper
 	begins func(status int) // nil once it was called
+	// Last is called once before the last byte of a body is written whose length the header says:
+	// its client may act on it before the handler has returned. Nil for nobody.
+	Last func()
 	// Written is how many bytes of the body have been written.
 	Written int64
 	readers []io.Writer
@@ -50,6 +54,7 @@ func (w *BeginWriter) WriteHeader(status int) {
 // Write begins the response.
 func (w *BeginWriter) Write(b []byte) (int, error) {
 	w.Begin(http.StatusOK)
+	w.noteLast(len(b))
 	n, err := w.ResponseWriter.Write(b)
 	w.Written += int64(n)
 	for _, reader := range w.readers {
@@ -73,7 +78,20 @@ func (w *BeginWriter) ReadFrom(r io.Reader) (int64, error) {
 // FlushError begins the response.
 func (w *BeginWriter) FlushError() error {
 	w.Begin(http.StatusOK)
+	w.noteLast(0)
 	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// noteLast calls Last if the body ends with the next n bytes.
+func (w *BeginWriter) noteLast(n int) {
+	if w.Last == nil {
+		return
+	}
+	size, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64)
+	if err == nil && w.Written+int64(n) >= size {
+		w.Last()
+		w.Last = nil
+	}
 }
 
 // Flush is FlushError for handlers that look for http.Flusher.

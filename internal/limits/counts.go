@@ -164,8 +164,7 @@ func endCounts(e *Evaluation, p *part, why ending) {
 	}
 }
 
-// holdCounts holds the units of a zone that its response settles, and its slot until the handler
-// has returned.
+// holdCounts holds the units of a zone that its response settles, and its slot.
 func holdCounts(e *Evaluation, p *part, h *Held) {
 	if !p.says.isDecision() || p.says >= denies {
 		return

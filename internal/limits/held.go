@@ -22,6 +22,7 @@ import (
 type Held struct {
 	begins []func(Response)
 	ends   []func()
+	lasts  []func()
 	wraps  []func(http.ResponseWriter, *http.Request) http.ResponseWriter
 
 	body *answer.BeginWriter
@@ -70,6 +71,10 @@ func (h *Held) OnBegin(f func(Response)) { h.begins = append(h.begins, f) }
 // OnEnd has f called once when the handler has returned or panicked, the last one first.
 func (h *Held) OnEnd(f func()) { h.ends = append(h.ends, f) }
 
+// OnLast has f called once before the last byte of the response is sent, where its header says how
+// long it is, and at the latest after what is to be called OnEnd.
+func (h *Held) OnLast(f func()) { h.lasts = append(h.lasts, f) }
+
 // Wrap has f wrap the writer that the handler gets. What it returns must keep to what Caddy's
 // handlers expect: Unwrap, FlushError, Hijack, ReadFrom.
 func (h *Held) Wrap(f func(http.ResponseWriter, *http.Request) http.ResponseWriter) {
@@ -79,6 +84,10 @@ func (h *Held) Wrap(f func(http.ResponseWriter, *http.Request) http.ResponseWrit
 // Serve has next handle the request, and gives up what is held at its time. A panic goes on.
 func (h *Held) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	defer h.end()
+	if len(h.lasts) > 0 {
+		last := answer.NewBeginWriter(w, nil)
+		last.Last, w = h.last, last
+	}
 	for _, wrap := range h.wraps {
 		w = wrap(w, r)
 	}
@@ -134,8 +143,18 @@ func (h *Held) begin(r Response) {
 	}
 }
 
+// last calls all that wait for the last byte, once.
+func (h *Held) last() {
+	lasts := h.lasts
+	h.lasts = nil
+	for _, f := range lasts {
+		f()
+	}
+}
+
 // end calls all that wait for the end, each even if another one panics.
 func (h *Held) end() {
+	defer h.last()
 	for i := range h.ends {
 		defer h.ends[i]()
 	}

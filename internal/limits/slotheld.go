@@ -17,17 +17,18 @@ import (
 // them.
 const runningVariable = "http.rate_limit.running"
 
-// A heldSlot is a slot that a request holds until a handler has returned.
+// A heldSlot is a slot that a request holds until its response or its handler has ended.
 type heldSlot struct {
 	gauge.Slot
 	outer *heldSlot // nil for none
 	ended atomic.Bool
 }
 
-// HoldBy hands the slot over to what the request holds until its handler has returned.
+// HoldBy hands the slot over to what the request holds until its response or its handler has ended.
+// The client may have all of the response, and come again, before the handler has returned.
 func (t *TakenSlot) HoldBy(h *Held) {
 	if !t.By.isInSeveral() {
-		h.OnEnd(t.Free)
+		h.OnLast(t.Free)
 		t.Slot = gauge.Slot{}
 		return
 	}
@@ -40,7 +41,7 @@ func (t *TakenSlot) HoldBy(h *Held) {
 		}
 		return w
 	})
-	h.OnEnd(func() {
+	h.OnLast(func() {
 		p.ended.Store(true)
 		p.Free()
 	})

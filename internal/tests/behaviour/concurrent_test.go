@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -113,6 +114,52 @@ func TestConcurrentLimitsWhatRuns(t *testing.T) {
 		t.Errorf("one that is alone: %d %v", a.Status, a.Header)
 	}
 	s.Admits("1.2.3.4", 100, 100)
+}
+
+// A place is free with the last byte of a response whose header says how long it is: a client that
+// has it may come again on another connection before the handler has returned, as reverse_proxy
+// with flush_interval -1 does. Before that byte, and of a response of no known length, it is taken.
+func TestAPlaceIsFreeWithTheLastByte(t *testing.T) {
+	for _, rate := range []string{"local", "strict"} {
+		t.Run(rate, func(t *testing.T) {
+			app := new(ratelimit.App)
+			if rate == "strict" {
+				app = sitetest.AppWith(redistest.Start(t))
+			}
+			s := sitetest.NewSite(t, app, sitetest.ZoneBlock("last", "concurrent 1\nsync_rate "+rate))
+			for _, test := range []struct {
+				length string
+				sends  []string
+				want   []int // after each
+			}{
+				{"10", []string{"hello", "hello"}, []int{429, 200}},
+				{"0", []string{""}, []int{200}},
+				{"", []string{"hello", "hello"}, []int{429, 429}},
+				{"none", []string{"hello"}, []int{429}},
+			} {
+				var got []int
+				s.Next = func(w http.ResponseWriter, _ *http.Request) error {
+					if test.length != "" {
+						w.Header().Set("Content-Length", test.length)
+					}
+					for _, sent := range test.sends {
+						_, _ = io.WriteString(w, sent)
+						_ = http.NewResponseController(w).Flush()
+						s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
+						got = append(got, s.Get("1.2.3.4").Status)
+					}
+					return nil
+				}
+				s.Get("1.2.3.4")
+				if !slices.Equal(got, test.want) {
+					t.Errorf("Content-Length %q: while the handler has not returned others get %d, want %d", test.length, got, test.want)
+				}
+				if n := inUse(t, "last"); n != 0 {
+					t.Errorf("Content-Length %q: %d run at the end, want none", test.length, n)
+				}
+			}
+		})
+	}
 }
 
 // What is denied by one limit is not charged to another, whichever it is: neither in its own zone
