@@ -39,3 +39,38 @@ func TestEarlySyncsGoByTheLimitOfTheRequest(t *testing.T) {
 		}
 	}
 }
+
+// What others have probably spent unseen is left out where what is counted is denied requests. So a
+// key of them is worth one early sync when it is new, or was not synced lately, and none for each
+// request: who is denied over and over causes no more calls than others.
+func TestDenialsOfAKeyAreEarlyOnce(t *testing.T) {
+	const second = int64(time.Second)
+	for _, limit := range []int64{3, 1000} {
+		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: 30 * 24 * time.Hour}
+		n, other, s := newNode("n", alg), newNode("other", alg), newStore()
+		n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, Certain: true}, 1000)
+		n.SetLost(0)
+		take(other.windows, alg, 1, t0)
+		other.sync(s, t0)
+		early := 0
+		deny := func(now int64) {
+			take(n.windows, alg, 1, now)
+			n.seq++
+			if all := n.Drain(now, 1000, true, nil); len(all) > 0 {
+				early++
+				n.Ack(now, s.push(n.name, n.seq, all))
+			}
+		}
+		for i := range int64(40) {
+			deny(t0 + i*second/10)
+		}
+		n.sync(s, t0+4*second)
+		deny(t0 + 5*second)
+		if early != 1 {
+			t.Errorf("limit %d: %d early syncs for 41 denied requests, want one for the first", limit, early)
+		}
+		if deny(t0 + 60*second); early != 2 {
+			t.Errorf("limit %d: %d early syncs when it was not synced lately, want one more", limit, early-1)
+		}
+	}
+}

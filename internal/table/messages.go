@@ -24,7 +24,8 @@ type SyncConfig struct {
 	// Charges is set where the store decides by itself and keeps no totals: Charges takes out what
 	// was decided here, in place of Drain. The machine is Chargeable.
 	Charges bool
-	// Certain leaves out what others have probably spent unseen.
+	// Certain leaves out what others have probably spent unseen. A key is synced early only where
+	// it was not synced lately.
 	Certain bool
 	// Mixed says that limits differ from request to request. Params are then those of a request
 	// without a number.

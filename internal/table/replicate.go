@@ -33,8 +33,11 @@ func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i u
 	e = t.applyStep(st, l, i, now, o)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
-	if b.Certain || e.At != 0 && now-e.At > int64(3*b.Rate+time.Second) {
+	if e.At != 0 && now-e.At > int64(3*b.Rate+time.Second) {
 		ledger.Synced = false // and so no estimate either
+	}
+	if b.Certain {
+		return e, 0
 	}
 	if pending = t.pending(e, ledger, l.History); pending > 0 && b.Mixed && b.Early {
 		pending = t.bound(b, e, l, now, pending)
@@ -60,7 +63,7 @@ func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d 
 	if e.regions&inOthers != 0 {
 		regions = 1
 	}
-	if !b.Early || e.flags&(urgent|inFlight|failed) != 0 ||
+	if !b.Early || b.Certain && l.Synced || e.flags&(urgent|inFlight|failed) != 0 ||
 		!e.NeedsSync(l, limit, d.Remaining, d.At, regions) && (len(st.urgent) > 0 || !e.NeedsRefresh(b.Rate, limit, d.Remaining, d.At)) {
 		return false
 	}
