@@ -169,6 +169,7 @@ func (o *Responder) WouldDeny(r *http.Request, would *ShadowDenial) {
 // else the response is written.
 func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d *Denial) error {
 	a := &o.replies[d.Reason]
+	refuseBody(w, r)
 	if d.Reason == TooEarly {
 		return o.writeFixed(w, r, a)
 	}
@@ -221,11 +222,25 @@ func (o *Responder) Deny(w http.ResponseWriter, r *http.Request, d *Denial) erro
 	} else {
 		f.body = o.appendProblem(f.body, d, seconds)
 	}
-	writeResponse(w, r, a.status, f.body)
+	f.writeBody(w, r, a.status)
+	return nil
+}
+
+// writeBody writes a response of the body.
+func (f *Fields) writeBody(w http.ResponseWriter, r *http.Request, status int) {
+	writeResponse(w, r, status, f.body)
 	if cap(f.body) > maxKeptBody {
 		f.body = nil
 	}
-	return nil
+}
+
+// refuseBody has an answer not wait for a body that the client has kept back, as with Expect:
+// 100-continue. Go asks for it, and answers when it has come, unless the answer closes the
+// connection.
+func refuseBody(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 && r.ContentLength != 0 && len(r.Header["Expect"]) > 0 {
+		w.Header()["Connection"] = []string{"close"}
+	}
 }
 
 // writeFixed answers with problem details that are always the same.

@@ -1,12 +1,14 @@
 package behaviour_test
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -80,6 +82,36 @@ http://site.example:%[1]d {
 	}
 	if response.Header.Get("Retry-After") == "" {
 		t.Errorf("no Retry-After: %v", response.Header)
+	}
+}
+
+// A client that asks before it sends a body has its denial at once, and need not send it: else an
+// upload that is denied would be sent to the end.
+func TestADeniedUploadIsNotAskedFor(t *testing.T) {
+	for name, test := range map[string]struct{ site, want string }{
+		"denied":              {"rate_limit 0/30d", "429"},
+		"with error routes":   {"rate_limit 0/30d\nhandle_errors {\nrespond page\n}", "429"},
+		"denied with another": {"rate_limit 0/30d {\nstatus 503\n}", "503"},
+		"too large":           {"rate_limit {\nzone dear {\nlimit 10/30d\ncost bytes\ncost_default 1\n}\n}", "429"},
+		"admitted":            {"rate_limit 9/30d\nrespond {http.request.body}", "100"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			port := redistest.FreePort(t)
+			sitetest.LoadSites(t, fmt.Sprintf("http://127.0.0.1:%d {\n%s\n}\n", port, test.site))
+			c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			_, _ = fmt.Fprintf(c, "PUT /file HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n", port)
+			line, err := bufio.NewReader(c).ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status := strings.Fields(line)[1]; status != test.want {
+				t.Errorf("the first answer to an upload whose body is not sent yet is %s, want %s", status, test.want)
+			}
+		})
 	}
 }
 
