@@ -1,6 +1,7 @@
 package answer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -139,8 +140,30 @@ func (f *Fields) inSet(set HeaderSets, results []Result) []Result {
 // isToldBy reports whether a set of headers tells of a result.
 func (r *Result) isToldBy(set HeaderSets) bool { return r.Policy.sets&set != 0 && !r.Shadow }
 
-// addDraft adds the draft's two lists, with a member for each limit.
+// maxItems bounds the members of the draft's lists: proxies in front reject headers of a few
+// kilobytes.
+const maxItems = 8
+
+// nearest returns the results that are nearest to their limits, those first.
+func (f *Fields) nearest(results []Result) []Result {
+	f.kept = append(f.kept[:0], results...)
+	slices.SortStableFunc(f.kept, func(a, b Result) int { return cmp.Compare(a.share(), b.share()) })
+	return f.kept[:maxItems]
+}
+
+// share is the part of a limit that is left, less than 0 where it denies.
+func (r *Result) share() float64 {
+	if !r.Allowed {
+		return -1
+	}
+	return float64(r.Remaining) / float64(max(1, r.Size))
+}
+
+// addDraft adds the draft's two lists, with a member for each limit, maxItems at most.
 func (f *Fields) addDraft(results []Result) {
+	if len(results) > maxItems {
+		results = f.nearest(results)
+	}
 	if len(results) == 0 {
 		return
 	}

@@ -463,3 +463,44 @@ func BenchmarkDraftHeaders(b *testing.B) {
 		f.writeHeaders(h, Draft, all, 0)
 	}
 }
+
+// Many limits are told of by the eight that are nearest, those first, so that the headers fit into
+// what a proxy in front takes: nginx takes 4 kilobytes. The other sets tell of them as before.
+func TestManyLimitsAreToldByTheNearest(t *testing.T) {
+	var all []Result
+	for i := range int64(60) {
+		all = append(all, result("zone", strconv.FormatInt(i, 10), 100, time.Hour, admits((i*37+11)%60+40, time.Second)))
+	}
+	all[50] = result("zone", "50", 100, time.Hour, denies(time.Minute))
+	all[7] = result("zone", "7", 1000, time.Hour, admits(90, time.Second))
+	h := http.Header{}
+	new(Fields).writeHeaders(h, allSets, slices.Clone(all), 0)
+	byShare := func(a, b Result) int {
+		x, y := float64(a.Remaining)/float64(a.Size), float64(b.Remaining)/float64(b.Size)
+		return int(math.Copysign(1, x-y))
+	}
+	slices.SortFunc(all, byShare)
+	var want []string
+	for _, r := range all[:8] {
+		want = append(want, strconv.Quote(r.Policy.Name))
+	}
+	for _, name := range []string{"RateLimit", "RateLimit-Policy"} {
+		var got []string
+		for _, item := range strings.Split(h.Get(name), ", ") {
+			got = append(got, strings.SplitN(item, ";", 2)[0])
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s tells of %q, want %q", name, got, want)
+		}
+	}
+	if got := h.Get("X-RateLimit-Limit-Hour") + " " + h.Get("X-RateLimit-Remaining"); got != "100 0" {
+		t.Errorf("the other sets tell of %q, want the limit that denies", got)
+	}
+	size := 0
+	for name, values := range h {
+		size += len(name) + len(values[0]) + 4
+	}
+	if size > 2000 {
+		t.Errorf("the headers have %d bytes, want 2000 at most", size)
+	}
+}
