@@ -119,7 +119,7 @@ func (a *App) globals() globals {
 func (a *App) globalsAsWritten() globals {
 	g := globals{syncRate: a.SyncRate, hasRedis: a.Regions != nil, hasRegions: a.Regions != nil}
 	if a.Redis != nil {
-		g.redisEmpty, _ = a.Redis.ResolveAsWritten() // its error is reported at the redis option
+		_, g.redisEmpty, _ = a.Redis.ResolveAsWritten() // its error is reported at the redis option
 		g.hasRedis = !g.redisEmpty
 	}
 	return g

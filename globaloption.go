@@ -188,7 +188,7 @@ func (p parser) redis() (*redisconn.Options, error) {
 			return nil, fmt.Errorf("there is no %q; did you mean %s?", spelling.Clip(values[0]), near)
 		}
 	}
-	_, err := r.ResolveAsWritten()
+	_, _, err := r.ResolveAsWritten()
 	return r, err
 }
 

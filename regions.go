@@ -66,10 +66,16 @@ func (r *Regions) check(one *redisconn.Options, repl *caddy.Replacer) error {
 	if len(r.Redis) < 2 || len(r.Redis) > maxRegions {
 		return fmt.Errorf("there are %d; write 2 to %d, each as `region eu redis://redis.eu.example.com:6379`", len(r.Redis), maxRegions)
 	}
+	all := make(map[string]*redisconn.Settings, len(r.Redis))
 	for _, name := range slices.Sorted(maps.Keys(r.Redis)) {
-		if err := checkRegion(name, r.Redis[name]); err != nil {
+		set, err := checkRegion(name, r.Redis[name])
+		if err != nil {
 			return err
 		}
+		all[name] = set
+	}
+	if err := checkApart(all); err != nil {
+		return err
 	}
 	if d := time.Duration(r.SyncRate); d != 0 && (d < minRegionRate || d > maxRegionRate) {
 		return fmt.Errorf("sync_rate %s is not between 100ms and 1m; write 1s", config.WindowText(d))
@@ -93,20 +99,39 @@ func (r *Regions) check(one *redisconn.Options, repl *caddy.Replacer) error {
 	return nil
 }
 
-// checkRegion reports what is wrong with one of the regions.
-func checkRegion(name string, o *redisconn.Options) error {
+// checkRegion reports what is wrong with one of the regions, and returns its Redis, nil where that
+// is not known yet.
+func checkRegion(name string, o *redisconn.Options) (*redisconn.Settings, error) {
 	switch {
 	case !regionName.MatchString(name):
-		return fmt.Errorf("region %q: write lower-case letters, digits and hyphens, 16 at most, like eu", spelling.Clip(name))
+		return nil, fmt.Errorf("region %q: write lower-case letters, digits and hyphens, 16 at most, like eu", spelling.Clip(name))
 	case o == nil:
-		return fmt.Errorf("region %s: it has no address; write a URL, like redis://redis.%s.example.com:6379", name, name)
+		return nil, fmt.Errorf("region %s: it has no address; write a URL, like redis://redis.%s.example.com:6379", name, name)
 	case o.Storage:
-		return fmt.Errorf("region %s: storage is the Redis of one region; write a URL, like redis://redis.%s.example.com:6379", name, name)
+		return nil, fmt.Errorf("region %s: storage is the Redis of one region; write a URL, like redis://redis.%s.example.com:6379", name, name)
 	case o.KeyPrefix != "":
-		return fmt.Errorf("region %s: all regions have one namespace; remove key_prefix, and write `namespace %s` beside regions", name, spelling.Clip(o.KeyPrefix))
+		return nil, fmt.Errorf("region %s: all regions have one namespace; remove key_prefix, and write `namespace %s` beside regions", name, spelling.Clip(o.KeyPrefix))
 	}
-	if empty, err := o.ResolveAsWritten(); err != nil || empty {
-		return fmt.Errorf("region %s: %w", name, cmp.Or(err, errNoAddress))
+	set, empty, err := o.ResolveAsWritten()
+	if err != nil || empty {
+		return nil, fmt.Errorf("region %s: %w", name, cmp.Or(err, errNoAddress))
+	}
+	return set, nil
+}
+
+// checkApart reports two regions with one Redis: what one counts would pass for the other's, and
+// count twice.
+func checkApart(all map[string]*redisconn.Settings) error {
+	of := make(map[string]string, len(all))
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if all[name] == nil {
+			continue
+		}
+		redis := all[name].String()
+		if other := of[redis]; other != "" {
+			return fmt.Errorf("regions %s and %s have the same Redis, %s; write that of each region", other, name, redis)
+		}
+		of[redis] = name
 	}
 	return nil
 }
@@ -141,6 +166,9 @@ func (r *Regions) open(o limits.RedisOptions, repl *caddy.Replacer, warn func(co
 		}
 		all[name] = set
 		fmt.Fprintf(&key, " %s %s", name, set.Key())
+	}
+	if err := checkApart(all); err != nil {
+		return nil, fmt.Errorf("regions: %w", err)
 	}
 	o.Timeout, o.RegionsKey = all[here].Timeout, key.String()
 	o.Regions = func() (ratesync.Regions, error) {

@@ -130,16 +130,17 @@ func (o *Options) Resolve(repl *caddy.Replacer) (*Settings, error) {
 func (o *Options) IsOff(repl *caddy.Replacer) bool { return o.replaced(repl).URL == Off }
 
 // ResolveAsWritten does what Resolve does as far as that needs no placeholders and files: these are
-// there only on the machine that the configuration is for. empty is that there will be no Redis.
-func (o *Options) ResolveAsWritten() (empty bool, err error) {
+// there only on the machine that the configuration is for. s is nil where they are needed, and
+// where there will be no Redis: then empty is set.
+func (o *Options) ResolveAsWritten() (s *Settings, empty bool, err error) {
 	text, err := json.Marshal(o)
 	if err != nil || o.Storage || bytes.Count(text, []byte("{")) > 1 {
-		return false, err
+		return nil, false, err
 	}
 	c := *o
 	c.TLSServerCertsPath, c.TLSClientCert, c.TLSClientKey = "", "", ""
-	s, err := c.Resolve(caddy.NewReplacer())
-	return s == nil && err == nil, err
+	s, err = c.Resolve(caddy.NewReplacer())
+	return s, s == nil && err == nil, err
 }
 
 // replaced returns a copy without placeholders. What is not a placeholder that Caddy knows stays: a

@@ -1,8 +1,10 @@
 package behaviour_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,5 +123,24 @@ func TestSuspendedTimeHasPassed(t *testing.T) {
 			}
 			s.Admits("1.2.3.4", 6, 5) // no more than one limit for the whole time
 		})
+	}
+}
+
+// Two regions with one Redis are an error when their addresses are known.
+func TestTwoRegionsWithOneRedis(t *testing.T) {
+	t.Setenv("REDIS_EU", "redis://127.0.0.1:1")
+	for us, want := range map[string]string{"redis://127.0.0.1:1/0": "regions eu and us have the same Redis, redis://127.0.0.1:1/0", "redis://127.0.0.1:2": ""} {
+		t.Setenv("REDIS_US", us)
+		config, err := sitetest.Adapt("{\nadmin off\nrate_limit {\nregions {\nhere eu\nregion eu {$REDIS_EU}\nregion us {env.REDIS_US}\n}\n}\n}\nhttp://a.example {\nrate_limit 5/30d\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c caddy.Config
+		if err := json.Unmarshal(config, &c); err != nil {
+			t.Fatal(err)
+		}
+		if err := caddy.Validate(&c); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("the second region at %s: %v, want an error of %q", us, err, want)
+		}
 	}
 }
