@@ -441,7 +441,12 @@ func (z *Zone) key(s *config.Settings, found *[]warning.Warning) (err error) {
 		s.Key = reqkey.Default
 	}
 	slips, err := reqkey.Check(s.Key)
-	*found = append(*found, slips...)
+	for _, slip := range slips {
+		isSaid := func(w warning.Warning) bool { return w.Code == warning.AddressIntended && w.Unset != "" && w.Unset == slip.Unset }
+		if !slices.ContainsFunc(*found, isSaid) {
+			*found = append(*found, slip)
+		}
+	}
 	return wrong("key", err)
 }
 
@@ -455,10 +460,11 @@ func (z *Zone) legacyKey(s *config.Settings) (found []warning.Warning) {
 	if z.Key == "" {
 		return []warning.Warning{{Code: warning.OneKey, Text: "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
 	}
-	var unsure bool
-	s.Key, found, unsure = reqkey.ForAddress(s.Key)
-	if unsure && z.EmptyKey == "" {
+	key, found, unsure := reqkey.ForAddress(s.Key)
+	s.Key = key
+	if len(unsure) > 0 && z.EmptyKey == "" {
 		s.EmptyKey = config.EmptyClientIP
+		found = append(found, unsure...)
 	}
 	return found
 }

@@ -315,7 +315,9 @@ func TestOlderKeysThatMeanTheAddressAreWarnedOf(t *testing.T) {
 		`"{http.request.remote_ip}"`:                         {warning.AddressIntended},
 		`"{http.request.client_ip}"`:                         {warning.AddressIntended},
 		`"{http.request.client_ip}{http.request.remote_ip}"`: {warning.AddressIntended, warning.AddressIntended},
-		`"{remote_ip}"`:                                      {warning.UnknownKey},
+		`"{remote_ip}"`:                                      {warning.AddressIntended},
+		`"{ip}"`:                                             {warning.AddressIntended},
+		`"{ip}", "empty_key": "share"`:                       {warning.UnknownKey},
 		`"{client_ip}"`:                                      nil,
 		`"{http.request.remote.host}"`:                       nil,
 	} {

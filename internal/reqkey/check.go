@@ -129,9 +129,9 @@ func ClientIn(template string) string {
 
 // ForAddress mends a template of the older plugin, where a placeholder that doesn't exist gave the
 // empty text: where it was meant for the client's address, the limit held for all clients together.
-// A name in Caddy's own http.request. becomes the client's address, with a warning. unsure is that
-// another one may be meant for it, which map or another module can set.
-func ForAddress(template string) (mended string, found []warning.Warning, unsure bool) {
+// A name in Caddy's own http.request. becomes the client's address, with a warning. unsure are the
+// warnings of others that may be meant for it, which map or another module can set.
+func ForAddress(template string) (mended string, found, unsure []warning.Warning) {
 	parts, _ := parse(template) // Check reports the error
 	for i := range parts {
 		name := parts[i].text
@@ -141,7 +141,8 @@ func ForAddress(template string) (mended string, found []warning.Warning, unsure
 			template = strings.Replace(template, "{"+name+"}", Default, 1)
 			found = append(found, warning.New(warning.AddressIntended, "there is no placeholder {%s}; each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name))
 		default:
-			unsure = true
+			unsure = append(unsure, warning.Warning{Code: warning.AddressIntended, Unset: name,
+				Text: fmt.Sprintf("{%s} is not a placeholder of Caddy's own, and where neither map nor another module sets it each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name)})
 		}
 	}
 	return template, found, unsure
