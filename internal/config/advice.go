@@ -176,7 +176,7 @@ func (c chain) adviseKeys() {
 			return
 		}
 		warn(warning.ClientsKey, fmt.Sprintf("its key is only what a client sends, {%s}, so one that sends another value each time has a new count each time; "+
-			"add a zone by address, like `zone address { limit 1200/1m }`, or put rate_limit behind what checks the value, in a block `route { … }`", name))
+			"add a limit by address, like `rate_limit 1200/1m`, or put rate_limit behind what checks the value, in a block `route { … }`", name))
 	})
 }
 
