@@ -153,7 +153,7 @@ func (t *Template) valueBefore(text string, following []part) (value, rest strin
 func (t *Template) withoutBits(value string) string {
 	for _, bits := range []int{t.v4bits, t.v6bits} {
 		ip, ok := strings.CutSuffix(value, "/"+strconv.Itoa(bits))
-		if _, isIP := parseIP(ip); ok && isIP {
+		if addr, isIP := parseIP(ip); ok && isIP && (addr.Is4() && bits == t.v4bits || addr.Is6() && bits == t.v6bits) {
 			return ip
 		}
 	}

@@ -100,6 +100,8 @@ func TestCheckAddress(t *testing.T) {
 		{"{client_ip}", "", ""},
 		{"{client_ip}", "203.0.113.300", `"203.0.113.300" is no address; write one`},
 		{"{client_ip}", "192.0.0.0/16", "counts by /24, and IPv6 by /64"},
+		{"{client_ip}", "2001:db8::/24", "counts by /24, and IPv6 by /64"},
+		{"{client_ip}", "192.0.0.0/64", "counts by /24, and IPv6 by /64"},
 		{"{client_ip}", "alice", "is no address"},
 		{"{http.request.header.X-Api-Key}", "alice", ""},
 		{"{http.request.header.X-Api-Key} {client_ip}", "alice bob", ""},
