@@ -52,7 +52,7 @@ func (p printer) overrideAll(client client, path string, req operate.BulkRequest
 	err = changed(p, client, method, operate.BulkPath, req, func(done operate.BulkDone) (control.Outcome, bool, []string) {
 		line := fmt.Sprintf("%s: %d overrides set %s", done.Zone, done.Set, on(done.Outcome))
 		if done.Removed > 0 {
-			line += fmt.Sprintf("; %d others removed", done.Removed)
+			line += fmt.Sprintf("; others removed: %d", done.Removed)
 		}
 		if remove {
 			line = fmt.Sprintf("%s: %d overrides removed %s", done.Zone, done.Removed, on(done.Outcome))

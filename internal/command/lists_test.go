@@ -158,7 +158,7 @@ func TestAFileReplacesAllOverrides(t *testing.T) {
 			line = append(line, "--force")
 		}
 		out, err := execute(t, c, line...)
-		if all := `POST /rate_limit/overrides/bulk {"zone":"api",` + want + "}"; err != nil || *asked != all || out != "api: 1 overrides set on 3 of 3 nodes; 2 others removed\n" {
+		if all := `POST /rate_limit/overrides/bulk {"zone":"api",` + want + "}"; err != nil || *asked != all || out != "api: 1 overrides set on 3 of 3 nodes; others removed: 2\n" {
 			t.Errorf("%q asks %s, want %s; it prints %q, %v", text, *asked, all, out, err)
 		}
 	}
