@@ -67,6 +67,9 @@ func TestNodesShareBothLayers(t *testing.T) {
 	nodes := startNodes(t, r, "a", "b", "c")
 	nodes[0].sets(t, "6000/30d", false)
 	nodes[1].sets(t, "9000/30d", true)
+	if keys, _ := nodes[1].Stats(); keys != 1 {
+		t.Errorf("%d keys have overrides, want one", keys)
+	}
 	nodes = append(nodes, startNode(t, r, "d"))
 	for _, want := range []string{"[9000/30d]", "[6000/30d]", ""} {
 		for _, n := range nodes {

@@ -136,10 +136,14 @@ func (c *Control) describe(e Entry, t Target) EntryState {
 	if !e.IsDeletion() {
 		one.Until = c.until(e)
 	}
-	if first := t.Layers()[0]; !t.Temporary {
-		_, one.Covered = c.parsed[first.name()]
-	}
+	one.Covered = c.isCovered(t)
 	return one
+}
+
+// isCovered reports whether something temporary covers what lasts. The lock is held.
+func (c *Control) isCovered(t Target) bool {
+	_, covered := c.parsed[t.Layers()[0].name()]
+	return covered && !t.Temporary
 }
 
 // Holding returns what is said of a target: what is temporary, and what lasts.
@@ -183,7 +187,7 @@ func (c *Control) nodes() []Node {
 	return all
 }
 
-// Stats returns how many overrides are active, and whether this node has applied what Redis has,
+// Stats returns how many keys have overrides, and whether this node has applied what Redis has,
 // as far as it knows.
 func (c *Control) Stats() (overrides int64, applied bool) {
 	for _, n := range c.OverridesByZone() {
@@ -194,13 +198,13 @@ func (c *Control) Stats() (overrides int64, applied bool) {
 	return overrides, !c.IsShared() || c.record.read && !c.record.wants && c.failing == ""
 }
 
-// OverridesByZone returns how many overrides of each zone are active.
+// OverridesByZone returns how many keys of each zone have overrides.
 func (c *Control) OverridesByZone() map[string]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	zones := make(map[string]int64)
 	for _, p := range c.parsed {
-		if p.override != nil {
+		if p.override != nil && !c.isCovered(p.Target) {
 			zones[p.Zone]++
 		}
 	}
