@@ -29,7 +29,7 @@ func (n *cnode) sets(t *testing.T, limit string, isTemporary bool) {
 func (c *Control) has(rates string) bool {
 	var o *Override
 	if rules := c.Zone("plan").Load(); rules != nil {
-		o = rules.OverrideOf(gold)
+		o = rules.OverrideOf(gold, nil)
 	}
 	return o == nil && rates == "" || o != nil && fmt.Sprint(o.Rates) == rates
 }

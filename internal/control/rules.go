@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 const (
@@ -51,6 +53,8 @@ type Body struct {
 	// Limit is rates such as 6000/1m with spaces between them, a number for the zone's only limit,
 	// unlimited or deny.
 	Limit string `json:"limit,omitempty"`
+	// Range is set where the key stands for all addresses of a range.
+	Range netip.Prefix `json:"range,omitzero"`
 	// Note says why, and By who said so.
 	Note string `json:"note,omitempty"`
 	By   string `json:"by,omitempty"`
@@ -248,6 +252,9 @@ type Rules struct {
 
 	overrides map[keys.ID]*Override
 	misses    *misses // where there are overrides
+	// ranges are the overrides of ranges, and bits their lengths, the longest first.
+	ranges map[netip.Prefix]*Override
+	bits   []int
 }
 
 // misses remembers keys without an override, for each zone that has overrides: an ID takes longer
@@ -291,15 +298,24 @@ func (r *Rules) Override(hash keys.Key, raw []byte) *Override {
 	if len(r.overrides) == 0 || r.misses.has(hash) {
 		return nil
 	}
-	o := r.overrides[keys.IDOf(raw)]
+	o := r.OverrideOf(keys.IDOf(raw), raw)
 	if o == nil {
 		r.misses.add(hash)
 	}
 	return o
 }
 
-// OverrideOf returns the override of an ID, nil for none. It is for who looks once.
-func (r *Rules) OverrideOf(id keys.ID) *Override { return r.overrides[id] }
+// OverrideOf returns the override of a key, else that of the smallest range that has it, nil for
+// none. It is for who looks once; raw may be nil where only the ID is known.
+func (r *Rules) OverrideOf(id keys.ID, raw []byte) *Override {
+	o := r.overrides[id]
+	for i := 0; o == nil && i < len(r.bits); i++ {
+		if p, err := reqkey.AddressOf(raw).Prefix(r.bits[i]); err == nil {
+			o = r.ranges[p]
+		}
+	}
+	return o
+}
 
 // EachOverride calls f with each key that has one. It may be called on nil.
 func (r *Rules) EachOverride(f func(keys.ID)) {
@@ -308,6 +324,14 @@ func (r *Rules) EachOverride(f func(keys.ID)) {
 			f(id)
 		}
 	}
+}
+
+// addRange notes what replaces the limits for a range.
+func (r *Rules) addRange(p netip.Prefix, o *Override) {
+	r.ranges[p] = o
+	r.bits = append(r.bits, p.Bits())
+	slices.SortFunc(r.bits, func(a, b int) int { return b - a })
+	r.bits = slices.Compact(r.bits)
 }
 
 // A Zone is where requests find the rules of a zone: nil where there are none.
@@ -334,6 +358,9 @@ func parse(e Entry) (p parsed, ok bool) {
 	} else {
 		o, _ := ParseLimit(p.Limit)
 		o.text = new(atomic.Pointer[string])
+		if p.Range.IsValid() {
+			o.text.Store(new(p.Range.String()))
+		}
 		p.override = &o
 	}
 	return p, true
@@ -354,13 +381,16 @@ func compile(all iter.Seq[parsed]) (zones map[string]*Rules, others *Rules) {
 		case p.override != nil:
 			r := at(p.Zone)
 			if r.overrides == nil {
-				r.overrides, r.misses = make(map[keys.ID]*Override), new(misses)
+				r.overrides, r.misses, r.ranges = make(map[keys.ID]*Override), new(misses), make(map[netip.Prefix]*Override)
 			}
 			first, then := p.override, r.overrides[*p.Key]
 			if then != nil && !p.Temporary {
 				first, then = then, first
 			}
 			r.overrides[*p.Key] = first.over(then)
+			if p.Range.IsValid() {
+				r.addRange(p.Range, r.overrides[*p.Key])
+			}
 		case p.Zone == "" && (others == nil || p.Temporary):
 			others = &Rules{Enforce: p.enforce}
 		case p.Zone != "" && (at(p.Zone).Enforce == nil || p.Temporary):

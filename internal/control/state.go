@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -53,6 +54,8 @@ type EntryState struct {
 	Key   string   `json:"key,omitempty"`
 	Share *float64 `json:"share,omitempty"`
 	Limit string   `json:"limit,omitempty"`
+	// Range is the range of addresses that the key stands for.
+	Range netip.Prefix `json:"range,omitzero"`
 	// Temporary is set for what covers, until it ends, what lasts. Covered is set for that.
 	Temporary bool `json:"temporary,omitempty"`
 	Covered   bool `json:"covered,omitempty"`
@@ -125,7 +128,7 @@ func (c *Control) State(ctx context.Context) State {
 // Describe returns the state of an entry as far as that follows from what it says of what.
 func Describe(t Target, b Body) EntryState {
 	return EntryState{
-		Zone: t.Zone, All: t.Zone == "", ID: t.IDText(), Share: b.Share, Limit: b.Limit, Temporary: t.Temporary, Note: b.Note, By: b.By, of: t,
+		Zone: t.Zone, All: t.Zone == "", ID: t.IDText(), Share: b.Share, Limit: b.Limit, Range: b.Range, Temporary: t.Temporary, Note: b.Note, By: b.By, of: t,
 	}
 }
 

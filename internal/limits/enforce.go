@@ -53,7 +53,7 @@ func (z *Zone) matches(r *http.Request) (bool, error) {
 func (z *Zone) Override(hash keys.Key, raw []byte) *control.Override {
 	if rules := z.AtRuntime.Load(); rules != nil {
 		if z.Forked != nil {
-			return rules.OverrideOf(z.Forked.ID)
+			return rules.OverrideOf(z.Forked.ID, z.Forked.Raw)
 		}
 		if proven := reqkey.AsProven(raw); reqkey.IsUnproven(raw) {
 			// An address that early data doesn't prove can be barred, and gets nothing else.

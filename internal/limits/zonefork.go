@@ -127,7 +127,7 @@ func (z *Zone) Enforces(k Key) bool {
 // OverrideOf returns what an operator has set for a key at run time, nil for nothing.
 func (z *Zone) OverrideOf(k Key) *control.Override {
 	if rules := z.AtRuntime.Load(); rules != nil {
-		return rules.OverrideOf(k.ID)
+		return rules.OverrideOf(k.ID, k.Raw)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -344,20 +345,29 @@ func overrideOf(running *lifecycle.Config, req ChangeRequest, remove bool) (c co
 		}
 		return c, err
 	}
+	var within netip.Prefix
+	if req.Key != nil {
+		if within, err = zone.Template.CheckAddress(*req.Key); err != nil && !remove {
+			return c, err
+		}
+		if within.IsValid() {
+			req.Key = new(within.String())
+		}
+	}
 	k, err := keyOf(zone, req.Key, req.ID)
 	if err == nil && !remove {
 		req.Limit, err = limitIn(zone, req.Limit)
-	}
-	if err == nil && !remove && req.Key != nil {
-		err = zone.Template.CheckAddress(*req.Key)
 	}
 	if err != nil {
 		return c, err
 	}
 	target := control.Target{Zone: req.Zone, Key: &k.ID}
-	c, err = finish(req, remove, target, control.Body{Limit: req.Limit, Note: req.Note}, control.OverrideFor)
+	c, err = finish(req, remove, target, control.Body{Limit: req.Limit, Range: within, Note: req.Note}, control.OverrideFor)
+	if remove {
+		return c, err
+	}
 	for _, before := range running.Control().Holding(target) {
-		if !remove && (c.Temporary || !before.Temporary) {
+		if c.Range = before.Range; c.Temporary || !before.Temporary {
 			c.Note = cmp.Or(c.Note, before.Note) // it may say who the key is
 		}
 	}

@@ -212,7 +212,7 @@ func statesOf(ctx context.Context, current *lifecycle.Config) control.State {
 	for i := range s.Overrides {
 		e := &s.Overrides[i]
 		isShown, isThere := shown[e.Zone]
-		if e.NoZone = !isThere; !isShown {
+		if e.NoZone = !isThere; !isShown && !e.Range.IsValid() {
 			e.Key = ""
 		}
 	}

@@ -113,16 +113,37 @@ func (t *Template) IsEmpty(key []byte) bool {
 	return true
 }
 
-// CheckAddress reports a text of a key that no client has, where keys are addresses and no more:
-// one that is mistyped, or a network of another length. Clients behind a Unix socket have "@".
-func (t *Template) CheckAddress(text string) error {
+// CheckAddress returns the range that a text is, or reports one that no client has, where keys are
+// addresses and no more: one that is mistyped, or a range within the network of a key. Clients
+// behind a Unix socket have "@".
+func (t *Template) CheckAddress(text string) (within netip.Prefix, err error) {
 	if len(t.parts) != 1 || t.parts[0].text != clientIPName || text == "" || text == "@" || strings.HasPrefix(text, standInText) {
-		return nil
+		return within, nil
+	}
+	bits := t.v6bits
+	if within, err = netip.ParsePrefix(text); within.Addr().Is4() {
+		bits = t.v4bits
+	}
+	if err == nil && within.Bits() < bits {
+		return within.Masked(), nil
 	}
 	if _, isIP := parseIP(t.withoutBits(text)); !isIP {
-		return fmt.Errorf("key: %q is no address; write one, like 203.0.113.9: this zone counts by /%d, and IPv6 by /%d", Printable(text), t.v4bits, t.v6bits)
+		return netip.Prefix{}, fmt.Errorf("key: %q is no address; write one, like 203.0.113.9, or a range: this zone counts by /%d, and IPv6 by /%d", Printable(text), t.v4bits, t.v6bits)
 	}
-	return nil
+	return netip.Prefix{}, nil
+}
+
+// AddressOf returns the address that a key is, or the first one of its network. It is invalid where
+// the key holds more or less than that.
+func AddressOf(key []byte) (addr netip.Addr) {
+	var raw [17]byte
+	switch n := copy(raw[:], key); {
+	case raw[0] == tagIPv4 && n <= 5:
+		return netip.AddrFrom4([4]byte(raw[1:]))
+	case raw[0] == tagIPv6 && n == len(key):
+		return netip.AddrFrom16([16]byte(raw[1:]))
+	}
+	return addr
 }
 
 // valueBefore cuts off a value: all there is, or what stands before the literal that follows.

@@ -99,14 +99,15 @@ func TestCheckAddress(t *testing.T) {
 		{"{client_ip}", "@", ""},
 		{"{client_ip}", "", ""},
 		{"{client_ip}", "203.0.113.300", `"203.0.113.300" is no address; write one`},
-		{"{client_ip}", "192.0.0.0/16", "counts by /24, and IPv6 by /64"},
-		{"{client_ip}", "2001:db8::/24", "counts by /24, and IPv6 by /64"},
+		{"{client_ip}", "192.0.0.0/16", ""},
+		{"{client_ip}", "2001:db8::/24", ""},
+		{"{client_ip}", "192.0.0.0/25", "counts by /24, and IPv6 by /64"},
 		{"{client_ip}", "192.0.0.0/64", "counts by /24, and IPv6 by /64"},
 		{"{client_ip}", "alice", "is no address"},
 		{"{http.request.header.X-Api-Key}", "alice", ""},
 		{"{http.request.header.X-Api-Key} {client_ip}", "alice bob", ""},
 	} {
-		if err := mustKey(t, test.template, 24, 64).CheckAddress(test.text); err == nil != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+		if _, err := mustKey(t, test.template, 24, 64).CheckAddress(test.text); err == nil != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
 			t.Errorf("%s, %q: %v, want %q", test.template, test.text, err, test.err)
 		}
 	}

@@ -202,7 +202,7 @@ func TestOverridesThatAreRejected(t *testing.T) {
 		{sitetest.Overrides, `{"zone":"login","id":"short","limit":"deny"}`, 400, "an id is hex digits"},
 		{sitetest.Overrides, `{"zone":"login","key":"","limit":"deny"}`, 400, "key: it is empty"},
 		{sitetest.Overrides, `{"zone":"login","key":"192.0.2.300","limit":"deny"}`, 400, `"192.0.2.300" is no address; write one`},
-		{sitetest.Overrides, `{"zone":"login","key":"192.0.2.0/24","limit":"deny"}`, 400, "this zone counts by /32, and IPv6 by /64"},
+		{sitetest.Overrides, `{"zone":"login","key":"192.0.2.0/33","limit":"deny"}`, 400, "this zone counts by /32, and IPv6 by /64"},
 		{sitetest.Overrides, `{"zone":"login","key":"192.0.2.1"}`, 400, `give "limit"`},
 		{sitetest.Overrides, `{"zone":"login","key":"192.0.2.1","limit":"many"}`, 400, "or write unlimited or deny"},
 		{sitetest.Overrides, `{"zone":"login","key":"192.0.2.1","limit":"-5/1m"}`, 400, "negative"},
