@@ -12,7 +12,7 @@ import (
 // A result is what one subject did in one case.
 type result struct {
 	Case   string  `json:"case"`
-	Ns     float64 `json:"ns"` // of time for each request, of all threads together
+	Ns     float64 `json:"ns"` // of CPU time for each request, divided by the threads
 	Bytes  float64 `json:"bytes"`
 	Allocs float64 `json:"allocs"`
 	PerKey float64 `json:"per_key"`
@@ -53,18 +53,18 @@ func run(clients func() ask, keys []key, threads int, d time.Duration) result {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	failures.Store(0)
-	begun := time.Now()
+	begun, used := time.Now(), harness.CPUTime()
 	var total atomic.Int64
 	var wg sync.WaitGroup
 	for i, take := range asks {
 		wg.Go(func() { total.Add(askFor(take, keys, uint64(i+1)*0x9e3779b97f4a7c15, begun.Add(d))) })
 	}
 	wg.Wait()
-	took := time.Since(begun)
+	used = harness.CPUTime() - used
 	runtime.ReadMemStats(&after)
 	n := float64(total.Load())
 	return result{
-		Ns: float64(took) / n, Bytes: float64(after.TotalAlloc-before.TotalAlloc) / n, Allocs: float64(after.Mallocs-before.Mallocs) / n,
+		Ns: float64(used) / n / float64(threads), Bytes: float64(after.TotalAlloc-before.TotalAlloc) / n, Allocs: float64(after.Mallocs-before.Mallocs) / n,
 		Errors: failures.Load(),
 	}
 }
