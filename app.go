@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -231,6 +232,9 @@ func (a *App) advise() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	config.Advise(a.http, a.advised)
+	if a.http != nil && len(a.advised) > 0 {
+		operate.WarnUnreached(a.http)
+	}
 	a.advised = nil
 }
 

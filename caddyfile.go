@@ -15,7 +15,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
-	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -593,23 +592,17 @@ func (p *handlerParser) check(g globals) (all []config.Settings, err error) {
 		return nil, p.place(err, p.given, caddyfile.Token{})
 	}
 	for _, z := range p.zones {
-		s, found, err := p.handler.zoneSettings(z.name, z.zone, g)
+		s, _, err := p.handler.zoneSettings(z.name, z.zone, g)
 		if err != nil {
 			return nil, p.place(err, z.given, z.token)
 		}
-		if len(found) > 0 || s.GoesByAuthentication() || reqkey.OnlyClientsIn(s.Key) != "" {
-			z.zone.Source = z.place()
-		}
+		z.zone.Source = z.place()
 		all = append(all, s)
-	}
-	if first := p.zones[0]; first.zone.Source == "" && len(p.handler.messageSlips()) > 0 {
-		first.zone.Source = first.place()
 	}
 	return all, nil
 }
 
-// place returns where a zone stands that there is something to warn of: most warnings are about
-// keys.
+// place returns where a zone stands, for warnings: most are about keys.
 func (z parsedZone) place() string {
 	if key, ok := z.given["key"]; ok {
 		return placeOf(key)

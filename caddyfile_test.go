@@ -122,6 +122,9 @@ func TestOlderPluginJSON(t *testing.T) {
 		sweep_interval 1m
 		disable_metrics
 	}`)
+	for _, z := range fromCaddyfile.RateLimits {
+		z.Source = "" // which JSON doesn't have
+	}
 	fromJSON := new(ratelimit.Handler)
 	text := `{
 		"rate_limits": {

@@ -63,7 +63,8 @@ example.com {
 	//      "/login"
 	//     ]
 	//    }
-	//   ]
+	//   ],
+	//   "source": "Caddyfile:4"
 	//  }
 	// }
 }

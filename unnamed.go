@@ -32,7 +32,6 @@ func nameUnnamed(
 	first := name
 	for n := 2; taken[name].Line != 0; n++ {
 		name = config.NumberedName(first, n)
-		z.Source = placeOf(token)
 	}
 	taken[name] = token
 	if zone, taken := perAdaptation[config.Registry](h, "rate_limit.zones")[name]; taken {

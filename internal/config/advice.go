@@ -151,6 +151,19 @@ func (a *Advised) warnUnset(server []chain, mayRespond bool) {
 // mayRespond reports whether the handlers after this one may see a response, as after forward_auth.
 func (l link) mayRespond() bool { return l.name() == "reverse_proxy" }
 
+// WarnZone logs a warning about one of the zones.
+func (a *Advised) WarnZone(name, code, text string) {
+	for _, z := range a.Zones {
+		if z.Name == name {
+			a.warnZone(z, code, text)
+		}
+	}
+}
+
+func (a *Advised) warnZone(z AdvisedZone, code, text string) {
+	a.Warn(code, fmt.Sprintf("zone %q: %s, at %s", z.Name, text, z.Place))
+}
+
 // zones calls visit for each zone, with the number of its handler in the chain.
 func (c chain) zones(visit func(i int, z AdvisedZone, warn func(code, text string))) {
 	for i, l := range c {
@@ -158,9 +171,7 @@ func (c chain) zones(visit func(i int, z AdvisedZone, warn func(code, text strin
 			continue
 		}
 		for _, z := range l.limits.Zones {
-			visit(i, z, func(code, text string) {
-				l.limits.Warn(code, fmt.Sprintf("zone %q: %s, at %s", z.Name, text, z.Place))
-			})
+			visit(i, z, func(code, text string) { l.limits.warnZone(z, code, text) })
 		}
 	}
 }

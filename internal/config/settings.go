@@ -157,13 +157,6 @@ func (z *Settings) FirstWindow() time.Duration {
 	return z.Limits[0].Window
 }
 
-// GoesByAuthentication reports whether the key or a limit comes from authentication.
-func (z *Settings) GoesByAuthentication() bool {
-	return strings.Contains(z.Key, "{http.auth.") || slices.ContainsFunc(z.Limits, func(r Rate) bool {
-		return strings.HasPrefix(r.From, "{http.auth.")
-	})
-}
-
 // Lines returns the settings except the name as lines of a Caddyfile, always the same ones in the
 // same order.
 func (z *Settings) Lines() []string {

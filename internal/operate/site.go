@@ -188,44 +188,54 @@ func EachRoute(s *caddyhttp.Server, visit func(caddyhttp.Route)) {
 
 // A routeWalk is a request's way through the routes of a server.
 type routeWalk struct {
-	server *caddyhttp.Server
-	reach  func(l Limiter, notRun []string) (bool, error)
-	groups []string // in which a route has matched
-	notRun []string
-	depth  int
+	server  *caddyhttp.Server
+	reach   func(l Limiter, notRun []string) (bool, error)
+	groups  []string // in which a route has matched
+	notRun  []string
+	depth   int
+	*search // for a zone, nil for the way of a request of which all is known
 }
 
 // routes goes through routes as Caddy does. ends is set where the request goes no further.
 func (w *routeWalk) routes(routes caddyhttp.RouteList, r **http.Request) (ends bool, err error) {
+	for i := range routes {
+		if ends, err := w.route(&routes[i], r); ends || err != nil {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// route goes through one route.
+func (w *routeWalk) route(route *caddyhttp.Route, r **http.Request) (ends bool, err error) {
 	if w.depth++; w.depth > 100 {
 		return true, errors.New("the routes go round in circles")
 	}
 	defer func() { w.depth-- }()
-	for i := range routes {
-		route := &routes[i]
-		if route.Group != "" && slices.Contains(w.groups, route.Group) {
-			continue
-		}
-		ok, err := route.MatcherSets.AnyMatchWithError(*r)
-		if err != nil {
+	if route.Group != "" && slices.Contains(w.groups, route.Group) {
+		return w.isAround(route), nil
+	}
+	ok, err := w.goesInto(route, *r)
+	if !ok || err != nil {
+		return err != nil || w.isAround(route), err
+	}
+	if route.Group != "" {
+		w.groups = append(w.groups, route.Group)
+	}
+	for _, h := range route.Handlers {
+		if ends, err := w.handler(h, r); ends || err != nil {
 			return true, err
 		}
-		if !ok {
-			continue
-		}
-		if route.Group != "" {
-			w.groups = append(w.groups, route.Group)
-		}
-		for _, h := range route.Handlers {
-			if ends, err := w.handler(h, r); ends || err != nil {
-				return true, err
-			}
-		}
-		if route.Terminal {
-			return true, nil
-		}
 	}
-	return false, nil
+	return route.Terminal, nil
+}
+
+// goesInto reports whether a request goes into a route.
+func (w *routeWalk) goesInto(route *caddyhttp.Route, r *http.Request) (bool, error) {
+	if w.search != nil {
+		return w.enters(route, r), nil
+	}
+	return route.MatcherSets.AnyMatchWithError(r)
 }
 
 // Changing are the handlers that do nothing but to change the request: they are run. Ending are
@@ -251,8 +261,11 @@ func (w *routeWalk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (en
 		}
 	case *caddyhttp.Invoke:
 		if route := w.server.NamedRoutes[h.Name]; route != nil {
-			return w.routes(caddyhttp.RouteList{*route}, r)
+			return w.route(route, r)
 		}
+	}
+	if w.search != nil {
+		w.passes(h, name)
 	}
 	if slices.Contains(Changing, name) {
 		return false, h.ServeHTTP(httptest.NewRecorder(), *r, caddyhttp.HandlerFunc(func(_ http.ResponseWriter, next *http.Request) error {
@@ -261,7 +274,7 @@ func (w *routeWalk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (en
 		}))
 	}
 	w.notRun = append(w.notRun, name)
-	return slices.Contains(Ending, name), nil
+	return neverPasses(h, name), nil
 }
 
 // nameOf returns the name of a module, as configurations have it.

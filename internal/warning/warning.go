@@ -166,6 +166,9 @@ const (
 	// ConcurrentByRegion is `concurrent` in a zone that counts over regions. Each region counts for
 	// itself: write its part in a zone of its own with `regions off`. See docs/regions.md.
 	ConcurrentByRegion = "TIDE044"
+	// NotReached is a zone that no request comes to. The line has a URL of it, and what keeps that
+	// away: a handler before it, or a matcher. See docs/configuration.md#order-of-directives.
+	NotReached = "TIDE045"
 	// UnusedOverrides is overrides of a zone that the configuration lacks. If it was renamed, set
 	// them for its new name, and remove these. See docs/operate.md#give-one-key-another-limit.
 	UnusedOverrides = "TIDE050"
