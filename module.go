@@ -432,7 +432,7 @@ func (h *Handler) addZone(ctx caddy.Context, app *App, s config.Settings, where 
 	h.proxies.Note(z.Template)
 	h.proxies.NoteMatchers(slices.Concat(slices.Concat(z.Reserved...), z.Matchers, z.Except))
 	h.advised.Zones = append(h.advised.Zones, config.AdvisedZone{
-		Settings: &z.Settings, Matchers: z.Matchers, User: z.FromAuthentication(), Place: cmp.Or(h.RateLimits[z.Name].Source, h.path),
+		Settings: &z.Settings, Matchers: z.Matchers, Except: z.Except, User: z.FromAuthentication(), Place: cmp.Or(h.RateLimits[z.Name].Source, h.path),
 	})
 	if err := app.use(z, where); err != nil {
 		return &jsonError{h.inWords(err.Error()), err}

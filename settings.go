@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -212,7 +211,7 @@ func (z *Zone) settings(inherited config.SyncRate, g globals) (s config.Settings
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
 	// The first error counts. Each step runs, also where one before it has failed.
-	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g, &found), z.counting(&s), z.responses(&s), z.costs(&s, &found), z.responseCosts(&s, &found), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), z.exactPath(&found), wrong("headers", checkHeaders(z.Headers)))
+	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g, &found), z.counting(&s), z.responses(&s), z.costs(&s, &found), z.responseCosts(&s, &found), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), wrong("headers", checkHeaders(z.Headers)))
 	if err != nil {
 		return config.Settings{}, nil, err
 	}
@@ -526,29 +525,6 @@ func (z *Zone) ban(s *config.Settings, found *[]warning.Warning) error {
 	}
 	*found = append(*found, s.Ban.Warnings(s.Key, s.EmptyKey)...)
 	return wrong("ban", s.Ban.Check())
-}
-
-// exactPath warns of a zone against guesses that a trailing slash leads around.
-func (z *Zone) exactPath(found *[]warning.Warning) error {
-	if z.Ban == nil && z.CountResponses == nil {
-		return nil
-	}
-	var all []string
-	for _, set := range z.MatcherSetsRaw {
-		var paths []string
-		_ = json.Unmarshal(set["path"], &paths) // Caddy says what is wrong with it
-		all = append(all, paths...)
-	}
-	for _, path := range all {
-		isCovered := func(other string) bool {
-			before, isPrefix := strings.CutSuffix(other, "*")
-			return other == path+"/" || isPrefix && strings.HasPrefix(path+"/", before)
-		}
-		if !strings.ContainsAny(path, "*{%") && !strings.HasSuffix(path, "/") && !slices.ContainsFunc(all, isCovered) {
-			*found = append(*found, warning.New(warning.ExactPath, "the path %[1]s is exact, and many backends take %[1]s/ for the same, which passes uncounted; write `path %[1]s*`", spelling.Clip(path)))
-		}
-	}
-	return nil
 }
 
 // reserve sets the shares that are kept for classes of requests.

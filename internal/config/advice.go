@@ -5,6 +5,8 @@
 package config
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -12,9 +14,12 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/intercept"
 	maphandler "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -36,6 +41,7 @@ type Advised struct {
 type AdvisedZone struct {
 	*Settings
 	Matchers caddyhttp.MatcherSets
+	Except   caddyhttp.MatcherSets
 	// User is a placeholder in the key or a limit that authentication sets, "" for none.
 	User string
 	// Place is where the zone stands.
@@ -69,8 +75,10 @@ func adviseServer(server *caddyhttp.Server, known map[*Advised]bool) {
 	for _, route := range server.NamedRoutes {
 		all = append(all, chainsOf(caddyhttp.RouteList{*route})...)
 	}
+	trusts := reqkey.TrustsProxies(server)
 	for i, c := range all {
 		c.adviseKeys()
+		c.adviseMatchers(trusts)
 		for j, l := range c {
 			if l.limits != nil {
 				known[l.limits] = true
@@ -82,7 +90,12 @@ func adviseServer(server *caddyhttp.Server, known map[*Advised]bool) {
 		c.adviseSite()
 	}
 	for _, c := range failed {
-		c.adviseFailed()
+		c.adviseFailed(false)
+	}
+	for _, l := range slices.Concat(all...) {
+		for _, c := range l.failures() {
+			c.adviseFailed(true)
+		}
 	}
 }
 
@@ -210,9 +223,14 @@ func (l link) mayCheck() bool {
 func (c chain) adviseSite() {
 	asked := slices.IndexFunc(c, func(l link) bool { return l.name() == "authentication" })
 	c.zones(func(i int, z AdvisedZone, warn func(code, text string)) {
+		guesses := z.CountResponses != nil && z.CountResponses.Match(401, nil) || z.CountResponses == nil && z.Ban.For > 0
+		if guesses && z.User == "" && asked >= 0 && asked < i && c[i].isWithin(c[asked]) {
+			warn(warning.NotReached, "no wrong password comes to it, as basic_auth, or what else authenticates, answers before; "+
+				"write rate_limit above that in a block `route { … }`, and without a global `order` that puts it behind")
+		}
 		if z.User != "" && i < asked {
 			warn(warning.BeforeAuth, fmt.Sprintf("{%s} is empty here, as rate_limit runs before basic_auth and whatever else authenticates; "+
-				"put both into a block `route { … }`, basic_auth first, or write `order rate_limit after basic_auth` into the global options", z.User))
+				"put both into a block `route { … }` of this site, basic_auth first", z.User))
 		}
 		if z.CountResponses != nil && len(z.Matchers) == 0 && !slices.ContainsFunc(c[i].matchers, selects) {
 			warn(warning.AllReserve, "it has no matcher, so each request of a page reserves a unit until its response begins, and a page with many pictures is denied some of them; "+
@@ -230,15 +248,85 @@ func selects(matcher any) bool {
 	return true
 }
 
-// adviseFailed warns of zones on an error route of logins that failed, where they limit nobody.
-func (c chain) adviseFailed() {
+// isWithin reports whether all requests of a handler are ones of another.
+func (l link) isWithin(other link) bool {
+	outer, err := json.Marshal(other.matchers)
+	inner, also := json.Marshal(l.matchers)
+	return cmp.Or(err, also) == nil && (len(other.matchers) == 0 || bytes.HasPrefix(inner, bytes.TrimSuffix(outer, []byte("]"))))
+}
+
+// adviseMatchers warns of zones whose requests a client can have pass by another spelling of their
+// path, and of those that go by the address of a proxy.
+func (c chain) adviseMatchers(trusts bool) {
+	c.zones(func(i int, z AdvisedZone, warn func(code, text string)) {
+		paths := [][]string{pathsOf(slices.Concat(z.Matchers...))}
+		for _, m := range c[i].matchers {
+			paths = append(paths, pathsOf([]any{m}))
+		}
+		for _, any := range paths {
+			if path := exactOf(any); path != "" && !(z.Cost.IsConstant() && z.Cost.Constant() == 0) {
+				warn(warning.ExactPath, fmt.Sprintf("the path %[1]s is exact, and many backends take others for the same, like %[1]s/, PHP %[1]s/x, and try_files maybe %[1]s.html, which pass uncounted; "+
+					"write `path %[1]s*`", spelling.Clip(path)))
+				break
+			}
+		}
+		if trusts && reqkey.MatchPeers(slices.Concat(z.Matchers, z.Except, []caddyhttp.MatcherSet{c[i].matchers})) {
+			warn(warning.PeerMatched, "remote_ip is the address of a proxy for all clients behind it, as the server has trusted_proxies; write `client_ip` in its place")
+		}
+	})
+}
+
+// pathsOf returns the patterns of path matchers.
+func pathsOf(matchers []any) (all []string) {
+	for _, m := range matchers {
+		if paths, ok := m.(*caddyhttp.MatchPath); ok {
+			all = append(all, *paths...)
+		}
+	}
+	return all
+}
+
+// exactOf returns the first of some paths that others lead around, "" for none.
+func exactOf(all []string) string {
+	for _, path := range all {
+		isCovered := func(other string) bool {
+			before, isPrefix := strings.CutSuffix(other, "*")
+			return other == path+"/" || isPrefix && strings.HasPrefix(path+"/", before)
+		}
+		if !strings.ContainsAny(path, "*{%") && !strings.HasSuffix(path, "/") && !slices.ContainsFunc(all, isCovered) {
+			return path
+		}
+	}
+	return ""
+}
+
+// failures returns the chains of what a handler does with responses to logins that failed.
+func (l link) failures() (all []chain) {
+	var responses []caddyhttp.ResponseHandler
+	switch h := l.handler.(type) {
+	case *reverseproxy.Handler:
+		responses = h.HandleResponse
+	case *intercept.Intercept:
+		responses = h.HandleResponse
+	}
+	for _, r := range responses {
+		if r.Match != nil && !r.Match.Match(200, nil) && (r.Match.Match(401, nil) || r.Match.Match(403, nil)) {
+			all = append(all, chainsOf(r.Routes)...)
+		}
+	}
+	return all
+}
+
+// adviseFailed warns of zones on routes of logins that failed, where they limit nobody: error
+// routes that go by the status, and responses that are known to be such.
+func (c chain) adviseFailed(known bool) {
 	c.zones(func(i int, z AdvisedZone, warn func(code, text string)) {
 		by, err := json.Marshal(append(slices.Concat(z.Matchers...), c[i].matchers...))
 		goesBy := func(status string) bool { return strings.Contains(string(by), status) }
-		if err != nil || z.CountResponses != nil || !goesBy("{http.error.status_code}") || !goesBy("401") && !goesBy("403") && !goesBy("400") {
+		if err != nil || z.CountResponses != nil || !known && (!goesBy("{http.error.status_code}") || !goesBy("401") && !goesBy("403") && !goesBy("400")) {
 			return
 		}
-		warn(warning.LimitOnErrors, "it is in an error route, where it sees only requests that have failed, and holds back no next try; "+
+		warn(warning.LimitOnErrors, "it is in a route of errors or responses, where it sees only requests that have failed, and holds back no next try; "+
 			"write it before the handler instead, with `count_responses 401 403`")
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"slices"
 	"sync/atomic"
 
 	"github.com/caddyserver/caddy/v2"
@@ -28,7 +29,7 @@ const watchedFirst = 1000
 func (w *ProxyWatch) Note(t *Template) { w.note(t.countsAddresses()) }
 
 // NoteMatchers notes what a zone matches or excepts, which may depend on the client's address.
-func (w *ProxyWatch) NoteMatchers(sets caddyhttp.MatcherSets) { w.note(matchAddresses(sets)) }
+func (w *ProxyWatch) NoteMatchers(sets caddyhttp.MatcherSets) { w.note(matchBy(sets, isClientIP)) }
 
 func (w *ProxyWatch) note(addresses bool) {
 	if addresses {
@@ -37,36 +38,44 @@ func (w *ProxyWatch) note(addresses bool) {
 	}
 }
 
-// matchAddresses reports whether one of the matchers is of the client's address.
-func matchAddresses(sets []caddyhttp.MatcherSet) bool {
-	for _, set := range sets {
-		for _, m := range set {
-			switch m := m.(type) {
-			case *caddyhttp.MatchClientIP, clientIPMatcher:
-				return true
-			case *caddyhttp.MatchNot:
-				if matchAddresses(m.MatcherSets) {
-					return true
-				}
-			}
-		}
-	}
-	return false
+// matchBy reports whether one of the matchers is such a one, also within not.
+func matchBy(sets []caddyhttp.MatcherSet, is func(m any) bool) bool {
+	return slices.ContainsFunc(slices.Concat(sets...), func(m any) bool {
+		not, ok := m.(*caddyhttp.MatchNot)
+		return is(m) || ok && matchBy(not.MatcherSets, is)
+	})
 }
 
-// CheckServer warns of a server that trusts proxies without trusted_proxies_strict. Caddy tells
-// whom it trusts by a request alone, so it is asked about some of private addresses. A server that
-// trusts others is warned of with the first request that shows it.
+func isClientIP(m any) bool {
+	_, guarded := m.(clientIPMatcher)
+	_, ok := m.(*caddyhttp.MatchClientIP)
+	return guarded || ok
+}
+
+// MatchPeers reports whether one of the matchers is of the peer's address, which may be a proxy's.
+func MatchPeers(sets []caddyhttp.MatcherSet) bool {
+	return matchBy(sets, func(m any) bool {
+		_, guarded := m.(remoteIPMatcher)
+		_, ok := m.(*caddyhttp.MatchRemoteIP)
+		return guarded || ok
+	})
+}
+
+// CheckServer warns of a server that trusts proxies without trusted_proxies_strict. One that trusts
+// others than TrustsProxies finds is warned of with the first request that shows it.
 func (w *ProxyWatch) CheckServer(once *warning.Once, logger *zap.Logger, server *caddyhttp.Server) {
-	if !w.addresses || server == nil || server.TrustedProxiesStrict != 0 {
-		return
+	if w.addresses && server != nil && server.TrustedProxiesStrict == 0 && TrustsProxies(server) {
+		warnNotStrict(once, logger, server)
 	}
-	for _, peer := range []string{"10.0.0.1:1", "172.16.0.1:1", "192.168.0.1:1", "127.0.0.1:1", "[::1]:1", "[fd00::1]:1"} {
-		r := caddyhttp.PrepareRequest(&http.Request{RemoteAddr: peer, URL: new(url.URL)}, caddy.NewReplacer(), nil, server)
-		if isTrusted(r) {
-			warnNotStrict(once, logger, server)
-		}
-	}
+}
+
+// TrustsProxies reports whether a server trusts proxies. Caddy tells whom it trusts by a request
+// alone, so it is asked about some of private addresses. One that is strict trusts some.
+func TrustsProxies(server *caddyhttp.Server) bool {
+	peers := []string{"10.0.0.1:1", "172.16.0.1:1", "192.168.0.1:1", "127.0.0.1:1", "[::1]:1", "[fd00::1]:1"}
+	return server.TrustedProxiesStrict != 0 || slices.ContainsFunc(peers, func(peer string) bool {
+		return isTrusted(caddyhttp.PrepareRequest(&http.Request{RemoteAddr: peer, URL: new(url.URL)}, caddy.NewReplacer(), nil, server))
+	})
 }
 
 // isTrusted reports whether a request comes from a proxy that its server trusts.

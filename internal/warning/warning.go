@@ -91,8 +91,7 @@ const (
 	// the placeholder; with log_key the line has its value.
 	LimitValue = "TIDE022"
 	// BeforeAuth is a key or limit by who the client is, before authentication. Put both into a
-	// route, or write `order rate_limit after basic_auth`. See
-	// docs/configuration.md#order-of-directives.
+	// route. See docs/configuration.md#order-of-directives.
 	BeforeAuth = "TIDE023"
 	// ClientsLimit is a limit that the client chooses. It comes from a header, a cookie or the URL.
 	// Derive it from who the client is, or from a header that a proxy replaces, as forward_auth
@@ -107,7 +106,8 @@ const (
 	// BanOfAll is a ban of everybody. All requests have one key. Write `key {client_ip}`, or remove
 	// ban.
 	BanOfAll = "TIDE027"
-	// LimitOnErrors is a limit in an error route. Guesses go on, as it sees failed requests only.
+	// LimitOnErrors is a limit in handle_errors or handle_response. Guesses go on, as it sees
+	// failed requests only.
 	// Put the zone before the handler, with `count_responses 401 403`. See docs/login.md.
 	LimitOnErrors = "TIDE028"
 	// AllReserve is count_responses without a matcher. Each request of a page holds a unit until
@@ -117,8 +117,8 @@ const (
 	// ReserveOfOne is a reserve where each client has a count of its own. Use a key that clients
 	// share, as `key all`. For higher limits see docs/tiers.md.
 	ReserveOfOne = "TIDE030"
-	// ExactPath is an exact path in a zone against guesses. Many backends take /login/ for /login.
-	// Write `path /login*`. See docs/security.md#requests-that-a-zone-matches.
+	// ExactPath is an exact path. Many backends take /login/ for /login, PHP /login.php/x. Write
+	// `path /login*`. See docs/security.md#requests-that-a-zone-matches.
 	ExactPath = "TIDE031"
 	// AmbiguousKey is a key with several values. Headers or parameters of one name differ, and
 	// backends read them differently. Such requests share one count. If your proxy adds the second,
@@ -169,6 +169,9 @@ const (
 	// NotReached is a zone that no request comes to. The line has a URL of it, and what keeps that
 	// away: a handler before it, or a matcher. See docs/configuration.md#order-of-directives.
 	NotReached = "TIDE045"
+	// PeerMatched is remote_ip in a matcher where proxies are trusted. It is the proxy's address,
+	// so all clients match, or none. Write client_ip.
+	PeerMatched = "TIDE046"
 	// UnusedOverrides is overrides of a zone that the configuration lacks. If it was renamed, set
 	// them for its new name, and remove these. See docs/operate.md#give-one-key-another-limit.
 	UnusedOverrides = "TIDE050"

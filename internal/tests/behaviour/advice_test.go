@@ -1,0 +1,76 @@
+// no clock: configurations are only read here.
+
+package behaviour_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+const (
+	bob       = "basic_auth {\nBob $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\n"
+	guessZone = "rate_limit {\nzone z {\nmatch path /*\nlimit 5/30d\ncount_responses 401\n}\n}\n"
+	trust     = "servers {\ntrusted_proxies static private_ranges\ntrusted_proxies_strict\n}"
+	proxy     = "reverse_proxy localhost:9000\n"
+)
+
+// zoneOf is a rate_limit with a zone with these options.
+func zoneOf(options string) string {
+	return "rate_limit {\nzone z {\n" + options + "\nlimit 5/30d\n}\n}\n"
+}
+
+// advisedSites are warned of once with a code, and mended with none.
+var advisedSites = map[string]struct{ code, global, site, mended string }{
+	"an exact path":                     {warning.ExactPath, "", zoneOf("match path /register"), zoneOf("match path /register*")},
+	"of PHP":                            {warning.ExactPath, "", zoneOf("match path /wp-login.php /xmlrpc.php"), zoneOf("match path /wp-login.php* /xmlrpc.php*")},
+	"of the directive":                  {warning.ExactPath, "", "rate_limit /login 5/30d", "rate_limit /login* 5/30d"},
+	"of a handle":                       {warning.ExactPath, "", "handle /login {\nrate_limit 5/30d\n}", "handle /login* {\nrate_limit 5/30d\n}"},
+	"within a handle with a star":       {warning.ExactPath, "", "handle /api/* {\n" + zoneOf("match path /api/login") + "}", "handle /api/* {\n" + zoneOf("match path /api/login*") + "}"},
+	"order after authentication":        {warning.NotReached, "order rate_limit after basic_auth", guessZone + bob + proxy, "route {\n" + guessZone + bob + proxy + "}"},
+	"a ban after authentication":        {warning.NotReached, "order rate_limit after basic_auth", zoneOf("ban 15m") + bob, "route {\n" + zoneOf("ban 15m") + bob + "}"},
+	"after it in a handle":              {warning.NotReached, "order rate_limit after basic_auth", "handle /admin/* {\n" + guessZone + bob + "}", "route /admin/* {\n" + guessZone + bob + "}"},
+	"by the user before":                {warning.BeforeAuth, "", zoneOf("key {http.auth.user.id}") + bob, "route {\n" + bob + zoneOf("key {http.auth.user.id}") + "}"},
+	"an exception of the proxy":         {warning.PeerMatched, trust, zoneOf("except remote_ip 10.0.0.0/8"), zoneOf("except client_ip 10.0.0.0/8")},
+	"not the proxy":                     {warning.PeerMatched, trust, zoneOf("match not remote_ip 10.0.0.0/8"), zoneOf("match not client_ip 10.0.0.0/8")},
+	"the proxy by the directive":        {warning.PeerMatched, trust, "@out not remote_ip 10.0.0.0/8\nrate_limit @out 5/30d", "@out not client_ip 10.0.0.0/8\nrate_limit @out 5/30d"},
+	"responses of a proxy":              {warning.LimitOnErrors, "", "reverse_proxy localhost:9000 {\n@no status 401\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
+	"responses that are intercepted":    {warning.LimitOnErrors, "", "intercept {\n@no status 401 403\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
+	"responses of who authenticates":    {warning.LimitOnErrors, "", "forward_auth localhost:9001 {\nuri /\n@no status 4xx\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
+	"an error route of wrong passwords": {warning.LimitOnErrors, "", bob + "handle_errors 401 {\nrate_limit 5/30d\n}", guessZone + bob},
+}
+
+func TestAdviceAndItsMend(t *testing.T) {
+	for name, c := range advisedSites {
+		if got := warnedOf(t, c.code, c.global, c.site); len(got) != 1 {
+			t.Errorf("%s: warned of %q, want one %s", name, got, c.code)
+		}
+		global := c.global
+		if strings.HasPrefix(global, "order") {
+			global = "" // as the mend says
+		}
+		if got := warnedOf(t, "TIDE", global, c.mended); len(got) > 0 {
+			t.Errorf("%s: mended it is warned of %q", name, got)
+		}
+	}
+}
+
+// What works is not warned of.
+var fineSites = map[string]struct{ global, site string }{
+	"the root":                      {"", "rate_limit / 5/30d"},
+	"the path and what is below":    {"", "@login path /login /login/*\nrate_limit @login 5/30d"},
+	"an exact path that costs none": {"", "handle /usage {\n" + zoneOf("cost 0") + "}"},
+	"remote_ip without proxies":     {"", zoneOf("except remote_ip 10.0.0.0/8")},
+	"users after authentication":    {"", "route {\n" + bob + zoneOf("key {http.auth.user.id}\nban 15m") + "}"},
+	"authentication of other paths": {"", "route {\nbasic_auth /admin/* {\nBob $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\n" + guessZone + "}"},
+	"good responses":                {"", "reverse_proxy localhost:9000 {\n@ok status 2xx\nhandle_response @ok {\nrate_limit 5/30d\ncopy_response\n}\n}"},
+}
+
+func TestNoAdviceWhereAllIsFine(t *testing.T) {
+	for name, c := range fineSites {
+		if got := warnedOf(t, "TIDE", c.global, c.site); len(got) > 0 {
+			t.Errorf("%s: warned of %q", name, got)
+		}
+	}
+}
