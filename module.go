@@ -530,6 +530,9 @@ func loadMatchers(ctx caddy.Context, of any, field string, sets *caddyhttp.Match
 
 // ServeHTTP lets a request through, denies it, or makes it wait in a queue.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if isInclude(r) {
+		return next.ServeHTTP(w, r)
+	}
 	now := clock.Now()
 	h.proxies.Watch(h.warned, h.logger, r, now)
 	e, err := limits.Evaluate(h.zones, r, now)
@@ -557,6 +560,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return e.MarkCounted(r, held.Serve(w, r, next))
 	}
 	return e.MarkCounted(r, next.ServeHTTP(w, r))
+}
+
+// isInclude reports whether a request is one that httpInclude makes for a template, on behalf of one
+// that was counted. A client can send its header, but each of its requests has a local address.
+func isInclude(r *http.Request) bool {
+	return r.RemoteAddr == "127.0.0.1:10000" && len(r.Header["Caddy-Templates-Include"]) > 0 && r.Context().Value(http.LocalAddrContextKey) == nil
 }
 
 // Zones returns the handler's zones in the order in which they are asked.
