@@ -562,8 +562,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	return e.MarkCounted(r, next.ServeHTTP(w, r))
 }
 
-// isInclude reports whether a request is one that httpInclude makes for a template, on behalf of one
-// that was counted. A client can send its header, but each of its requests has a local address.
+// isInclude reports whether a request is one that httpInclude makes for a template, on behalf of
+// one that was counted. A client can send its header, but its requests have a local address.
 func isInclude(r *http.Request) bool {
 	return r.RemoteAddr == "127.0.0.1:10000" && len(r.Header["Caddy-Templates-Include"]) > 0 && r.Context().Value(http.LocalAddrContextKey) == nil
 }

@@ -113,6 +113,9 @@ func (h *Handler) messageSlips() (found []warning.Warning) {
 			beside, place = name, z.Source
 		}
 	}
+	if strings.HasSuffix(h.Message, ".html") && !strings.Contains(h.Message, " ") {
+		found = append(found, warning.New(warning.NotMeant, "the message beside zone %q: clients get the text %s, not the file; write the text itself, or `handle_errors 429` with a file_server, at %s", spelling.Clip(beside), spelling.Clip(h.Message), cmp.Or(place, h.path)))
+	}
 	for _, name := range answer.PlaceholdersIn(h.Message) {
 		if slip := cmp.Or(answer.CheckPlaceholder(name), reqkey.CheckText(name)); slip != nil {
 			what, mend, _ := strings.Cut(slip.Error(), "; ")
@@ -473,6 +476,12 @@ func (z *Zone) sync(s *config.Settings, inherited config.SyncRate, g globals, fo
 	s.SyncRate = max(or(z.SyncRate, inherited), config.Local)
 	if s.SyncRate >= 0 && g.redisEmpty {
 		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.SyncRate)
+	}
+	for _, r := range s.Limits {
+		if rate := time.Duration(s.SyncRate); rate > r.Window {
+			*found = append(*found, warning.New(warning.NotMeant, "sync_rate %s is longer than the window %s, so nodes hear of each other too late; write a shorter one with its unit, like `sync_rate 500ms`", config.WindowText(rate), config.WindowText(r.Window)))
+			break
+		}
 	}
 	return cmp.Or(checkSyncRate(z.SyncRate, g.hasRedis), z.regions(s, g, found))
 }

@@ -71,6 +71,8 @@ func NewPaths(lines [][]string) (*Paths, error) {
 // CheckPath reports what is wrong with a path.
 func CheckPath(path string) error {
 	switch parts := strings.Split(path, "."); {
+	case strings.HasPrefix(path, "$."):
+		return fmt.Errorf("%q is JSONPath; write keys with a dot between them, like %s", path, path[2:])
 	case len(parts) > maxParts:
 		return fmt.Errorf("the path has %d parts; write at most %d", len(parts), maxParts)
 	case strings.HasPrefix(path, ".") || strings.HasSuffix(path, ".") || strings.Contains(path, "..") || path == "":

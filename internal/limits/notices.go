@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -51,7 +52,11 @@ func (n *Notices) Full(z *config.Settings, once *warning.Once, log *zap.Logger) 
 // Empty warns once that keys come out empty, and says what happens to such requests instead.
 func (n *Notices) Empty(z *config.Settings, once *warning.Once, log *zap.Logger) {
 	if !n.noKey.Load() && !n.noKey.Swap(true) && !once.IsQuiet(warning.EmptyKey) {
-		log.Warn("a rate limit key came out empty; more of this zone are not reported until the next reload", warning.Field(warning.EmptyKey),
+		why := ""
+		if strings.Contains(z.Key, "client_ip}") {
+			why = ", as no address comes over a unix socket without trusted_proxies_unix"
+		}
+		log.Warn("a rate limit key came out empty"+why+"; more of this zone are not reported until the next reload", warning.Field(warning.EmptyKey),
 			zap.String("zone", z.Name), zap.String("key", z.Key), zap.Stringer("empty_key", z.EmptyKey))
 	}
 }

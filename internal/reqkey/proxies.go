@@ -124,7 +124,7 @@ func (w *ProxyWatch) look(once *warning.Once, logger *zap.Logger, r *http.Reques
 		warnNotStrict(once, logger, server)
 	case !isTrusted(r):
 		once.Warn(logger, warning.UntrustedProxy, "requests come with a header of proxies from an address that is not in trusted_proxies; "+
-			"if a proxy of yours stands there, all its clients have one address, and share one count and its exceptions: set trusted_proxies and trusted_proxies_strict",
+			"if a proxy of yours stands there, all its clients have one address, and share one count and its exceptions: set trusted_proxies and trusted_proxies_strict, for one on a unix socket trusted_proxies_unix",
 			zap.String("header", field), zap.String("remote_ip", RemoteHost(r)))
 	}
 }

@@ -16,8 +16,9 @@ import (
 // docs/warnings.md has these comments.
 const (
 	// UntrustedProxy is a proxy's header from an address that is not trusted. If that is your
-	// proxy, all clients behind it share one count: set trusted_proxies and trusted_proxies_strict.
-	// Otherwise a client made it up. See docs/security.md#client-addresses-and-trusted-proxies.
+	// proxy, all clients behind it share one count: set trusted_proxies and trusted_proxies_strict,
+	// on a unix socket trusted_proxies_unix. Otherwise a client made it up. See
+	// docs/security.md#client-addresses-and-trusted-proxies.
 	UntrustedProxy = "TIDE001"
 	// TrustNotStrict is trusted_proxies without trusted_proxies_strict. Caddy takes the left-most
 	// address of the header, which a client can write. Add trusted_proxies_strict to the servers
@@ -166,12 +167,15 @@ const (
 	// ConcurrentByRegion is `concurrent` in a zone that counts over regions. Each region counts for
 	// itself: write its part in a zone of its own with `regions off`. See docs/regions.md.
 	ConcurrentByRegion = "TIDE044"
-	// NotReached is a zone that no request comes to. The line has a URL of it, and what keeps that
-	// away: a handler before it, or a matcher. See docs/configuration.md#order-of-directives.
+	// NotReached is a zone that no request comes to, or no guess. The line says what is in the way.
+	// See docs/configuration.md#order-of-directives.
 	NotReached = "TIDE045"
-	// PeerMatched is remote_ip in a matcher where proxies are trusted. It is the proxy's address,
-	// so all clients match, or none. Write client_ip.
+	// PeerMatched is remote_ip in a matcher where proxies are trusted. It is the proxy's: write
+	// client_ip.
 	PeerMatched = "TIDE046"
+	// NotMeant is a sync_rate longer than a window, or a file's name as the message. The line says
+	// what to write.
+	NotMeant = "TIDE047"
 	// UnusedOverrides is overrides of a zone that the configuration lacks. If it was renamed, set
 	// them for its new name, and remove these. See docs/operate.md#give-one-key-another-limit.
 	UnusedOverrides = "TIDE050"

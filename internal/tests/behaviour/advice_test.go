@@ -3,9 +3,16 @@
 package behaviour_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -35,6 +42,8 @@ var advisedSites = map[string]struct{ code, global, site, mended string }{
 	"an exception of the proxy":         {warning.PeerMatched, trust, zoneOf("except remote_ip 10.0.0.0/8"), zoneOf("except client_ip 10.0.0.0/8")},
 	"not the proxy":                     {warning.PeerMatched, trust, zoneOf("match not remote_ip 10.0.0.0/8"), zoneOf("match not client_ip 10.0.0.0/8")},
 	"the proxy by the directive":        {warning.PeerMatched, trust, "@out not remote_ip 10.0.0.0/8\nrate_limit @out 5/30d", "@out not client_ip 10.0.0.0/8\nrate_limit @out 5/30d"},
+	"sync_rate in seconds":              {warning.NotMeant, "rate_limit {\nredis redis://localhost:1/0\n}", zoneOf("sync_rate 2678400"), zoneOf("sync_rate 500ms")},
+	"a file as the message":             {warning.NotMeant, "", "rate_limit 5/30d {\nmessage page.html\n}", "rate_limit 5/30d {\nmessage \"Come back later.\"\n}"},
 	"responses of a proxy":              {warning.LimitOnErrors, "", "reverse_proxy localhost:9000 {\n@no status 401\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
 	"responses that are intercepted":    {warning.LimitOnErrors, "", "intercept {\n@no status 401 403\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
 	"responses of who authenticates":    {warning.LimitOnErrors, "", "forward_auth localhost:9001 {\nuri /\n@no status 4xx\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
@@ -53,6 +62,31 @@ func TestAdviceAndItsMend(t *testing.T) {
 		if got := warnedOf(t, "TIDE", global, c.mended); len(got) > 0 {
 			t.Errorf("%s: mended it is warned of %q", name, got)
 		}
+	}
+}
+
+// Unix sockets have no addresses, and trusted_proxies doesn't hold there.
+func TestAUnixSocketNeedsItsOwnTrust(t *testing.T) {
+	for _, trusted := range []bool{false, true} {
+		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("socket", "limit 1/30d"))
+		logs := s.Watched()
+		from := func(address string) *http.Request {
+			r := s.Request("1.2.3.4")
+			r.RemoteAddr = "@"
+			r.Header.Set("X-Forwarded-For", address)
+			return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), nil, &caddyhttp.Server{TrustedProxiesUnix: trusted, TrustedProxiesStrict: 1, ClientIPHeaders: []string{"X-Forwarded-For"}})
+		}
+		s.Send(from("9.9.9.8"))
+		if got := s.Send(from("9.9.9.9")).Status; (got == http.StatusOK) != trusted {
+			t.Errorf("trusted %t: another client got %d", trusted, got)
+		}
+		for _, code := range []string{warning.UntrustedProxy, warning.EmptyKey} {
+			lines := logs.FilterField(zap.String("code", code)).All()
+			if (len(lines) == 0) != trusted || len(lines) > 0 && !strings.Contains(lines[0].Message, "trusted_proxies_unix") {
+				t.Errorf("trusted %t: %s is %v, want trusted_proxies_unix named where it is missing", trusted, code, lines)
+			}
+		}
+		s.End()
 	}
 }
 
