@@ -178,7 +178,7 @@ const (
 	NotMeant = "TIDE047"
 	// UnusedOverrides is overrides of a zone that the configuration lacks. If it was renamed, set
 	// them for its new name, and remove these. See docs/operate.md#give-one-key-another-limit.
-	UnusedOverrides = "TIDE050"
+	UnusedOverrides = "TIDE048"
 )
 
 // newest is the last code.
