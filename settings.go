@@ -444,7 +444,9 @@ func (z *Zone) key(s *config.Settings, found *[]warning.Warning) (err error) {
 	}
 	slips, err := reqkey.Check(s.Key)
 	for _, slip := range slips {
-		isSaid := func(w warning.Warning) bool { return w.Code == warning.AddressIntended && w.Unset != "" && w.Unset == slip.Unset }
+		isSaid := func(w warning.Warning) bool {
+			return w.Code == warning.AddressIntended && w.Unset != "" && w.Unset == slip.Unset
+		}
 		if !slices.ContainsFunc(*found, isSaid) {
 			*found = append(*found, slip)
 		}
