@@ -228,7 +228,8 @@ func (s *search) isAround(route *caddyhttp.Route) bool {
 // matches reports whether some sets match all requests of a URL.
 func (s *search) matches(sets caddyhttp.MatcherSets, r *http.Request) bool {
 	decided := slices.DeleteFunc(slices.Clone(sets), func(set caddyhttp.MatcherSet) bool { return slices.ContainsFunc(set, s.isOpen) })
-	return len(sets) == 0 || len(decided) > 0 && decided.AnyMatch(r)
+	matched, err := decided.AnyMatchWithError(r)
+	return len(sets) == 0 || len(decided) > 0 && matched && err == nil
 }
 
 // missing returns a matcher for which some sets match no request of a URL, "" if they may.
