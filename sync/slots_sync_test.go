@@ -262,7 +262,7 @@ func TestALookAtPlacesOfALostShard(t *testing.T) {
 			}
 			slot, _, why := n.sync.Take(t.Context(), n.src, askOf("k"))
 			slot.Free()
-			if _, err := n.sync.Look(n.src, keys.IDOf([]byte("k"))); (err != nil) != lost || (why != nil) != lost {
+			if _, err := n.sync.Look(n.src, keys.IDOf([]byte("k")), false); (err != nil) != lost || (why != nil) != lost {
 				t.Errorf("lost %t: a look %v, a request %v", lost, err, why)
 			}
 		}

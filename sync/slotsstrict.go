@@ -100,10 +100,13 @@ func (s *Slots) callInTime(src *SlotSource, m gauge.Message) ([]slotAnswer, erro
 }
 
 // Look asks what the other nodes have of a key, and changes nothing. Where a request would not ask,
-// it does not either.
-func (s *Slots) Look(src *SlotSource, id keys.ID) (others int64, err error) {
+// it does not either: full is set where this node alone has all slots.
+func (s *Slots) Look(src *SlotSource, id keys.ID, full bool) (others int64, err error) {
 	if LostFor(src.Lost(), id) {
 		return 0, redisconn.ErrDown
+	}
+	if full {
+		return 0, nil
 	}
 	all, err := s.callInTime(src, gauge.Message{ID: id, Ask: true})
 	if err != nil {

@@ -111,7 +111,7 @@ func (l *SlotLimit) DecideBy(redis *Redis, a *gauge.Ask, fork *Key, r *http.Requ
 	t.State = l.Table.Peek(a)
 	if !t.Overflow { // also where this node has all of them: without Redis on_redis_loss decides
 		t.Bound = l.Max
-		t.Others, err = redis.Gauges.Look(l.Source, fork.ID)
+		t.Others, err = redis.Gauges.Look(l.Source, fork.ID, t.Own >= t.Bound)
 	}
 	if t.Allowed = t.Own+t.Others < t.Bound; t.Allowed {
 		t.Own++

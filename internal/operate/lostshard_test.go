@@ -131,6 +131,9 @@ func TestExplainInAClusterOfWhichAPartIsLost(t *testing.T) {
 		p.compare("all is there", well)
 	}
 	cluster.Nodes[p.gone].Kill()
+	full := *p // a request that finds no place asks nobody, and doesn't notice
+	full.zones = slices.DeleteFunc(slices.Clone(p.zones), func(z *limits.Zone) bool { return z.Slots == nil || z.SyncRate != config.Strict })
+	full.compare("a server is just lost", ill)
 	redistest.Eventually(t, "the loss is noticed", unavailable(ill, true))
 	for range 3 {
 		p.compare("its part is lost", ill)
