@@ -23,7 +23,7 @@ check: lint test race
 
 # A line for each package as it ends, and at the end what failed. Most tests wait for something, so
 # twice as many packages as there are cores run at once, those that take longest first. Random tests
-# draw the same each time; make chaos draws anew.
+# draw the same each time; make chaos draws new ones.
 GOTEST = RAPID_SEED=1 go run $(GOTESTSUM) --format pkgname-and-test-fails --format-icons text --hide-summary skipped -- \
 	-vet=off -timeout 30m -p $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 

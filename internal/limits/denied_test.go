@@ -2,6 +2,7 @@ package limits
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -102,5 +103,21 @@ func TestDeniedKeysAllocateNothing(t *testing.T) {
 		d.add(1, 0, false, func() (keys.ID, string) { return keys.IDOf(raw), "" })
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// Requests deny at once: nothing that they count is lost. The race detector sees the list.
+func TestDeniedKeysOfRequestsAtOnce(t *testing.T) {
+	d := new(DeniedKeys)
+	var requests sync.WaitGroup
+	for range 8 {
+		requests.Go(func() {
+			d.deny(1, 100, 0)
+			d.Most(0)
+		})
+	}
+	requests.Wait()
+	if all := d.Most(0); len(all) != 1 || all[0].Denied != 800 {
+		t.Errorf("%v, want 800 denials of one key", all)
 	}
 }

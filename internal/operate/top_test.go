@@ -199,6 +199,23 @@ func TestTopByDenied(t *testing.T) {
 	}
 }
 
+// Who was denied is still known after a reload, while the zone stays.
+func TestTopByDeniedAfterAReload(t *testing.T) {
+	zone := config.Settings{Name: "denied and reloaded", SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: 30 * 24 * time.Hour}}}
+	z, c := logged(t, nil, zone, true)
+	send(t, z, "a", 7)
+	next, then := logged(t, nil, zone, true)
+	defer next.Release()
+	defer then.Stop()
+	c.Stop()
+	z.Release()
+	send(t, next, "a", 1)
+	all, err := TopOf(t.Context(), then, zone.Name, limits.ByDenied, false, 10)
+	if err != nil || len(all) != 1 || len(all[0].Keys) != 1 || all[0].Keys[0].Denied != 3 {
+		t.Errorf("%+v, %v; want 3 denials of a", all, err)
+	}
+}
+
 // BenchmarkTop measures what a request of a zone with a million keys takes while walks go over it,
 // beside none. docs/operate.md has its figures.
 //

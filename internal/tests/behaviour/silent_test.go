@@ -41,7 +41,7 @@ var silentFiles = map[string]struct {
 	"static files first":                {"{\norder rate_limit last\n}\nhttp://a.example {\nroot /srv\nrate_limit 5/30d\nfile_server\n}", true},
 	"maintenance and bots":              {"http://a.example {\n@bots header User-Agent *bot*\nroute {\nrespond @bots 403\nrespond /health ok\nrate_limit 5/30d\nreverse_proxy localhost:9000\n}\n}", false},
 	"an upload by its method":           {"http://a.example {\n@up {\nmethod POST PUT\npath /upload*\n}\nroute @up {\nrate_limit 5/30d\nreverse_proxy localhost:9000\n}\nreverse_proxy localhost:9001\n}", false},
-	"a unix socket":                     {"{\nservers {\ntrusted_proxies_unix\n}\n}\nhttp://a.example {\nbind unix//tmp/a.sock\nrate_limit /api/* 5/30d\nreverse_proxy localhost:9000\n}", false},
+	"a unix socket":                     {"{\nservers {\ntrusted_proxies_unix\n}\n}\nhttp://a.example {\nbind unix//run/a.sock\nrate_limit /api/* 5/30d\nreverse_proxy localhost:9000\n}", false},
 	"https by its matcher":              {"http://a.example {\nrate_limit {\nzone z {\nmatch protocol https\nlimit 5/30d\n}\n}\nreverse_proxy localhost:9000\n}", true},
 	"a path without its slash":          {"http://a.example {\n@api path api/*\nrate_limit @api 5/30d\nreverse_proxy localhost:9000\n}", true},
 	"a prefix that is stripped before":  {"http://a.example {\nuri strip_prefix /app\nrate_limit /app/login* 5/30d\nreverse_proxy localhost:9000\n}", true},
