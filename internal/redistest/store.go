@@ -1,0 +1,396 @@
+package redistest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	lua "github.com/yuin/gopher-lua"
+	"github.com/yuin/gopher-lua/parse"
+)
+
+// A Store stands in for Redis where time is virtual: it runs the scripts themselves, over hashes,
+// texts and sorted sets in memory. It is the part of Redis that they use.
+type Store struct {
+	t     testing.TB
+	clock func() time.Time
+
+	mu      sync.Mutex
+	state   *lua.LState
+	scripts map[string]*lua.FunctionProto
+	values  map[string]any // map[string]string, string or map[string]float64
+	expires map[string]time.Time
+}
+
+// NewStore makes a store that goes by a clock.
+func NewStore(t testing.TB, clock func() time.Time) *Store {
+	s := &Store{t: t, clock: clock, state: lua.NewState(), scripts: map[string]*lua.FunctionProto{}, values: map[string]any{}, expires: map[string]time.Time{}}
+	t.Cleanup(s.state.Close)
+	api := s.state.NewTable()
+	api.RawSetString("call", s.state.NewFunction(func(l *lua.LState) int { return s.called(l, false) }))
+	api.RawSetString("pcall", s.state.NewFunction(func(l *lua.LState) int { return s.called(l, true) }))
+	s.state.SetGlobal("redis", api)
+	return s
+}
+
+// Eval runs a script and returns its reply as a client has it.
+func (s *Store) Eval(source string, keys []string, args ...any) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	proto := s.scripts[source]
+	if proto == nil {
+		chunk, err := parse.Parse(strings.NewReader(source), "script")
+		if err != nil {
+			return nil, err
+		}
+		if proto, err = lua.Compile(chunk, "script"); err != nil {
+			return nil, err
+		}
+		s.scripts[source] = proto
+	}
+	k, a := s.state.NewTable(), s.state.NewTable()
+	for _, key := range keys {
+		k.Append(lua.LString(key))
+	}
+	for _, arg := range args {
+		a.Append(lua.LString(fmt.Sprint(arg)))
+	}
+	s.state.SetGlobal("KEYS", k)
+	s.state.SetGlobal("ARGV", a)
+	if err := s.state.CallByParam(lua.P{Fn: s.state.NewFunctionFromProto(proto), NRet: 1, Protect: true}); err != nil {
+		return nil, err
+	}
+	reply := s.state.Get(-1)
+	s.state.Pop(1)
+	return replyOf(reply), nil
+}
+
+// Do runs a command, which must not fail.
+func (s *Store) Do(args ...any) any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	texts := make([]string, len(args))
+	for i, arg := range args {
+		texts[i] = fmt.Sprint(arg)
+	}
+	reply, err := s.command(texts)
+	if err != nil {
+		s.t.Errorf("%v: %v", args, err)
+	}
+	return reply
+}
+
+// replyOf is what a client has of a value of Lua.
+func replyOf(v lua.LValue) any {
+	switch v := v.(type) {
+	case lua.LNumber:
+		return int64(v)
+	case lua.LString:
+		return string(v)
+	case *lua.LTable:
+		list := []any{}
+		v.ForEach(func(_, v lua.LValue) { list = append(list, replyOf(v)) })
+		return list
+	}
+	return nil
+}
+
+// valueOf is what Lua has of a reply.
+func (s *Store) valueOf(reply any) lua.LValue {
+	switch v := reply.(type) {
+	case string:
+		return lua.LString(v)
+	case int64:
+		return lua.LNumber(v)
+	case []any:
+		list := s.state.NewTable()
+		for _, one := range v {
+			list.Append(s.valueOf(one))
+		}
+		return list
+	}
+	return lua.LFalse
+}
+
+// called is redis.call or redis.pcall.
+func (s *Store) called(l *lua.LState, protected bool) int {
+	args := make([]string, l.GetTop())
+	for i := range args {
+		args[i] = l.Get(i + 1).String()
+	}
+	reply, err := s.command(args)
+	if err == nil {
+		l.Push(s.valueOf(reply))
+		return 1
+	}
+	if !protected {
+		l.RaiseError("%s", err.Error())
+	}
+	failed := l.NewTable()
+	failed.RawSetString("err", lua.LString(err.Error()))
+	l.Push(failed)
+	return 1
+}
+
+var errWrongType = errors.New("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+// valueAs is the value of a key, nothing where there is none.
+func valueAs[V any](s *Store, key string) (v V, err error) {
+	there, ok := s.values[key]
+	if !ok {
+		return v, nil
+	}
+	if v, ok = there.(V); !ok {
+		return v, errWrongType
+	}
+	return v, nil
+}
+
+// command runs a command.
+func (s *Store) command(args []string) (any, error) {
+	for key, at := range s.expires {
+		if !s.clock().Before(at) {
+			delete(s.values, key)
+			delete(s.expires, key)
+		}
+	}
+	switch name := args[0]; {
+	case name == "TIME":
+		now := s.clock()
+		return []any{fmt.Sprint(now.Unix()), fmt.Sprint(now.Nanosecond() / 1000)}, nil
+	case name[0] == 'H':
+		return s.ofHash(args)
+	case name[0] == 'Z':
+		return s.ofSet(args)
+	}
+	return s.ofKey(args)
+}
+
+// ofKey runs a command about keys and texts.
+func (s *Store) ofKey(args []string) (any, error) {
+	key := ""
+	if len(args) > 1 {
+		key = args[1]
+	}
+	switch args[0] {
+	case "GET":
+		if _, ok := s.values[key]; !ok {
+			return nil, nil
+		}
+		return valueOrError[string](s, key)
+	case "MGET":
+		all := []any{}
+		for _, key := range args[1:] {
+			text, _ := s.values[key].(string)
+			if _, ok := s.values[key].(string); ok {
+				all = append(all, text)
+			} else {
+				all = append(all, nil)
+			}
+		}
+		return all, nil
+	case "SET":
+		s.values[key] = args[2]
+		delete(s.expires, key)
+		if len(args) > 4 { // after PX
+			s.expire(key, s.clock().Add(s.milliseconds(args[4])))
+		}
+		return "OK", nil
+	case "DEL", "EXISTS":
+		n := int64(0)
+		for _, key := range args[1:] {
+			if _, ok := s.values[key]; ok {
+				n++
+			}
+			if args[0] == "DEL" {
+				delete(s.values, key)
+				delete(s.expires, key)
+			}
+		}
+		return n, nil
+	case "PEXPIRE":
+		s.expire(key, s.clock().Add(s.milliseconds(args[2])))
+		return int64(1), nil
+	case "PEXPIREAT":
+		s.expire(key, time.UnixMilli(0).Add(s.milliseconds(args[2])))
+		return int64(1), nil
+	case "PTTL":
+		if _, ok := s.values[key]; !ok {
+			return int64(-2), nil
+		}
+		if at, ok := s.expires[key]; ok {
+			return at.Sub(s.clock()).Milliseconds(), nil
+		}
+		return int64(-1), nil
+	case "FLUSHALL":
+		clear(s.values)
+		clear(s.expires)
+		return "OK", nil
+	}
+	return nil, fmt.Errorf("ERR command %s is not known", args[0])
+}
+
+func valueOrError[V any](s *Store, key string) (any, error) {
+	v, err := valueAs[V](s, key)
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+func (s *Store) milliseconds(text string) time.Duration {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		s.t.Errorf("a key is to expire in %q milliseconds", text)
+	}
+	return time.Duration(min(n, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+}
+
+func (s *Store) expire(key string, at time.Time) {
+	if _, ok := s.values[key]; ok {
+		s.expires[key] = at
+	}
+}
+
+// ofHash runs a command about a hash.
+func (s *Store) ofHash(args []string) (any, error) {
+	key := args[1]
+	hash, err := valueAs[map[string]string](s, key)
+	if err != nil {
+		return nil, err
+	}
+	field := func(name string) any {
+		if v, ok := hash[name]; ok {
+			return v
+		}
+		return nil
+	}
+	all := []any{}
+	switch args[0] {
+	case "HGET":
+		return field(args[2]), nil
+	case "HMGET":
+		for _, name := range args[2:] {
+			all = append(all, field(name))
+		}
+		return all, nil
+	case "HGETALL":
+		for _, name := range slices.Sorted(maps.Keys(hash)) {
+			all = append(all, name, hash[name])
+		}
+		return all, nil
+	case "HLEN":
+		return int64(len(hash)), nil
+	case "HSET":
+		if hash == nil {
+			hash = make(map[string]string)
+			s.values[key] = hash
+		}
+		before := len(hash)
+		for i := 2; i+1 < len(args); i += 2 {
+			hash[args[i]] = args[i+1]
+		}
+		return int64(len(hash) - before), nil
+	case "HDEL":
+		before := len(hash)
+		for _, name := range args[2:] {
+			delete(hash, name)
+		}
+		if len(hash) == 0 {
+			delete(s.values, key)
+			delete(s.expires, key)
+		}
+		return int64(before - len(hash)), nil
+	}
+	return nil, fmt.Errorf("ERR command %s is not known", args[0])
+}
+
+// bound is a score as ZRANGEBYSCORE has it, and whether it is left out itself.
+func bound(text string) (score float64, open bool) {
+	text, open = strings.CutPrefix(text, "(")
+	score, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		panic(err)
+	}
+	return score, open
+}
+
+// between are the names whose scores lie in a range, in order.
+func between(set map[string]float64, from, to string) (names []string) {
+	least, above := bound(from)
+	most, below := bound(to)
+	for name, score := range set {
+		if score >= least && score <= most && !(above && score == least) && !(below && score == most) {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(set[a], set[b]), cmp.Compare(a, b)) })
+	return names
+}
+
+// ofSet runs a command about a sorted set.
+func (s *Store) ofSet(args []string) (any, error) {
+	key := args[1]
+	set, err := valueAs[map[string]float64](s, key)
+	if err != nil {
+		return nil, err
+	}
+	score := func(name string) string { return strconv.FormatFloat(set[name], 'g', 17, 64) }
+	all := []any{}
+	switch args[0] {
+	case "ZADD":
+		if set == nil {
+			set = make(map[string]float64)
+			s.values[key] = set
+		}
+		for i := 2; i+1 < len(args); i += 2 {
+			set[args[i+1]], _ = bound(args[i])
+		}
+		return int64(len(set)), nil
+	case "ZSCORE":
+		if _, ok := set[args[2]]; !ok {
+			return nil, nil
+		}
+		return score(args[2]), nil
+	case "ZREM":
+		for _, name := range args[2:] {
+			delete(set, name)
+		}
+		return int64(0), nil
+	case "ZREVRANGE": // the last one
+		if names := between(set, "-inf", "+inf"); len(names) > 0 {
+			last := names[len(names)-1]
+			all = append(all, last, score(last))
+		}
+		return all, nil
+	case "ZCOUNT":
+		return int64(len(between(set, args[2], args[3]))), nil
+	case "ZREMRANGEBYSCORE":
+		for _, name := range between(set, args[2], args[3]) {
+			delete(set, name)
+		}
+		return int64(0), nil
+	case "ZRANGEBYSCORE": // with nothing, or with WITHSCORES, LIMIT, 0 and a number behind the range
+		names := between(set, args[2], args[3])
+		if len(args) > 7 {
+			most, _ := strconv.Atoi(args[7])
+			names = names[:min(len(names), most)]
+		}
+		for _, name := range names {
+			all = append(all, name)
+			if len(args) > 4 {
+				all = append(all, score(name))
+			}
+		}
+		return all, nil
+	}
+	return nil, fmt.Errorf("ERR command %s is not known", args[0])
+}
