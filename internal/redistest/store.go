@@ -223,19 +223,24 @@ func (s *Store) ofKey(args []string) (any, error) {
 		s.expire(key, time.UnixMilli(0).Add(s.milliseconds(args[2])))
 		return int64(1), nil
 	case "PTTL":
-		if _, ok := s.values[key]; !ok {
-			return int64(-2), nil
-		}
-		if at, ok := s.expires[key]; ok {
-			return at.Sub(s.clock()).Milliseconds(), nil
-		}
-		return int64(-1), nil
+		return s.left(key), nil
 	case "FLUSHALL":
 		clear(s.values)
 		clear(s.expires)
 		return "OK", nil
 	}
 	return nil, fmt.Errorf("ERR command %s is not known", args[0])
+}
+
+// left is what PTTL says.
+func (s *Store) left(key string) int64 {
+	if _, ok := s.values[key]; !ok {
+		return -2
+	}
+	if at, ok := s.expires[key]; ok {
+		return at.Sub(s.clock()).Milliseconds()
+	}
+	return -1
 }
 
 func valueOrError[V any](s *Store, key string) (any, error) {

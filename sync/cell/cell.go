@@ -1,8 +1,10 @@
-// Package cell is the one thing that nodes share of a key in a limit, and the one script by which they do.
+// Package cell is the one thing that nodes share of a key in a limit, and the one script by which
+// they do.
 //
-// A cell is a hash in Redis. Each node says in full what it has spent of the key, its state, under a
-// number that grows. So messages that are lost, repeated or late change nothing. A strict call is such a
-// message that asks for more. The head of say.lua tells what stands in a cell, and what a call is made of.
+// A cell is a hash in Redis. Each node says in full what it has spent of the key, its state, under
+// a number that grows. So messages that are lost, repeated or late change nothing. A strict call is
+// such a message that asks for more. The head of say.lua tells what stands in a cell, and what a
+// call is made of.
 package cell
 
 import (
@@ -23,7 +25,8 @@ var Source string
 type Family struct {
 	// Kind is Windows, Fades or Bucket.
 	Kind byte
-	// Window is how long a limit's window is, Parts how many epochs it has, and Live how many count.
+	// Window is how long a limit's window is, Parts how many epochs it has, and Live how many
+	// count.
 	Window      time.Duration
 	Parts, Live int
 	// Size is how much fits in, and Rate how much flows out of a bucket in a window.
@@ -41,7 +44,7 @@ const (
 	Bucket  = 'b'
 )
 
-// String is a family as the script reads it.
+// String is a family as the script reads it, without the stamp behind it.
 func (f Family) String() string {
 	opens := 0
 	if f.Opens {
@@ -58,33 +61,38 @@ func (f Family) Epoch(now int64) int64 {
 
 // A State is what a node says of a cell. It has totals, or what a bucket has.
 type State struct {
+	// Seq is the number of the message, which is that of the call.
 	Seq, Stamp, Open int64
 	// Epoch is the newest one, and Totals what was spent in it and in those before.
 	Epoch  int64
 	Totals []int64
 	// Start names the state of a bucket, and Total is what was spent in it.
 	Start, Total int64
-	// Fresh is what of the total Redis is not known to have, and Span for how long the node has been
-	// spending it, in microseconds. Heard is the last Seq whose answer the node has, Whole and Rest the
-	// level that it knows.
+	// Fresh is what of the total Redis is not known to have, and Span for how long the node has
+	// been spending it, in microseconds. Heard is the last Seq whose answer the node has, Whole and
+	// Rest the level that it knows.
 	Fresh, Span, Heard, Whole, Rest int64
 }
 
-// append adds what the script has of a state: what stands around it, and the state.
-func (s *State) append(args []any, kind byte) []any {
+// append adds what the script has of a cell.
+func (s *Said) append(args []any) []any {
 	b := make([]byte, 0, 64)
-	if kind == Bucket {
-		args = append(args, string(numbers(b, s.Stamp, s.Fresh, s.Span, s.Heard, s.Whole, s.Rest)))
-		return append(args, string(numbers(b, s.Seq, s.Open, s.Start, s.Total)))
+	b = strconv.AppendInt(append(append(b, s.Family...), ' '), s.State.Stamp, 10)
+	args = append(args, string(b))
+	if s.Family[0] == Bucket {
+		args = append(args, string(numbers(b[:0], s.State.Open, s.State.Start, s.State.Total)))
+		return append(args, string(numbers(b[:0], s.State.Fresh, s.State.Span, s.State.Heard, s.State.Whole, s.State.Rest)))
 	}
-	b = numbers(b, s.Seq, s.Open, s.Epoch)
-	if len(s.Totals) == 0 {
-		b = append(b, " 0"...)
+	total, older := int64(0), []int64(nil)
+	if len(s.State.Totals) > 0 {
+		total, older = s.State.Totals[0], s.State.Totals[1:]
 	}
-	for _, n := range s.Totals {
+	args = append(args, strconv.FormatInt(total, 10))
+	b = numbers(append(b[:0], ' '), s.State.Epoch, s.State.Open)
+	for _, n := range older {
 		b = strconv.AppendInt(append(b, ' '), n, 10)
 	}
-	return append(args, strconv.FormatInt(s.Stamp, 10), string(b))
+	return append(args, string(b))
 }
 
 // numbers adds numbers with a space between them.
@@ -119,12 +127,14 @@ type Ban struct{ Key, Known string }
 
 // A Call is a message of a node.
 type Call struct {
-	Node  string
+	Node string
+	// Seq is above that of all earlier calls; 0 only reads.
+	Seq   int64
 	Cells []Said
 	Bans  []Ban
 	Asks  []Ask
-	// Told is the sorted set of cells that other regions hear of, of which the nodes here have spent
-	// Least or more. It is empty where limits don't go over regions.
+	// Told is the sorted set of cells that other regions hear of, of which the nodes here have
+	// spent Least or more. It is empty where limits don't go over regions.
 	Told  string
 	Least int64
 	// Quiet says that no earlier message of these cells is without an answer.
@@ -140,11 +150,11 @@ func (c *Call) Args() (keys []string, args []any) {
 	if c.Told != "" {
 		least = strconv.FormatInt(c.Least, 10)
 	}
-	args = append(args, c.Node, len(c.Cells), least, quiet)
+	args = append(args, c.Node, c.Seq, len(c.Cells), least, quiet)
 	for i := range c.Cells {
 		said := &c.Cells[i]
 		keys = append(keys, said.Key)
-		args = said.State.append(append(args, said.Family), said.Family[0])
+		args = said.append(args)
 	}
 	for _, ban := range c.Bans {
 		keys = append(keys, ban.Key)
@@ -175,13 +185,13 @@ type Sum struct {
 
 // A Heard is what the answer to a call says of a cell.
 type Heard struct {
-	// Held is what Redis had of the node's state before. Its Seq is 0 where it had none. Of a bucket
-	// its Total includes Granted, by a call that came before.
+	// Held is what Redis had of the node's state before. Its Seq is 0 where it had none. Of a
+	// bucket its Total includes Granted, by a call that came before.
 	Held    State
 	Granted int64
 	Sum     Sum
-	// Under is the stamp of a reset that the node has not heard of; then nothing was said. Err is an
-	// error about this key alone.
+	// Under is the stamp of a reset that the node has not heard of; then nothing was said. Err is
+	// an error about this key alone.
 	Under int64
 	Err   error
 }
@@ -254,10 +264,10 @@ func read(held, sum string, kind byte) (h Heard, err error) {
 		return h, nil
 	}
 	if ok && len(s) > 4 {
-		h.Sum = Sum{Stamp: s[0], End: s[1], Open: s[2], Epoch: s[3], Totals: s[4:]}
+		h.Sum = Sum{Stamp: s[1], End: s[2], Open: s[4], Epoch: s[3], Totals: append(s[:1:1], s[5:]...)}
 	}
 	if there && len(f) > 3 {
-		h.Held = State{Seq: f[0], Open: f[1], Epoch: f[2], Totals: f[3:]}
+		h.Held = State{Seq: f[0], Open: f[3], Epoch: f[2], Totals: append(f[1:2:2], f[4:]...)}
 	}
 	return h, nil
 }

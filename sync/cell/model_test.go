@@ -5,8 +5,8 @@ import (
 	"math/big"
 )
 
-// A model is a cell as it has to be, in whole numbers. What all have spent of windows it adds up from the
-// fields each time.
+// A model is a cell as it has to be, in whole numbers. What all have spent of windows it adds up
+// from the fields each time.
 type model struct {
 	stamp  int64
 	fields map[string]modelField
@@ -41,8 +41,8 @@ func (m *model) whole(window int64) (int64, int64) {
 	return whole.Int64(), rest.Int64()
 }
 
-// take has the cell after a message, nil where it changes nothing, and whether that had something new.
-// m is nil where there is no cell.
+// take has the cell after a message, nil where it changes nothing, and whether that had something
+// new. m is nil where there is no cell.
 func (m *model) take(f Family, node string, s State, now int64) (next *model, same bool) {
 	if m == nil {
 		m = newModel(s.Stamp)

@@ -24,7 +24,8 @@ type runner interface {
 	do(args ...any) any
 }
 
-// The script with a change that the environment names, "old=>new": a test that holds must then fail.
+// source is the script, with a change that the environment names, "old=>new": a test must then
+// fail.
 func source() string {
 	from, to, ok := strings.Cut(os.Getenv("TIDE_MUTATE"), "=>")
 	if ok && strings.Count(Source, from) != 1 {
@@ -65,8 +66,8 @@ type real struct {
 }
 
 func newReal(t testing.TB) real {
-	text := strings.Replace(source(), "call('TIME')", "{floor(ARGV[#ARGV] / 1000000), fmod(table.remove(ARGV), 1000000)}", 1)
-	text = strings.ReplaceAll(text, "call('PEXPIREAT', key, ", "call('PEXPIREAT', key, 9e15 + ")
+	text := "local us = table.remove(ARGV)\n" + strings.Replace(source(), "call('TIME')", "{math.floor(us / 1000000), math.fmod(us, 1000000)}", 1)
+	text = strings.ReplaceAll(text, "key, ends) end", "key, 9e15) end")
 	return real{redistest.Start(t).Client(), redis.NewScript(text)}
 }
 
@@ -232,7 +233,7 @@ func (c *cast) call() {
 	seq := c.seqs[node] + pick(c.r, int64(1), 1, 1, 1, 2, 0, -1)
 	seq = max(1, seq)
 	c.seqs[node] = max(c.seqs[node], seq)
-	call := Call{Node: node, Quiet: c.r.IntN(2) == 0}
+	call := Call{Node: node, Seq: seq, Quiet: c.r.IntN(2) == 0}
 	cells := c.r.Perm(4)[:1+c.r.IntN(3)]
 	for _, k := range cells {
 		call.Cells = append(call.Cells, Said{fmt.Sprint("cell", k), c.family[k].String(), c.state(k, node, seq)})
@@ -250,9 +251,6 @@ func (c *cast) call() {
 	if err != nil {
 		c.t.Errorf("%v", err)
 		return
-	}
-	if os.Getenv("DBG") != "" {
-		fmt.Printf("%d %+v\n  %q\n", c.now, call, text)
 	}
 	got, err := call.Read(text)
 	if err != nil {
