@@ -261,7 +261,7 @@ func (z *Zone) limits(s *config.Settings, found *[]warning.Warning) error {
 		}
 		s.Limits = append(s.Limits, r)
 		if r.From != "" && reqkey.NewNumber(r.From).IsClients() {
-			*found = append(*found, warning.New(warning.ClientsLimit, "a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does", r.From))
+			*found = append(*found, warning.New(warning.ClientsLimit, "a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does in a block `route { … }`, behind basic_auth and before rate_limit", r.From))
 		}
 	}
 	given := s.Limits

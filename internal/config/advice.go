@@ -232,9 +232,9 @@ func (c chain) adviseSite() {
 			warn(warning.BeforeAuth, fmt.Sprintf("{%s} is empty here, as rate_limit runs before basic_auth and whatever else authenticates; "+
 				"put both into a block `route { … }` of this site, basic_auth first", z.User))
 		}
-		if z.CountResponses != nil && len(z.Matchers) == 0 && !slices.ContainsFunc(c[i].matchers, selects) {
+		if z.CountResponses != nil && len(z.ResponseCost.Terms) == 0 && len(z.Matchers) == 0 && !slices.ContainsFunc(c[i].matchers, selects) {
 			warn(warning.AllReserve, "it has no matcher, so each request of a page reserves a unit until its response begins, and a page with many pictures is denied some of them; "+
-				"write `match` with the requests whose responses count, like `match path /login*`")
+				"write `match` with all requests whose responses count, like `match path /login*`, or for basic_auth `match header Authorization *` and a limit above what a page loads at once")
 		}
 	})
 }
@@ -327,6 +327,6 @@ func (c chain) adviseFailed(known bool) {
 			return
 		}
 		warn(warning.LimitOnErrors, "it is in a route of errors or responses, where it sees only requests that have failed, and holds back no next try; "+
-			"write it before the handler instead, with `count_responses 401 403`")
+			"write it before the handler instead, with `count_responses 401 403` and a matcher, like `match path /login*`, or for basic_auth `match header Authorization *`")
 	})
 }

@@ -46,8 +46,8 @@ const (
 	// docs/keys.md#empty-keys.
 	EmptyKey = "TIDE009"
 	// MaxKeys is more keys than max_keys. Further keys share a sketch: newcomers may be denied
-	// early. If you have that many clients, raise it; if clients choose their key, add a zone by
-	// address. See docs/security.md#floods-of-keys.
+	// early. If you have that many clients, raise it; if clients choose their key, write a
+	// `rate_limit` by address above it. See docs/security.md#floods-of-keys.
 	MaxKeys = "TIDE010"
 	// NoRedis is an empty address of Redis. A variable is not set, so each node counts for itself.
 	// If that is meant, write `redis {$REDIS_URL:off}`.
@@ -95,8 +95,8 @@ const (
 	// route. See docs/configuration.md#order-of-directives.
 	BeforeAuth = "TIDE023"
 	// ClientsLimit is a limit that the client chooses. It comes from a header, a cookie or the URL.
-	// Derive it from who the client is, or from a header that a proxy replaces, as forward_auth
-	// does with copy_headers. See docs/tiers.md.
+	// Derive it from who the client is, in a route behind authentication, or from a header that a
+	// proxy replaces, as forward_auth does with copy_headers, and write `quiet`. See docs/tiers.md.
 	ClientsLimit = "TIDE024"
 	// BanOfOthers is a ban that a client can bring upon others. Whoever sends another client's key
 	// has it banned. Ban by {client_ip}, or by what authentication has proven. See docs/ban.md.
@@ -108,12 +108,12 @@ const (
 	// ban.
 	BanOfAll = "TIDE027"
 	// LimitOnErrors is a limit in handle_errors or handle_response. Guesses go on, as it sees
-	// failed requests only.
-	// Put the zone before the handler, with `count_responses 401 403`. See docs/login.md.
+	// failed requests only. Put the zone before the handler, with `count_responses 401 403` and a
+	// matcher. See docs/login.md.
 	LimitOnErrors = "TIDE028"
 	// AllReserve is count_responses without a matcher. Each request of a page holds a unit until
-	// its response begins, so pictures may be denied. Write `match path /login*`. See
-	// docs/login.md.
+	// its response begins, so pictures may be denied. Write `match path /login*`, for basic_auth
+	// `match header Authorization *`. See docs/login.md.
 	AllReserve = "TIDE029"
 	// ReserveOfOne is a reserve where each client has a count of its own. Use a key that clients
 	// share, as `key all`. For higher limits see docs/tiers.md.
