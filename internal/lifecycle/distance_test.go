@@ -67,6 +67,24 @@ func TestARedisThatIsTooFar(t *testing.T) {
 		if logs.Len() != 1 || fmt.Sprint(logs.All()[0].ContextMap()) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %v, want one warning with %v", name, logs.All(), c.want)
 		}
+		config.setAsTold(c.want)
+		if left := config.tooShort(c.trip); left != nil {
+			t.Errorf("%s: what it says to write is too short as well: %v", name, left)
+		}
+	}
+}
+
+// setAsTold has the settings be what a warning says to write.
+func (c *Config) setAsTold(told map[string]any) {
+	if d, err := time.ParseDuration(fmt.Sprint(told["write_strict_timeout"])); err == nil {
+		c.StrictTimeout = d
+	}
+	if d, err := time.ParseDuration(fmt.Sprint(told["write_sync_rate"])); err == nil {
+		for _, z := range c.zones {
+			if z.SyncRate > 0 {
+				z.SyncRate = max(z.SyncRate, config.SyncRate(d))
+			}
+		}
 	}
 }
 
