@@ -297,6 +297,9 @@ func TestMendOfUnusedOverrides(t *testing.T) {
 			t.Errorf("removing the others = %d %s", status, text)
 		}
 		run("new", 3, 0)
+		for _, zone := range []string{"new", "other"} { // the process keeps them
+			sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"`+zone+`","key":"1.2.3.4"}`)
+		}
 	})
 }
 
