@@ -383,7 +383,8 @@ func (s *Store) ofSet(args []string) (any, error) {
 			delete(set, name)
 		}
 		return int64(0), nil
-	case "ZRANGEBYSCORE": // with nothing, or with WITHSCORES, LIMIT, 0 and a number behind the range
+	case "ZRANGEBYSCORE":
+		// behind the range is nothing, or WITHSCORES, LIMIT, 0 and a number
 		names := between(set, args[2], args[3])
 		if len(args) > 7 {
 			most, _ := strconv.Atoi(args[7])

@@ -72,7 +72,8 @@ func (m *model) take(f Family, node string, s State, now int64) (next *model, sa
 	for i, n := range s.Totals {
 		own.totals[s.Epoch-int64(i)] = n
 	}
-	if e := f.Epoch(now); f.Kind != Bucket && s.Epoch > e { // ahead it leaves out an epoch that still counts here
+	if e := f.Epoch(now); f.Kind != Bucket && s.Epoch > e {
+		// ahead it leaves out an epoch that still counts here
 		if last := e - int64(f.Live) + 1; own.totals[last] == 0 {
 			own.totals[last] = had.totals[last]
 		}

@@ -153,7 +153,8 @@ func (c *cast) event() {
 		c.on.do("DEL", fmt.Sprint("cell", k))
 		c.cells[k] = nil
 	case 2:
-		if m := c.cells[k]; m != nil && c.family[k].Kind != Bucket { // a field is nonsense: it counts as none
+		if m := c.cells[k]; m != nil && c.family[k].Kind != Bucket {
+			// a field is nonsense: it counts as none
 			node := pick(c.r, "a", "b", "c")
 			c.on.do("HSET", fmt.Sprint("cell", k), node, "nonsense")
 			delete(m.fields, node)

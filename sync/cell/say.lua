@@ -314,7 +314,8 @@ for i = 1, cells do
   end
   if least or region then had = redis.pcall('HMGET', key, node, 'sum', '~') else had = redis.pcall('HMGET', key, node, 'sum') end
   local f, s = had[1], had[2]
-  if f and s and F.kind ~= 'b' and not region then -- mostly the newest total alone has grown, or an epoch began
+  -- Mostly the newest total alone has grown, or an epoch began.
+  if f and s and F.kind ~= 'b' and not region then
     if more ~= tail then
       tail = more
       top, open, older = match(more, '^ (%d+) (%d+)(.*)$')
