@@ -10,6 +10,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"regexp/syntax"
 	"slices"
 	"strings"
 
@@ -63,6 +65,7 @@ type search struct {
 	url, path     string
 	mismatch, by  string
 	isPathUnknown bool // as it was rewritten
+	isOwn         bool // all matchers match it
 }
 
 // searchesIn returns one for each zone of a server, except those of error routes.
@@ -100,7 +103,7 @@ func searchesIn(server *caddyhttp.Server) (all []*search) {
 // inside first, and paths also below those further outside, as handle_path cuts these off.
 func newSearch(server *caddyhttp.Server, around []*caddyhttp.Route, to Limiter, z *limits.Zone) *search {
 	s := &search{server: server, routes: around, to: to, zone: z, paths: []string{"/", "/x"}}
-	prefixes := []string{""}
+	prefixes, outer := []string{""}, []string(nil)
 	for i := range len(around) + 1 {
 		sets := z.Matchers
 		if i < len(around) {
@@ -111,6 +114,8 @@ func newSearch(server *caddyhttp.Server, around []*caddyhttp.Route, to Limiter, 
 		if i < len(around) {
 			s.site = strings.Join(s.hosts, " ") + " " + z.Name
 		}
+		paths = withBoth(outer, paths)
+		outer = append(outer, paths...)
 		var here, below []string
 		for _, prefix := range prefixes {
 			for _, path := range paths {
@@ -123,7 +128,7 @@ func newSearch(server *caddyhttp.Server, around []*caddyhttp.Route, to Limiter, 
 			}
 		}
 		s.paths, prefixes = append(here, s.paths...), append(prefixes, below...)
-		s.paths, prefixes = s.paths[:min(len(s.paths), 100)], prefixes[:min(len(prefixes), 10)]
+		s.paths, prefixes, outer = s.paths[:min(len(s.paths), 100)], prefixes[:min(len(prefixes), 10)], outer[:min(len(outer), 10)]
 	}
 	if len(s.hosts) == 0 {
 		s.hosts = []string{"localhost"}
@@ -131,7 +136,24 @@ func newSearch(server *caddyhttp.Server, around []*caddyhttp.Route, to Limiter, 
 	return s
 }
 
-// patternsIn returns those of host and path matchers.
+// withBoth returns inner patterns, and where one ends and an outer one begins with a star, or the
+// other way round, what matches both.
+func withBoth(outer, inner []string) []string {
+	for _, path := range inner {
+		for _, other := range outer {
+			begin, end := other, path
+			if strings.HasPrefix(other, "*") {
+				begin, end = path, other
+			}
+			if strings.HasSuffix(begin, "*") && strings.HasPrefix(end, "*") {
+				inner = append(inner, begin+end[1:])
+			}
+		}
+	}
+	return inner
+}
+
+// patternsIn returns those of host and path matchers. Of a path_regexp it is how it begins.
 func patternsIn(sets caddyhttp.MatcherSets) (hosts, paths []string) {
 	for _, m := range slices.Concat(sets...) {
 		switch m := m.(type) {
@@ -139,9 +161,24 @@ func patternsIn(sets caddyhttp.MatcherSets) (hosts, paths []string) {
 			hosts = append(hosts, *m...)
 		case *caddyhttp.MatchPath:
 			paths = append(paths, *m...)
+		case *caddyhttp.MatchPathRE:
+			if begin := beginOf(m.Pattern); begin != "" {
+				paths = append(paths, begin+"*")
+			}
 		}
 	}
 	return hosts, paths
+}
+
+// beginOf returns the text that a regular expression has at the beginning of what it matches, ""
+// where it has none.
+func beginOf(pattern string) string {
+	re, err := syntax.Parse(pattern, syntax.Perl)
+	if err != nil || len(re.Sub) < 2 || re.Op != syntax.OpConcat || re.Sub[0].Op != syntax.OpBeginText ||
+		re.Sub[1].Op != syntax.OpLiteral || re.Sub[1].Flags&syntax.FoldCase != 0 {
+		return ""
+	}
+	return string(re.Sub[1].Rune)
 }
 
 // finds reports whether a URL leads to the zone, or none can be made.
@@ -181,7 +218,9 @@ func (s *search) tries(url string) (found bool) {
 	}
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), s.server)
 	try := *s
-	try.deep, try.mismatch, try.by, try.isPathUnknown = 0, "", "", false
+	try.by, try.isPathUnknown = "", false
+	try.isOwn = try.selects(r) && !slices.ContainsFunc(s.routes, func(route *caddyhttp.Route) bool { return try.missing(route.MatcherSets, r) != "" })
+	try.deep, try.mismatch = 0, ""
 	w := routeWalk{server: s.server, search: &try}
 	w.reach = func(l Limiter, _ []string) (bool, error) {
 		if l == s.to {
@@ -192,7 +231,7 @@ func (s *search) tries(url string) (found bool) {
 	if _, err := w.routes(s.server.Routes, &r); err != nil {
 		return true
 	}
-	if try.url, try.path = url, r.URL.Path; !found && (s.url == "" || try.deep > s.deep) {
+	if try.url, try.path = url, r.URL.Path; !found && (s.url == "" || try.isOwn && !s.isOwn || try.isOwn == s.isOwn && try.deep > s.deep) {
 		*s = try
 	}
 	return found
@@ -227,6 +266,7 @@ func (s *search) isAround(route *caddyhttp.Route) bool {
 
 // matches reports whether some sets match all requests of a URL.
 func (s *search) matches(sets caddyhttp.MatcherSets, r *http.Request) bool {
+	s.path = r.URL.Path
 	decided := slices.DeleteFunc(slices.Clone(sets), func(set caddyhttp.MatcherSet) bool { return slices.ContainsFunc(set, s.isOpen) })
 	matched, err := decided.AnyMatchWithError(r)
 	return len(sets) == 0 || len(decided) > 0 && matched && err == nil
@@ -234,6 +274,7 @@ func (s *search) matches(sets caddyhttp.MatcherSets, r *http.Request) bool {
 
 // missing returns a matcher for which some sets match no request of a URL, "" if they may.
 func (s *search) missing(sets caddyhttp.MatcherSets, r *http.Request) string {
+	s.path = r.URL.Path
 	var decided caddyhttp.MatcherSets
 	for _, set := range sets {
 		decided = append(decided, slices.DeleteFunc(slices.Clone(set), s.isOpen))
@@ -246,7 +287,13 @@ func (s *search) missing(sets caddyhttp.MatcherSets, r *http.Request) string {
 func (s *search) isOpen(m any) bool {
 	switch m := m.(type) {
 	case *caddyhttp.MatchPath:
-		return s.isPathUnknown || strings.ContainsAny(strings.Join(*m, ""), `{?[\`)
+		return s.isPathUnknown || slices.ContainsFunc(*m, func(path string) bool { return strings.ContainsAny(path, `{?[\`) && !hasQuery(path) })
+	case *caddyhttp.MatchPathRE:
+		return s.isPathUnknown || strings.HasPrefix(s.path, beginOf(m.Pattern))
+	case *caddyhttp.MatchHeader:
+		return !hasKey(*m, func(field string) bool { return strings.HasSuffix(field, ":") })
+	case *caddyhttp.MatchQuery:
+		return !hasKey(*m, func(name string) bool { return strings.HasPrefix(name, "?") })
 	case *caddyhttp.MatchHost:
 		return strings.Contains(strings.Join(*m, ""), "{")
 	case *caddyhttp.MatchProtocol:
@@ -255,6 +302,14 @@ func (s *search) isOpen(m any) bool {
 		return slices.ContainsFunc(slices.Concat(m.MatcherSets...), s.isOpen)
 	}
 	return true
+}
+
+// hasQuery reports whether somebody has written a query into the pattern of a path, which none has.
+func hasQuery(path string) bool { return strings.Contains(path, "?") && strings.Contains(path, "=") }
+
+// hasKey reports whether a matcher's fields have such a name, which no request has.
+func hasKey(fields map[string][]string, is func(name string) bool) bool {
+	return slices.ContainsFunc(slices.Collect(maps.Keys(fields)), is)
 }
 
 // passes notes a handler that the request comes to.
@@ -299,9 +354,17 @@ func (s *search) mend() string {
 	for _, pattern := range s.paths {
 		cut := len(path) - len(s.path)
 		switch {
+		case s.mismatch == "path_regexp":
+			return fmt.Sprintf(", whose path is %s there; write one that matches it, like `^/`", s.path)
 		case s.mismatch != "path":
-			return "; write one that does, a host without its port, or remove it"
+			return "; write one that does, a host without its port, a header without its colon, a query without its question mark, or remove it"
+		case hasQuery(pattern):
+			before, _, _ := strings.Cut(pattern, "?")
+			return fmt.Sprintf("; a path has no query: write `path %s*`, and the matcher query for the rest", before)
 		case !strings.HasPrefix(pattern, "/") && !strings.HasPrefix(pattern, "*"):
+			if u, err := url.Parse(pattern); err == nil && u.Host != "" {
+				pattern = strings.TrimPrefix(u.Path, "/")
+			}
 			return fmt.Sprintf("; a path begins with a slash: write `path /%s`", pattern)
 		case cut > 0 && concrete(pattern) == path && path[cut:] == s.path:
 			return fmt.Sprintf(", which is %s there, as handle_path or uri has cut it; write `path %s`", s.path, pattern[cut:])

@@ -255,7 +255,7 @@ func (w *routeWalk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (en
 	case *caddyhttp.Subroute:
 		return w.routes(h.Routes, r)
 	case *reverseproxy.Handler:
-		if len(h.HandleResponse) > 0 { // as forward_auth has it, a request goes on after its answer
+		if slices.ContainsFunc(h.HandleResponse, handsOn) { // as forward_auth has it
 			w.notRun = append(w.notRun, name)
 			return false, nil
 		}
@@ -275,6 +275,19 @@ func (w *routeWalk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (en
 	}
 	w.notRun = append(w.notRun, name)
 	return neverPasses(h, name), nil
+}
+
+// handsOn reports whether a request may go on after such a response.
+func handsOn(h caddyhttp.ResponseHandler) bool {
+	return h.StatusCode == "" && !slices.ContainsFunc(h.Routes, answersAll)
+}
+
+// answersAll reports whether a route of responses hands no request on.
+func answersAll(route caddyhttp.Route) bool {
+	return len(route.MatcherSets) == 0 && slices.ContainsFunc(route.Handlers, func(h caddyhttp.MiddlewareHandler) bool {
+		sub, ok := h.(*caddyhttp.Subroute)
+		return ok && slices.ContainsFunc(sub.Routes, answersAll) || neverPasses(h, nameOf(h)) || nameOf(h) == "copy_response"
+	})
 }
 
 // nameOf returns the name of a module, as configurations have it.

@@ -98,6 +98,13 @@ var fineSites = map[string]struct{ global, site string }{
 	"remote_ip without proxies":     {"", zoneOf("except remote_ip 10.0.0.0/8")},
 	"users after authentication":    {"", "route {\n" + bob + zoneOf("key {http.auth.user.id}\nban 15m") + "}"},
 	"authentication of other paths": {"", "route {\nbasic_auth /admin/* {\nBob $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\n" + guessZone + "}"},
+	"a suffix below a path":         {"", "handle /wp-admin/* {\n" + zoneOf("match path *.php *.php/*") + "}"},
+	"a suffix in a cut path":        {"", "handle_path /blog* {\n" + zoneOf("match path *.php *.php/*") + "}"},
+	"a path below a suffix":         {"", "@php path *.php *.php/*\nhandle @php {\n" + zoneOf("match path /wp-admin/*") + "}"},
+	"an expression below a suffix":  {"", "@php path *.php *.php/*\nhandle @php {\n" + zoneOf("match path_regexp ^/wp-(admin|login)") + "}"},
+	"an expression below a path":    {"", "handle /api/* {\n" + zoneOf("match path_regexp ^/api/v[0-9]+/login\nmatch path_regexp (?i)/LOGIN$") + "}"},
+	"an expression of no slash":     {"", "handle_path /api/* {\n" + zoneOf("match path_regexp ^/?login") + "}"},
+	"responses that go on":          {"", "route {\nreverse_proxy localhost:9000 {\n@in status 2xx\nhandle_response @in {\nrequest_header X-User {rp.header.X-User}\n}\n@none status 404\nreplace_status @none 200\n}\n" + zoneOf("") + "}"},
 	"good responses":                {"", "reverse_proxy localhost:9000 {\n@ok status 2xx\nhandle_response @ok {\nrate_limit 5/30d\ncopy_response\n}\n}"},
 }
 
