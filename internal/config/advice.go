@@ -199,7 +199,7 @@ func (c chain) adviseKeys() {
 		if name == "" || bounds || slices.ContainsFunc(c[:i], link.mayCheck) {
 			return
 		}
-		warn(warning.ClientsKey, fmt.Sprintf("its key is only what a client sends, {%s}, so one that sends another value each time has a new count each time; "+
+		warn(warning.ClientsKey, fmt.Sprintf("its key goes by what a client sends, {%s}, so one that sends another value each time has a new count each time; "+
 			"add a limit by address, like `rate_limit 1200/1m`, or put rate_limit behind what checks the value, in a block `route { … }`", name))
 	})
 }
@@ -263,17 +263,40 @@ func (c chain) adviseMatchers(trusts bool) {
 		for _, m := range c[i].matchers {
 			paths = append(paths, pathsOf([]any{m}))
 		}
-		for _, any := range paths {
-			if path := exactOf(any); path != "" && !(z.Cost.IsConstant() && z.Cost.Constant() == 0) {
-				warn(warning.ExactPath, fmt.Sprintf("the path %[1]s is exact, and many backends take others for the same, like %[1]s/, PHP %[1]s/x, and try_files maybe %[1]s.html, which pass uncounted; "+
-					"write `path %[1]s*`", spelling.Clip(path)))
-				break
-			}
+		if !z.Cost.IsConstant() || z.Cost.Constant() != 0 {
+			advisePaths(paths, warn)
 		}
 		if trusts && reqkey.MatchPeers(slices.Concat(z.Matchers, z.Except, []caddyhttp.MatcherSet{c[i].matchers})) {
 			warn(warning.PeerMatched, "remote_ip is the address of a proxy for all clients behind it, as the server has trusted_proxies; write `client_ip` in its place")
 		}
+		if trusts && strings.Contains(z.Key, "{http.request.remote.host}") {
+			warn(warning.PeerMatched, "{remote_host} is the address of a proxy for all clients behind it, as the server has trusted_proxies; write {client_ip} in its place")
+		}
+		if field := reqkey.ClaimedIn(z.Except); field != "" {
+			warn(warning.ForgeableKey, fmt.Sprintf("a client can send any %[1]s, and so be in its exception; write `except` with addresses, like `except 203.0.113.7`", field))
+		}
 	})
+}
+
+// advisePaths warns of the paths of a zone's matchers, and of each around it, that others lead
+// around.
+func advisePaths(paths [][]string, warn func(code, text string)) {
+	if own := paths[0]; len(slices.Concat(paths[1:]...)) == 0 && slices.Contains(own, "*.php") && !slices.Contains(own, "*.php/*") {
+		warn(warning.ExactPath, "the path *.php ends there, and PHP may take more for the same, like /index.php/x, which passes uncounted; write `path *.php *.php/*`")
+	}
+	for _, any := range paths {
+		path := exactOf(any)
+		if path == "" {
+			continue
+		}
+		if before, ok := strings.CutSuffix(path, "/"); ok {
+			warn(warning.ExactPath, fmt.Sprintf("the path %[1]s is exact, so what is below it passes uncounted, like %[1]sx; write `path %[2]s %[1]s*`", spelling.Clip(path), spelling.Clip(before)))
+			return
+		}
+		warn(warning.ExactPath, fmt.Sprintf("the path %[1]s is exact, and many backends take others for the same, like %[1]s/, PHP %[1]s/x, and try_files maybe %[1]s.html, which pass uncounted; "+
+			"write `path %[1]s*`", spelling.Clip(path)))
+		return
+	}
 }
 
 // pathsOf returns the patterns of path matchers.
@@ -291,9 +314,9 @@ func exactOf(all []string) string {
 	for _, path := range all {
 		isCovered := func(other string) bool {
 			before, isPrefix := strings.CutSuffix(other, "*")
-			return other == path+"/" || isPrefix && strings.HasPrefix(path+"/", before)
+			return other == path+"/" || other == strings.TrimSuffix(path, "/") && other != path || isPrefix && strings.HasPrefix(strings.TrimSuffix(path, "/")+"/", before)
 		}
-		if !strings.ContainsAny(path, "*{%") && !strings.HasSuffix(path, "/") && !slices.ContainsFunc(all, isCovered) {
+		if path != "/" && !strings.ContainsAny(path, "*{%") && !slices.ContainsFunc(all, isCovered) {
 			return path
 		}
 	}

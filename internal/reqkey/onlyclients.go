@@ -1,16 +1,22 @@
 package reqkey
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // OnlyClientsIn returns a header, a cookie or a parameter of the query in a template of which
-// nothing else tells clients apart, "" where something else does or nothing. A header that claims
-// an address is left out: Check warns of it.
+// nothing else tells clients apart but an address, "" where something else does or nothing. A
+// header that claims an address is left out: Check warns of it. Beside an address so is one with a
+// secret, as backends take only those that they gave out.
 func OnlyClientsIn(template string) (name string) {
 	parts, _ := parse(template) // Check reports the error
 	for _, p := range parts {
 		switch {
-		case p.literal || !p.tells:
+		case p.literal || !p.tells || p.address:
 		case p.several == nil && p.text != headerPrefix+"Cookie" || claimsAddress(p.text):
+			return ""
+		case HasAddress(template) && isSecret(p.text) && strings.HasPrefix(p.text, headerPrefix):
 			return ""
 		default:
 			name = p.text
@@ -29,5 +35,5 @@ func TellsNobody(template string) bool {
 // BoundsAll reports whether a zone with such a key, which may be "" for the default, holds for a
 // client whatever it sends.
 func BoundsAll(template string) bool {
-	return template == "" || HasAddress(template) || TellsNobody(template)
+	return template == "" || HasAddress(template) && OnlyClientsIn(template) == "" || TellsNobody(template)
 }

@@ -61,6 +61,23 @@ func MatchPeers(sets []caddyhttp.MatcherSet) bool {
 	})
 }
 
+// ClaimedIn returns a header by which alone a client is matched, although it can send any: one that
+// claims an address, or what it calls itself. "" is none.
+func ClaimedIn(sets []caddyhttp.MatcherSet) string {
+	for _, set := range sets {
+		fields, ok := set[0].(*caddyhttp.MatchHeader)
+		if !ok || len(set) > 1 || len(*fields) > 1 {
+			continue
+		}
+		for field := range *fields {
+			if claimsAddress(headerPrefix+field) || field == "User-Agent" {
+				return field
+			}
+		}
+	}
+	return ""
+}
+
 // CheckServer warns of a server that trusts proxies without trusted_proxies_strict. One that trusts
 // others than TrustsProxies finds is warned of with the first request that shows it.
 func (w *ProxyWatch) CheckServer(once *warning.Once, logger *zap.Logger, server *caddyhttp.Server) {

@@ -25,8 +25,9 @@ const (
 	// block, unless your proxy replaces the header. See
 	// docs/security.md#client-addresses-and-trusted-proxies.
 	TrustNotStrict = "TIDE002"
-	// ForgeableKey is a key from a header that claims an address. Clients can send any
-	// X-Forwarded-For or X-Real-IP. Write {client_ip}, which reads it from trusted proxies only.
+	// ForgeableKey is a key from a header that claims an address, or an exception by one or by
+	// User-Agent. Clients can send any. Write {client_ip}, which reads it from trusted proxies
+	// only, or `except` with addresses.
 	ForgeableKey = "TIDE003"
 	// PoorKey is a key that clients can change at will. With an id, a time or a port in it, each
 	// request has its own count and nothing is limited. The line says what was meant.
@@ -119,14 +120,15 @@ const (
 	// share, as `key all`. For higher limits see docs/tiers.md.
 	ReserveOfOne = "TIDE030"
 	// ExactPath is an exact path. Many backends take /login/ for /login, PHP /login.php/x. Write
-	// `path /login*`. See docs/security.md#requests-that-a-zone-matches.
+	// `path /login*`. So is /api/: it leaves out /api/x. See
+	// docs/security.md#requests-that-a-zone-matches.
 	ExactPath = "TIDE031"
 	// AmbiguousKey is a key with several values. Headers or parameters of one name differ, and
 	// backends read them differently. Such requests share one count. If your proxy adds the second,
 	// have it replace the client's.
 	AmbiguousKey = "TIDE032"
-	// ClientsKey is a key that is only what a client sends. Each new value has a new count. Add a
-	// zone by address, or put rate_limit behind what checks the value. See
+	// ClientsKey is a key that goes by what a client sends, also beside its address. Each new value
+	// has a new count. Add a zone by address, or put rate_limit behind what checks the value. See
 	// docs/security.md#keys-from-headers.
 	ClientsKey = "TIDE033"
 	// FarRedis is a Redis that is too far away for a setting. `round_trip` is more than half of
@@ -170,8 +172,8 @@ const (
 	// NotReached is a zone that no request comes to, or no guess. The line says what is in the way.
 	// See docs/configuration.md#order-of-directives.
 	NotReached = "TIDE045"
-	// PeerMatched is remote_ip in a matcher where proxies are trusted. It is the proxy's: write
-	// client_ip.
+	// PeerMatched is remote_ip in a matcher, or {remote_host} in a key, where proxies are trusted.
+	// It is the proxy's: write client_ip.
 	PeerMatched = "TIDE046"
 	// NotMeant is a sync_rate longer than a window, or a file's name as the message. The line says
 	// what to write.

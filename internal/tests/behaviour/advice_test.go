@@ -32,6 +32,12 @@ func zoneOf(options string) string {
 var advisedSites = map[string]struct{ code, global, site, mended string }{
 	"an exact path":                     {warning.ExactPath, "", zoneOf("match path /register"), zoneOf("match path /register*")},
 	"of PHP":                            {warning.ExactPath, "", zoneOf("match path /wp-login.php /xmlrpc.php"), zoneOf("match path /wp-login.php* /xmlrpc.php*")},
+	"a path that ends in a slash":       {warning.ExactPath, "", "rate_limit /api/ 5/30d", "@api path /api /api/*\nrate_limit @api 5/30d"},
+	"a suffix of PHP":                   {warning.ExactPath, "", zoneOf("match path *.php"), zoneOf("match path *.php *.php/*")},
+	"a key of the proxy":                {warning.PeerMatched, trust, zoneOf("key {remote_host}"), zoneOf("key {client_ip}")},
+	"an exception of a claimed address": {warning.ForgeableKey, "", zoneOf("except header X-Real-IP 10.*"), zoneOf("except 10.0.0.0/8")},
+	"an exception of what calls itself": {warning.ForgeableKey, "", zoneOf("except header User-Agent *Uptime*"), zoneOf("except 203.0.113.7")},
+	"an address and a program's name":   {warning.ClientsKey, "", zoneOf("key \"{client_ip} {header.User-Agent}\""), zoneOf("key \"{client_ip} {header.User-Agent}\"") + "rate_limit 50/30d\n"},
 	"of the directive":                  {warning.ExactPath, "", "rate_limit /login 5/30d", "rate_limit /login* 5/30d"},
 	"of a handle":                       {warning.ExactPath, "", "handle /login {\nrate_limit 5/30d\n}", "handle /login* {\nrate_limit 5/30d\n}"},
 	"within a handle with a star":       {warning.ExactPath, "", "handle /api/* {\n" + zoneOf("match path /api/login") + "}", "handle /api/* {\n" + zoneOf("match path /api/login*") + "}"},
@@ -105,6 +111,13 @@ var fineSites = map[string]struct{ global, site string }{
 	"an expression below a path":    {"", "handle /api/* {\n" + zoneOf("match path_regexp ^/api/v[0-9]+/login\nmatch path_regexp (?i)/LOGIN$") + "}"},
 	"an expression of no slash":     {"", "handle_path /api/* {\n" + zoneOf("match path_regexp ^/?login") + "}"},
 	"responses that go on":          {"", "route {\nreverse_proxy localhost:9000 {\n@in status 2xx\nhandle_response @in {\nrequest_header X-User {rp.header.X-User}\n}\n@none status 404\nreplace_status @none 200\n}\n" + zoneOf("") + "}"},
+	"both with and without a slash": {"", zoneOf("match path /up /up/") + "handle /static/* {\n" + zoneOf("match path *.php") + "}"},
+	"a key of the peer, no proxies": {"", zoneOf("key {remote_host}")},
+	"exceptions of more":            {"", zoneOf("except {\nheader User-Agent kube-probe*\npath /healthz\n}\nexcept header X-Monitor-Token s3cret")},
+	"an address and a path":         {"", zoneOf("key \"{client_ip} {path}\"")},
+	"an address and a secret":       {"", zoneOf("key \"{client_ip} {header.X-Api-Key}\"")},
+	"an address and a user":         {"", "route {\n" + bob + zoneOf("key \"{client_ip} {http.auth.user.id}\"") + "}"},
+	"an address and a map of keys":  {"", "map {header.X-Api-Key} {plan} {\ndefault free\n}\n" + zoneOf("key \"{client_ip} {plan}\"")},
 	"good responses":                {"", "reverse_proxy localhost:9000 {\n@ok status 2xx\nhandle_response @ok {\nrate_limit 5/30d\ncopy_response\n}\n}"},
 }
 
