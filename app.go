@@ -241,6 +241,9 @@ func (a *App) advise() {
 // Start puts this configuration in line.
 func (a *App) Start() error {
 	a.advise()
+	if a.handlers == 0 {
+		a.warned.Warn(a.logger, warning.NoZone, "no site has rate_limit, so nothing is limited, whatever the global options say; write it into a site, or import the snippet that has it")
+	}
 	for z := range a.config.Zones { // which one name may have in several handlers
 		if a.units[z.Name] && z.ByDefault {
 			z.HideDraft()

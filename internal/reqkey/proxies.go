@@ -78,11 +78,17 @@ func ClaimedIn(sets []caddyhttp.MatcherSet) string {
 	return ""
 }
 
-// CheckServer warns of a server that trusts proxies without trusted_proxies_strict. One that trusts
-// others than TrustsProxies finds is warned of with the first request that shows it.
+// CheckServer warns of a server that trusts proxies without trusted_proxies_strict, or everybody
+// with it. One that trusts others than TrustsProxies finds is warned of with the first request that
+// shows it.
 func (w *ProxyWatch) CheckServer(once *warning.Once, logger *zap.Logger, server *caddyhttp.Server) {
-	if w.addresses && server != nil && server.TrustedProxiesStrict == 0 && TrustsProxies(server) {
+	switch {
+	case !w.addresses || server == nil:
+	case server.TrustedProxiesStrict == 0 && TrustsProxies(server):
 		warnNotStrict(once, logger, server)
+	case trusts(server, "8.8.8.8:1") && trusts(server, "193.0.6.139:1"):
+		once.Warn(logger, warning.TrustNotStrict, "trusted_proxies trusts every address, so trusted_proxies_strict finds no client behind a proxy, and all have the proxy's address and share one count; "+
+			"write the addresses of your proxies only")
 	}
 }
 
@@ -90,9 +96,12 @@ func (w *ProxyWatch) CheckServer(once *warning.Once, logger *zap.Logger, server 
 // alone, so it is asked about some of private addresses. One that is strict trusts some.
 func TrustsProxies(server *caddyhttp.Server) bool {
 	peers := []string{"10.0.0.1:1", "172.16.0.1:1", "192.168.0.1:1", "127.0.0.1:1", "[::1]:1", "[fd00::1]:1"}
-	return server.TrustedProxiesStrict != 0 || slices.ContainsFunc(peers, func(peer string) bool {
-		return isTrusted(caddyhttp.PrepareRequest(&http.Request{RemoteAddr: peer, URL: new(url.URL)}, caddy.NewReplacer(), nil, server))
-	})
+	return server.TrustedProxiesStrict != 0 || slices.ContainsFunc(peers, func(peer string) bool { return trusts(server, peer) })
+}
+
+// trusts reports whether a server takes an address for that of a proxy.
+func trusts(server *caddyhttp.Server, peer string) bool {
+	return isTrusted(caddyhttp.PrepareRequest(&http.Request{RemoteAddr: peer, URL: new(url.URL)}, caddy.NewReplacer(), nil, server))
 }
 
 // isTrusted reports whether a request comes from a proxy that its server trusts.

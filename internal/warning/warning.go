@@ -22,8 +22,8 @@ const (
 	UntrustedProxy = "TIDE001"
 	// TrustNotStrict is trusted_proxies without trusted_proxies_strict. Caddy takes the left-most
 	// address of the header, which a client can write. Add trusted_proxies_strict to the servers
-	// block, unless your proxy replaces the header. See
-	// docs/security.md#client-addresses-and-trusted-proxies.
+	// block, unless your proxy replaces the header. Where all addresses are trusted, write those of
+	// your proxies. See docs/security.md#client-addresses-and-trusted-proxies.
 	TrustNotStrict = "TIDE002"
 	// ForgeableKey is a key from a header that claims an address, or an exception by one or by
 	// User-Agent. Clients can send any. Write {client_ip}, which reads it from trusted proxies
@@ -41,7 +41,7 @@ const (
 	// OneKey is one count for all requests. A zone with window and events has no key. Write `key
 	// all` if that is meant, else `key {client_ip}`.
 	OneKey = "TIDE007"
-	// NoZone is a handler without zones. Nothing is limited.
+	// NoZone is a handler without zones, or global options alone. Nothing is limited.
 	NoZone = "TIDE008"
 	// EmptyKey is a key that came out empty. A request had none of its values. See
 	// docs/keys.md#empty-keys.

@@ -3,7 +3,10 @@
 package behaviour_test
 
 import (
+	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -93,6 +96,25 @@ func TestAUnixSocketNeedsItsOwnTrust(t *testing.T) {
 			}
 		}
 		s.End()
+	}
+}
+
+// A snippet that no site imports limits nothing.
+func TestGlobalOptionsAloneLimitNothing(t *testing.T) {
+	for site, want := range map[string]int{"respond ok": 1, "import limits": 0} {
+		log := filepath.Join(t.TempDir(), "log")
+		config, err := sitetest.Adapt("{\nadmin off\nlog default {\noutput file " + log + "\n}\nrate_limit {\nsync_rate local\n}\n}\n" +
+			"(limits) {\nrate_limit 5/30d\n}\nhttp:// {\nbind tidetest/alone\n" + site + "\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(caddy.Load(config, true), caddy.Stop()); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(log)
+		if got := strings.Count(string(text), warning.NoZone); got != want || err != nil {
+			t.Errorf("%s: %d warnings, %v, want %d: %s", site, got, err, want, text)
+		}
 	}
 }
 
