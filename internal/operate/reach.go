@@ -18,6 +18,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/fileserver"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/rewrite"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/limits"
@@ -64,8 +65,10 @@ type search struct {
 	deep          int
 	url, path     string
 	mismatch, by  string
-	isPathUnknown bool // as it was rewritten
-	isOwn         bool // all matchers match it
+	isPathUnknown bool   // as it was rewritten
+	isOwn         bool   // all matchers match it
+	put           string // before its path by rewrite
+	isCut         bool   // what is put before is cut from all paths
 }
 
 // searchesIn returns one for each zone of a server, except those of error routes.
@@ -203,6 +206,13 @@ func (s *search) finds(httpPort int) bool {
 			}
 		}
 	}
+	if before := strings.TrimSuffix(s.put, "/"); before != "" && !s.isCut {
+		s.isCut = true
+		for i, path := range s.paths {
+			s.paths[i] = strings.Replace(path, before, "", 1)
+		}
+		return s.finds(httpPort)
+	}
 	return false
 }
 
@@ -304,8 +314,12 @@ func (s *search) isOpen(m any) bool {
 	return true
 }
 
-// hasQuery reports whether somebody has written a query into the pattern of a path, which none has.
-func hasQuery(path string) bool { return strings.Contains(path, "?") && strings.Contains(path, "=") }
+// hasQuery reports whether a pattern has a question mark that no path has: that of a query, or one
+// that is taken literally, as beside a single star that begins or ends it.
+func hasQuery(path string) bool {
+	isLiteral := strings.Count(path, "*") == 1 && strings.Trim(path, "*") != path
+	return strings.Contains(path, "?") && (isLiteral || strings.Contains(path, "="))
+}
 
 // hasKey reports whether a matcher's fields have such a name, which no request has.
 func hasKey(fields map[string][]string, is func(name string) bool) bool {
@@ -314,7 +328,10 @@ func hasKey(fields map[string][]string, is func(name string) bool) bool {
 
 // passes notes a handler that the request comes to.
 func (s *search) passes(h caddyhttp.MiddlewareHandler, name string) {
-	if name == "rewrite" {
+	if rw, ok := h.(*rewrite.Rewrite); ok {
+		if before, _, found := strings.Cut(rw.URI, "{http.request.uri"); found {
+			s.put = before
+		}
 		text, _ := json.Marshal(h)
 		known := strings.NewReplacer("{http.request.uri", "", "{http.request.orig_uri", "").Replace(string(text))
 		s.isPathUnknown = s.isPathUnknown || strings.Contains(known, "{http.")
@@ -360,7 +377,7 @@ func (s *search) mend() string {
 			return "; write one that does, a host without its port, a header without its colon, a query without its question mark, or remove it"
 		case hasQuery(pattern):
 			before, _, _ := strings.Cut(pattern, "?")
-			return fmt.Sprintf("; a path has no query: write `path %s*`, and the matcher query for the rest", before)
+			return fmt.Sprintf("; a path has no question mark: write `path %s*`, and the matcher query for a query", before)
 		case !strings.HasPrefix(pattern, "/") && !strings.HasPrefix(pattern, "*"):
 			if u, err := url.Parse(pattern); err == nil && u.Host != "" {
 				pattern = strings.TrimPrefix(u.Path, "/")

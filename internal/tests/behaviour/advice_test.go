@@ -140,6 +140,9 @@ var fineSites = map[string]struct{ global, site string }{
 	"an address and a secret":       {"", zoneOf("key \"{client_ip} {header.X-Api-Key}\"")},
 	"an address and a user":         {"", "route {\n" + bob + zoneOf("key \"{client_ip} {http.auth.user.id}\"") + "}"},
 	"an address and a map of keys":  {"", "map {header.X-Api-Key} {plan} {\ndefault free\n}\n" + zoneOf("key \"{client_ip} {plan}\"")},
+	"a path that rewrite lengthens": {"", "rewrite * /wordpress{uri}\n" + zoneOf("match path /wordpress/wp-login.php*")},
+	"one of a cut path":             {"", "handle_path /shop/* {\nrewrite * /index.php{uri}\n" + zoneOf("match path /index.php/login*") + "}"},
+	"a question mark for a letter":  {"", zoneOf("match path /v?/*/login*")},
 	"good responses":                {"", "reverse_proxy localhost:9000 {\n@ok status 2xx\nhandle_response @ok {\nrate_limit 5/30d\ncopy_response\n}\n}"},
 }
 

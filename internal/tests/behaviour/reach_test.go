@@ -39,13 +39,15 @@ var unreachedSites = map[string]unreached{
 	"all excepted":                {"", "rate_limit {\nzone z {\nexcept path /*\nlimit 5/30d\n}\n}", "all of them are in its exception, like http://a.example/", "rate_limit {\nzone z {\nexcept path /health\nlimit 5/30d\n}\n}"},
 	"an expression in a cut path": {"", "handle_path /api/* {\nrate_limit {\nzone z {\nmatch path_regexp ^/api/v[0-9]/login\nlimit 5/30d\n}\n}\n}", "its matcher path_regexp does not match http://a.example/api/vx, whose path is /vx there", "handle_path /api/* {\nrate_limit {\nzone z {\nmatch path_regexp ^/v[0-9]/login\nlimit 5/30d\n}\n}\n}"},
 	"an expression, no slash":     {"", zoneOf("match path_regexp ^api/v[0-9]"), "its matcher path_regexp does not match http://a.example/api/vx, whose path is /api/vx there", zoneOf("match path_regexp ^/api/v[0-9]")},
-	"a path with a query":         {"", zoneOf("match path /wp-login.php?action=lostpassword*"), "a path has no query: write `path /wp-login.php*`, and the matcher query for the rest", zoneOf("match path /wp-login.php*")},
+	"a path with a query":         {"", zoneOf("match path /wp-login.php?action=lostpassword*"), "a path has no question mark: write `path /wp-login.php*`, and the matcher query for a query", zoneOf("match path /wp-login.php*")},
 	"a query with its mark":       {"", zoneOf("match query ?action=login"), "its matcher query does not match http://a.example/; write one that does, a host without its port, a header without its colon, a query without its question mark", zoneOf("match query action=login")},
 	"a header with its colon":     {"", zoneOf("match header Upgrade: *"), "its matcher header does not match", zoneOf("match header Upgrade *")},
 	"behind X-Accel-Redirect":     {"", "route {\nreverse_proxy localhost:9000 {\n@accel header X-Accel-Redirect *\nhandle_response @accel {\nroot /srv\nfile_server\n}\n}\nrate_limit 5/30d\n}", "reverse_proxy answers http://a.example/ before", "route {\nrate_limit 5/30d\n" + proxy + "}"},
 	"behind a changed status":     {"", "route {\nreverse_proxy localhost:9000 {\n@none status 404\nreplace_status @none 200\n}\nrate_limit 5/30d\n}", "reverse_proxy answers http://a.example/ before", "route {\nrate_limit 5/30d\n" + proxy + "}"},
 	"a whole URL":                 {"", zoneOf("match path https://a.example/login*"), "a path begins with a slash: write `path /login*`", zoneOf("match path /login*")},
 	"taken by a handle of a path": {"", "handle /api/* {\nrespond ok\n}\nhandle {\n" + zoneOf("match path /api/login*") + "}", "static_response answers http://a.example/api/loginx before", "route {\n" + zoneOf("match path /api/login*") + "handle /api/* {\nrespond ok\n}\nrespond ok\n}"},
+	"a question mark and a star":  {"", zoneOf("match path /v?/login*"), "a path has no question mark: write `path /v*`", zoneOf("match path /v*")},
+	"a rewrite of the path":       {"", "rewrite /api/* /v2{uri}\n" + apisZone, "which is /v2/api/x there, as rewrite or uri has changed it", "rewrite /api/* /v2{uri}\n" + strings.Replace(apisZone, "/api", "/v2/api", 1)},
 	"a named route":               {"", "route {\nrespond ok\ninvoke limits\n}", "static_response answers", "route {\ninvoke limits\nrespond ok\n}"},
 }
 
