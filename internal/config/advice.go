@@ -284,6 +284,11 @@ func advisePaths(paths [][]string, warn func(code, text string)) {
 	if own := paths[0]; len(slices.Concat(paths[1:]...)) == 0 && slices.Contains(own, "*.php") && !slices.Contains(own, "*.php/*") {
 		warn(warning.ExactPath, "the path *.php ends there, and PHP may take more for the same, like /index.php/x, which passes uncounted; write `path *.php *.php/*`")
 	}
+	if all := slices.Concat(paths...); slices.ContainsFunc(all, isSlip) {
+		path := all[slices.IndexFunc(all, isSlip)]
+		warn(warning.ExactPath, fmt.Sprintf("the path %s is taken literally, so what is meant passes uncounted; write several with spaces between, like `path /login* /register*`, one star at the end for all below, and a regular expression in path_regexp", spelling.Clip(path)))
+		return
+	}
 	for _, any := range paths {
 		path := exactOf(any)
 		if path == "" {
@@ -297,6 +302,14 @@ func advisePaths(paths [][]string, warn func(code, text string)) {
 			"write `path %[1]s*`", spelling.Clip(path)))
 		return
 	}
+}
+
+// isSlip reports whether a pattern of paths has a comma at its end, two stars, or what is only
+// something in regular expressions.
+func isSlip(path string) bool {
+	isLiteral := strings.Count(path, "*") == 1 && strings.HasSuffix(path, "*")
+	return strings.HasSuffix(path, ",") || strings.HasPrefix(path, "/") && strings.HasSuffix(path, "**") || strings.HasPrefix(path, "^") ||
+		strings.Contains(path, `\d`) || strings.Contains(path, `\w`) || isLiteral && slices.ContainsFunc(strings.Split(path, "[")[1:], func(class string) bool { return strings.HasPrefix(class[min(1, len(class)):], "-") })
 }
 
 // pathsOf returns the patterns of path matchers.

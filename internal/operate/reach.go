@@ -307,7 +307,9 @@ func (s *search) isOpen(m any) bool {
 	case *caddyhttp.MatchHost:
 		return strings.Contains(strings.Join(*m, ""), "{")
 	case *caddyhttp.MatchProtocol:
-		return *m != "http" && *m != "https"
+		return *m == "grpc" || strings.HasPrefix(string(*m), "http/")
+	case *caddyhttp.MatchMethod:
+		return slices.ContainsFunc(*m, func(method string) bool { return !strings.Contains(method, ",") })
 	case *caddyhttp.MatchNot:
 		return slices.ContainsFunc(slices.Concat(m.MatcherSets...), s.isOpen)
 	}
@@ -374,15 +376,15 @@ func (s *search) mend() string {
 		case s.mismatch == "path_regexp":
 			return fmt.Sprintf(", whose path is %s there; write one that matches it, like `^/`", s.path)
 		case s.mismatch != "path":
-			return "; write one that does, a host without its port, a header without its colon, a query without its question mark, or remove it"
+			return "; write one that does, a host without its port, a header without its colon, a query without its question mark, several without commas, or remove it"
 		case hasQuery(pattern):
 			before, _, _ := strings.Cut(pattern, "?")
 			return fmt.Sprintf("; a path has no question mark: write `path %s*`, and the matcher query for a query", before)
 		case !strings.HasPrefix(pattern, "/") && !strings.HasPrefix(pattern, "*"):
 			if u, err := url.Parse(pattern); err == nil && u.Host != "" {
-				pattern = strings.TrimPrefix(u.Path, "/")
+				pattern = u.Path
 			}
-			return fmt.Sprintf("; a path begins with a slash: write `path /%s`", pattern)
+			return fmt.Sprintf("; a path begins with a slash: write `path /%s`", strings.TrimLeft(pattern, "^/"))
 		case cut > 0 && concrete(pattern) == path && path[cut:] == s.path:
 			return fmt.Sprintf(", which is %s there, as handle_path or uri has cut it; write `path %s`", s.path, pattern[cut:])
 		}

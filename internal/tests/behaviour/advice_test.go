@@ -41,6 +41,10 @@ var advisedSites = map[string]struct{ code, global, site, mended string }{
 	"an exception of a claimed address": {warning.ForgeableKey, "", zoneOf("except header X-Real-IP 10.*"), zoneOf("except 10.0.0.0/8")},
 	"an exception of what calls itself": {warning.ForgeableKey, "", zoneOf("except header User-Agent *Uptime*"), zoneOf("except 203.0.113.7")},
 	"an address and a program's name":   {warning.ClientsKey, "", zoneOf("key \"{client_ip} {header.User-Agent}\""), zoneOf("key \"{client_ip} {header.User-Agent}\"") + "rate_limit 50/30d\n"},
+	"paths with a comma":                {warning.ExactPath, "", zoneOf("match path /login*, /register*"), zoneOf("match path /login* /register*")},
+	"two stars":                         {warning.ExactPath, "", zoneOf("match path /api/**"), zoneOf("match path /api/*")},
+	"a class beside a star":             {warning.ExactPath, "", zoneOf("match path /v[0-9]/login*"), zoneOf("match path_regexp ^/v[0-9]/login")},
+	"a regular expression as the path":  {warning.ExactPath, "", zoneOf("match path /v\\d+/login*"), zoneOf("match path_regexp ^/v\\d+/login")},
 	"of the directive":                  {warning.ExactPath, "", "rate_limit /login 5/30d", "rate_limit /login* 5/30d"},
 	"of a handle":                       {warning.ExactPath, "", "handle /login {\nrate_limit 5/30d\n}", "handle /login* {\nrate_limit 5/30d\n}"},
 	"within a handle with a star":       {warning.ExactPath, "", "handle /api/* {\n" + zoneOf("match path /api/login") + "}", "handle /api/* {\n" + zoneOf("match path /api/login*") + "}"},
@@ -143,6 +147,9 @@ var fineSites = map[string]struct{ global, site string }{
 	"a path that rewrite lengthens": {"", "rewrite * /wordpress{uri}\n" + zoneOf("match path /wordpress/wp-login.php*")},
 	"one of a cut path":             {"", "handle_path /shop/* {\nrewrite * /index.php{uri}\n" + zoneOf("match path /index.php/login*") + "}"},
 	"a question mark for a letter":  {"", zoneOf("match path /v?/*/login*")},
+	"wildcards":                     {"", zoneOf("match path /v[0-9]/*/login* /a/*/b* */feed/* /.well-known/* /.*")},
+	"gRPC and HTTP/2":               {"", zoneOf("match protocol grpc\nmatch protocol http/2+")},
+	"methods":                       {"", zoneOf("match method PURGE post")},
 	"good responses":                {"", "reverse_proxy localhost:9000 {\n@ok status 2xx\nhandle_response @ok {\nrate_limit 5/30d\ncopy_response\n}\n}"},
 }
 

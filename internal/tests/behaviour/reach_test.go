@@ -48,6 +48,8 @@ var unreachedSites = map[string]unreached{
 	"taken by a handle of a path": {"", "handle /api/* {\nrespond ok\n}\nhandle {\n" + zoneOf("match path /api/login*") + "}", "static_response answers http://a.example/api/loginx before", "route {\n" + zoneOf("match path /api/login*") + "handle /api/* {\nrespond ok\n}\nrespond ok\n}"},
 	"a question mark and a star":  {"", zoneOf("match path /v?/login*"), "a path has no question mark: write `path /v*`", zoneOf("match path /v*")},
 	"a rewrite of the path":       {"", "rewrite /api/* /v2{uri}\n" + apisZone, "which is /v2/api/x there, as rewrite or uri has changed it", "rewrite /api/* /v2{uri}\n" + strings.Replace(apisZone, "/api", "/v2/api", 1)},
+	"methods with a comma":        {"", zoneOf("match method POST,PUT"), "its matcher method does not match", zoneOf("match method POST PUT")},
+	"an unknown protocol":         {"", zoneOf("match protocol ws"), "its matcher protocol does not match", zoneOf("match protocol http")},
 	"a named route":               {"", "route {\nrespond ok\ninvoke limits\n}", "static_response answers", "route {\ninvoke limits\nrespond ok\n}"},
 }
 
