@@ -286,7 +286,7 @@ func advisePaths(paths [][]string, warn func(code, text string)) {
 	}
 	if all := slices.Concat(paths...); slices.ContainsFunc(all, isSlip) {
 		path := all[slices.IndexFunc(all, isSlip)]
-		warn(warning.ExactPath, fmt.Sprintf("the path %s is taken literally, so what is meant passes uncounted; write several with spaces between, like `path /login* /register*`, one star at the end for all below, and a regular expression in path_regexp", spelling.Clip(path)))
+		warn(warning.ExactPath, fmt.Sprintf("Caddy reads the path %s in another way, so requests that are meant pass uncounted; write several with spaces between, like `path /login* /register*`, one star at the end for all below, and a regular expression in path_regexp", spelling.Clip(path)))
 		return
 	}
 	for _, any := range paths {
