@@ -46,7 +46,7 @@ func (m *model) whole(window int64) (int64, int64) {
 func (m *model) take(f Family, node string, s State, now int64) (next *model, same bool) {
 	if m == nil {
 		m = newModel(s.Stamp)
-		m.at, m.flows = now, f.Rate
+		m.flows = f.Rate
 	}
 	had, known := m.fields[node]
 	if s.Seq == 0 || !m.poisoned && s.Stamp < m.stamp || known && (m.poisoned || s.Stamp == m.stamp) && s.Seq <= had.seq {
@@ -65,7 +65,7 @@ func (m *model) take(f Family, node string, s State, now int64) (next *model, sa
 		})
 	} else if s.Stamp > m.stamp {
 		next = newModel(s.Stamp)
-		next.at, next.flows = now, f.Rate
+		next.flows = f.Rate
 	}
 	had, known = next.fields[node]
 	own := modelField{seq: s.Seq, open: s.Open, epoch: s.Epoch, totals: map[int64]int64{}, start: s.Start, total: s.Total}
@@ -123,7 +123,7 @@ func (m *model) fill(f Family, had modelField, known bool, s State, now int64) {
 		m.total += s.Total
 		least := times(s.Whole-s.Fresh, window)
 		least.Add(least, big.NewInt(s.Rest))
-		if least.Cmp(m.level) > 0 {
+		if s.Whole >= s.Fresh && least.Cmp(m.level) > 0 {
 			whole, _ := m.whole(window)
 			m.added, m.level = m.added+s.Whole-s.Fresh-whole+1, least
 		}

@@ -13,6 +13,9 @@ type node struct {
 	f    Family
 	size int64
 
+	told  string // and least: where limits go over regions
+	least int64
+
 	stamp, seq, heard int64
 	// Of windows: what it has spent, what Redis is known to have of that, and what others have
 	// spent, by epochs. Until kept what others have only rises, as Redis has lost something.
@@ -23,6 +26,9 @@ type node struct {
 	start, total, got, first int64
 	whole, rest, at          int64
 }
+
+// interval is the time between two syncs.
+const interval = second
 
 func newNode(t testing.TB, on runner, name string, f Family, now int64) *node {
 	n := &node{t: t, on: on, name: name, f: f, size: f.Size}
@@ -101,11 +107,12 @@ func (n *node) call(key string, now, ask int64) Call {
 	if n.f.Kind == Bucket {
 		n.drain(now)
 		s.Start, s.Total, s.Heard, s.Whole, s.Rest = n.start, n.total, n.heard, n.whole, n.rest
-		s.Fresh = max(0, min(n.total-n.got, n.whole+min(1, n.rest)))
-		if s.Fresh > 0 && ask == 0 {
-			s.Span = now - n.first
+		if ask == 0 && n.total > n.got {
+			s.Span = min(now-n.first, 2*interval)
 		}
-		s.Whole = max(s.Whole, s.Fresh)
+		flowed := times(n.f.Rate, s.Span)
+		flowed.Div(flowed, times(n.f.Window.Microseconds(), 1))
+		s.Fresh = max(0, min(n.total-n.got, n.whole+min(1, n.rest)+flowed.Int64()))
 	} else {
 		s.Epoch = n.f.Epoch(now)
 		for k := s.Epoch; k > s.Epoch-int64(n.f.Live); k-- {
@@ -115,7 +122,7 @@ func (n *node) call(key string, now, ask int64) Call {
 			s.Totals = s.Totals[:len(s.Totals)-1]
 		}
 	}
-	c := Call{Node: n.name, Seq: n.seq, Cells: []Said{{key, n.f.String(), s}}}
+	c := Call{Node: n.name, Seq: n.seq, Told: n.told, Least: n.least, Cells: []Said{{key, n.f.String(), s}}}
 	if ask > 0 {
 		c.Asks = []Ask{{Count: ask, Cost: 1, Limits: []Limit{{n.size, n.f.Rate}}}}
 	}

@@ -246,21 +246,21 @@ local function bucket(key, f, s, far, state, around)
   if seq == 0 or fseq and not empty and seq <= fseq + 0 then return {key = key, held = f or '', there = s or ''} end
   if empty then x, fseq, under, far = {empty = true}, nil, nil, nil end
   if under then
-    -- What has flowed out since, but no more than was idle while the node spent what it says.
-    local gone = flows * math.max(0, now - at)
-    local parts = math.fmod(gone, window)
-    whole, rest = whole - math.floor((gone - parts) / window + .5), rest - parts
-    if rest < 0 then whole, rest = whole - 1, rest + window end
-    if whole < 0 then
-      gone = flows * span
-      parts = math.fmod(gone, window)
-      local least = -math.ceil(gone / window)
-      if parts > 0 then parts = window - parts end
-      if whole < least or whole == least and rest < parts then whole, rest = least, parts end
-    end
     till, sopen, all, flows, added = till + 0, sopen + 0, all + 0, flows + 0, added + 0
   else
-    till, sopen, all, whole, rest, flows, added = 0, 0, 0, 0, 0, rate, 0
+    till, sopen, all, whole, rest, at, flows, added = 0, 0, 0, 0, 0, 0, rate, 0
+  end
+  -- What has flowed out since, but no more than was idle while the node spent what it says.
+  local gone = flows * math.max(0, now - at)
+  local parts = math.fmod(gone, window)
+  whole, rest = whole - math.floor((gone - parts) / window + .5), rest - parts
+  if rest < 0 then whole, rest = whole - 1, rest + window end
+  if whole < 0 then
+    gone = flows * span
+    parts = math.fmod(gone, window)
+    local least = -math.ceil(gone / window)
+    if parts > 0 then parts = window - parts end
+    if whole < least or whole == least and rest < parts then whole, rest = least, parts end
   end
   fresh, total, open = fresh + 0, total + 0, open + 0
   local more, knows = fresh, fseq and fstart == start
@@ -278,7 +278,7 @@ local function bucket(key, f, s, far, state, around)
     end
   else
     all, known, part = all + total, known - fresh, part + 0
-    if known > whole or known == whole and part > rest then
+    if known >= 0 and (known > whole or known == whole and part > rest) then
       added = added + known - whole + 1
       whole, rest = known, part
     end
