@@ -401,8 +401,9 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if isOwn {
 		answer.GuardErrorRoutes(server)
 	}
+	h.advised.Status = cmp.Or(h.StatusCode, http.StatusTooManyRequests)
 	h.answers = answer.NewResponder(answer.Options{
-		Status: cmp.Or(h.StatusCode, http.StatusTooManyRequests), Message: h.Message, Jitter: h.Jitter,
+		Status: h.advised.Status, Message: h.Message, Jitter: h.Jitter,
 		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: mayBeShadow, Events: events,
 		NoErrorRoutes: isOwn && (server.Errors == nil || len(server.Errors.Routes) == 0),
 	})

@@ -31,6 +31,8 @@ type Limiter interface {
 // Advised is what advice knows of a Limiter.
 type Advised struct {
 	Zones []AdvisedZone
+	// Status is that of a denied request.
+	Status int
 	// Unset are warnings that hold unless a map sets their placeholder, or a response before.
 	Unset []warning.Warning
 	// Warn logs a warning.

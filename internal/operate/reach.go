@@ -36,6 +36,7 @@ func WarnUnreached(app *caddyhttp.App) {
 		for _, s := range searchesIn(app.Servers[name]) {
 			if s.finds(cmp.Or(app.HTTPPort, caddyhttp.DefaultHTTPPort)) {
 				reached[s.site] = true
+				s.warnHidden()
 			} else if s.url != "" {
 				missed = append(missed, s)
 			}
@@ -59,6 +60,8 @@ type search struct {
 	site   string // is the same for zones of one site that have one name
 	hosts  []string
 	paths  []string
+
+	leads string // is a URL that leads to the zone
 
 	// Of the URL that comes nearest: how many of the routes it enters, and the path that is left
 	// of its own. mismatch is a matcher that does not match it, by a handler that answers before.
@@ -240,6 +243,9 @@ func (s *search) tries(url string) (found bool) {
 	}
 	if _, err := w.routes(s.server.Routes, &r); err != nil {
 		return true
+	}
+	if found {
+		s.leads = url
 	}
 	if try.url, try.path = url, r.URL.Path; !found && (s.url == "" || try.isOwn && !s.isOwn || try.isOwn == s.isOwn && try.deep > s.deep) {
 		*s = try

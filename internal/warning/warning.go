@@ -181,10 +181,18 @@ const (
 	// UnusedOverrides is overrides of a zone that the configuration lacks. If it was renamed, set
 	// them for its new name, and remove these. See docs/operate.md#give-one-key-another-limit.
 	UnusedOverrides = "TIDE048"
+	// NothingCounted is a zone that has counted none of its first 1,000 requests. The line says how
+	// they were answered. Send one that should count: count_responses needs its status. See
+	// docs/login.md.
+	NothingCounted = "TIDE049"
+	// HiddenDenial is an error route that answers denials with a status below 400. Clients and
+	// monitoring take them for successes: leave the status out there. See
+	// docs/responses.md#error-routes.
+	HiddenDenial = "TIDE050"
 )
 
 // newest is the last code.
-const newest = UnusedOverrides
+const newest = HiddenDenial
 
 // trouble are the codes that tell of something that is broken while the server runs.
 var trouble = []string{SyncFails, ForeignKey, CountsLost, NotSent, NotSaved, NotRestored, Backlog, WrongRegion, RegionLost, ClocksApart}

@@ -31,6 +31,11 @@ func zoneOf(options string) string {
 	return "rate_limit {\nzone z {\n" + options + "\nlimit 5/30d\n}\n}\n"
 }
 
+// denied is a site with a limit and an error route.
+func denied(route, handlers string) string {
+	return "rate_limit 5/30d\n" + proxy + route + " {\n" + handlers + "\n}"
+}
+
 // advisedSites are warned of once with a code, and mended with none.
 var advisedSites = map[string]struct{ code, global, site, mended string }{
 	"an exact path":                     {warning.ExactPath, "", zoneOf("match path /register"), zoneOf("match path /register*")},
@@ -60,6 +65,12 @@ var advisedSites = map[string]struct{ code, global, site, mended string }{
 	"responses of a proxy":              {warning.LimitOnErrors, "", "reverse_proxy localhost:9000 {\n@no status 401\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
 	"responses that are intercepted":    {warning.LimitOnErrors, "", "intercept {\n@no status 401 403\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
 	"responses of who authenticates":    {warning.LimitOnErrors, "", "forward_auth localhost:9001 {\nuri /\n@no status 4xx\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
+	"denials as 200":                    {warning.HiddenDenial, "", denied("handle_errors", `respond "busy" 200`), denied("handle_errors", `respond "busy"`)},
+	"denials as 302":                    {warning.HiddenDenial, "", denied("handle_errors 429", "redir * /busy.html"), denied("handle_errors 429", "rewrite * /busy.html\nfile_server")},
+	"denials as a file":                 {warning.HiddenDenial, "", denied("handle_errors 4xx", "rewrite * /busy.html\ntemplates\nfile_server {\nstatus 200\n}"), denied("handle_errors 4xx", "rewrite * /busy.html\ntemplates\nfile_server")},
+	"denials by an expression":          {warning.HiddenDenial, "", denied("handle_errors", "@busy expression {err.status_code} == 429\nrespond @busy busy 200"), denied("handle_errors", "@busy expression {err.status_code} == 429\nrespond @busy busy {err.status_code}")},
+	"denials of another status":         {warning.HiddenDenial, "", "rate_limit 5/30d {\nstatus 503\n}\nhandle_errors 503 {\nrespond busy 200\n}", "rate_limit 5/30d {\nstatus 503\n}\nhandle_errors 503 {\nrespond busy 503\n}"},
+	"denials below a path":              {warning.HiddenDenial, "", "rate_limit /api/* 5/30d\n" + denied("handle_errors", "handle /api/* {\nrespond busy 200\n}"), "rate_limit /api/* 5/30d\n" + denied("handle_errors", "handle /api/* {\nrespond busy\n}")},
 	"an error route of wrong passwords": {warning.LimitOnErrors, "", bob + "handle_errors 401 {\nrate_limit 5/30d\n}", guessZone + bob},
 }
 
@@ -124,33 +135,46 @@ func TestGlobalOptionsAloneLimitNothing(t *testing.T) {
 
 // What works is not warned of.
 var fineSites = map[string]struct{ global, site string }{
-	"the root":                      {"", "rate_limit / 5/30d"},
-	"the path and what is below":    {"", "@login path /login /login/*\nrate_limit @login 5/30d"},
-	"an exact path that costs none": {"", "handle /usage {\n" + zoneOf("cost 0") + "}"},
-	"remote_ip without proxies":     {"", zoneOf("except remote_ip 10.0.0.0/8")},
-	"users after authentication":    {"", "route {\n" + bob + zoneOf("key {http.auth.user.id}\nban 15m") + "}"},
-	"authentication of other paths": {"", "route {\nbasic_auth /admin/* {\nBob $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\n" + guessZone + "}"},
-	"a suffix below a path":         {"", "handle /wp-admin/* {\n" + zoneOf("match path *.php *.php/*") + "}"},
-	"a suffix in a cut path":        {"", "handle_path /blog* {\n" + zoneOf("match path *.php *.php/*") + "}"},
-	"a path below a suffix":         {"", "@php path *.php *.php/*\nhandle @php {\n" + zoneOf("match path /wp-admin/*") + "}"},
-	"an expression below a suffix":  {"", "@php path *.php *.php/*\nhandle @php {\n" + zoneOf("match path_regexp ^/wp-(admin|login)") + "}"},
-	"an expression below a path":    {"", "handle /api/* {\n" + zoneOf("match path_regexp ^/api/v[0-9]+/login\nmatch path_regexp (?i)/LOGIN$") + "}"},
-	"an expression of no slash":     {"", "handle_path /api/* {\n" + zoneOf("match path_regexp ^/?login") + "}"},
-	"responses that go on":          {"", "route {\nreverse_proxy localhost:9000 {\n@in status 2xx\nhandle_response @in {\nrequest_header X-User {rp.header.X-User}\n}\n@none status 404\nreplace_status @none 200\n}\n" + zoneOf("") + "}"},
-	"both with and without a slash": {"", zoneOf("match path /up /up/") + "handle /static/* {\n" + zoneOf("match path *.php") + "}"},
-	"a key of the peer, no proxies": {"", zoneOf("key {remote_host}")},
-	"exceptions of more":            {"", zoneOf("except {\nheader User-Agent kube-probe*\npath /healthz\n}\nexcept header X-Monitor-Token s3cret")},
-	"an address and a path":         {"", zoneOf("key \"{client_ip} {path}\"")},
-	"an address and a secret":       {"", zoneOf("key \"{client_ip} {header.X-Api-Key}\"")},
-	"an address and a user":         {"", "route {\n" + bob + zoneOf("key \"{client_ip} {http.auth.user.id}\"") + "}"},
-	"an address and a map of keys":  {"", "map {header.X-Api-Key} {plan} {\ndefault free\n}\n" + zoneOf("key \"{client_ip} {plan}\"")},
-	"a path that rewrite lengthens": {"", "rewrite * /wordpress{uri}\n" + zoneOf("match path /wordpress/wp-login.php*")},
-	"one of a cut path":             {"", "handle_path /shop/* {\nrewrite * /index.php{uri}\n" + zoneOf("match path /index.php/login*") + "}"},
-	"a question mark for a letter":  {"", zoneOf("match path /v?/*/login*")},
-	"wildcards":                     {"", zoneOf("match path /v[0-9]/*/login* /a/*/b* */feed/* /.well-known/* /.*")},
-	"gRPC and HTTP/2":               {"", zoneOf("match protocol grpc\nmatch protocol http/2+")},
-	"methods":                       {"", zoneOf("match method PURGE post")},
-	"good responses":                {"", "reverse_proxy localhost:9000 {\n@ok status 2xx\nhandle_response @ok {\nrate_limit 5/30d\ncopy_response\n}\n}"},
+	"the root":                        {"", "rate_limit / 5/30d"},
+	"the path and what is below":      {"", "@login path /login /login/*\nrate_limit @login 5/30d"},
+	"an exact path that costs none":   {"", "handle /usage {\n" + zoneOf("cost 0") + "}"},
+	"remote_ip without proxies":       {"", zoneOf("except remote_ip 10.0.0.0/8")},
+	"users after authentication":      {"", "route {\n" + bob + zoneOf("key {http.auth.user.id}\nban 15m") + "}"},
+	"authentication of other paths":   {"", "route {\nbasic_auth /admin/* {\nBob $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\n" + guessZone + "}"},
+	"a suffix below a path":           {"", "handle /wp-admin/* {\n" + zoneOf("match path *.php *.php/*") + "}"},
+	"a suffix in a cut path":          {"", "handle_path /blog* {\n" + zoneOf("match path *.php *.php/*") + "}"},
+	"a path below a suffix":           {"", "@php path *.php *.php/*\nhandle @php {\n" + zoneOf("match path /wp-admin/*") + "}"},
+	"an expression below a suffix":    {"", "@php path *.php *.php/*\nhandle @php {\n" + zoneOf("match path_regexp ^/wp-(admin|login)") + "}"},
+	"an expression below a path":      {"", "handle /api/* {\n" + zoneOf("match path_regexp ^/api/v[0-9]+/login\nmatch path_regexp (?i)/LOGIN$") + "}"},
+	"an expression of no slash":       {"", "handle_path /api/* {\n" + zoneOf("match path_regexp ^/?login") + "}"},
+	"responses that go on":            {"", "route {\nreverse_proxy localhost:9000 {\n@in status 2xx\nhandle_response @in {\nrequest_header X-User {rp.header.X-User}\n}\n@none status 404\nreplace_status @none 200\n}\n" + zoneOf("") + "}"},
+	"both with and without a slash":   {"", zoneOf("match path /up /up/") + "handle /static/* {\n" + zoneOf("match path *.php") + "}"},
+	"a key of the peer, no proxies":   {"", zoneOf("key {remote_host}")},
+	"exceptions of more":              {"", zoneOf("except {\nheader User-Agent kube-probe*\npath /healthz\n}\nexcept header X-Monitor-Token s3cret")},
+	"an address and a path":           {"", zoneOf("key \"{client_ip} {path}\"")},
+	"an address and a secret":         {"", zoneOf("key \"{client_ip} {header.X-Api-Key}\"")},
+	"an address and a user":           {"", "route {\n" + bob + zoneOf("key \"{client_ip} {http.auth.user.id}\"") + "}"},
+	"an address and a map of keys":    {"", "map {header.X-Api-Key} {plan} {\ndefault free\n}\n" + zoneOf("key \"{client_ip} {plan}\"")},
+	"a path that rewrite lengthens":   {"", "rewrite * /wordpress{uri}\n" + zoneOf("match path /wordpress/wp-login.php*")},
+	"one of a cut path":               {"", "handle_path /shop/* {\nrewrite * /index.php{uri}\n" + zoneOf("match path /index.php/login*") + "}"},
+	"a question mark for a letter":    {"", zoneOf("match path /v?/*/login*")},
+	"wildcards":                       {"", zoneOf("match path /v[0-9]/*/login* /a/*/b* */feed/* /.well-known/* /.*")},
+	"gRPC and HTTP/2":                 {"", zoneOf("match protocol grpc\nmatch protocol http/2+")},
+	"methods":                         {"", zoneOf("match method PURGE post")},
+	"good responses":                  {"", "reverse_proxy localhost:9000 {\n@ok status 2xx\nhandle_response @ok {\nrate_limit 5/30d\ncopy_response\n}\n}"},
+	"an answer that keeps the status": {"", denied("handle_errors", `respond "busy"`)},
+	"a file that keeps the status":    {"", denied("handle_errors", "try_files /busy.html\nfile_server")},
+	"errors of other statuses":        {"", denied("handle_errors 404 5xx", "respond busy 200")},
+	"errors of a status in between":   {"", denied("handle_errors", "@gone expression {err.status_code} < 429\nrespond @gone busy 200")},
+	"errors of another path":          {"", "handle /api/* {\nrate_limit 5/30d\n}\nhandle_errors {\nrespond /app/* busy 200\n}"},
+	"errors of a zone by its name":    {"", denied("handle_errors 429", "@z vars {http.rate_limit.exceeded.name} z\nrespond @z busy 200")},
+	"errors of some clients":          {"", denied("handle_errors", "@in client_ip 127.0.0.1\nrespond @in busy 200\nrespond busy")},
+	"errors that some keep":           {"", denied("handle_errors", "@in client_ip 10.0.0.0/8\nrespond @in busy\nrespond busy 200")},
+	"errors of some methods":          {"", denied("handle_errors", "@get expression {method} == 'GET'\nrespond @get busy 200")},
+	"errors after a rewrite":          {"", denied("handle_errors", "rewrite * /x\nrespond / busy 200")},
+	"errors of an upstream":           {"", denied("handle_errors", proxy)},
+	"errors that are routed before":   {"", denied("handle_errors 429", "respond busy") + "\nhandle_errors {\nrespond busy 200\n}"},
+	"a zone that only slows":          {"", "rate_limit {\nzone z {\nbandwidth 1MB/s\n}\n}\nhandle_errors {\nrespond busy 200\n}"},
 }
 
 func TestNoAdviceWhereAllIsFine(t *testing.T) {
