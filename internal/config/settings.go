@@ -194,12 +194,13 @@ func (z *Settings) Lines() []string {
 		fmt.Sprintf("enforce %s", z.Enforce),
 		fmt.Sprintf("ban %s", z.Ban),
 		"reserve" + reserved.String(),
-		"count_responses" + responses(z.CountResponses),
+		"count_responses" + ResponsesText(z.CountResponses),
 	}
 }
 
-// responses returns a matcher as the value of the option. A status of one digit stands for a class.
-func responses(m *caddyhttp.ResponseMatcher) string {
+// ResponsesText returns a matcher as the value of the option. A status of one digit stands for a
+// class.
+func ResponsesText(m *caddyhttp.ResponseMatcher) string {
 	var text strings.Builder
 	if m == nil {
 		return ""

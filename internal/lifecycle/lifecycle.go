@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -44,6 +45,8 @@ type Config struct {
 	unsaved  bool  // it was reported at load that counters can't be saved
 	ending   bool  // stopped, and no other configuration came after it
 	saved    int64 // admitted by the zones that don't sync, when that was saved last
+
+	before map[string]metrics.Counts // what zones had counted when it started
 
 	stop chan struct{}
 	done chan struct{}
@@ -140,6 +143,7 @@ func (c *Config) Start() {
 		}
 	}
 	clock.CatchUp()
+	c.before, _ = metrics.ByZone()
 	c.stop, c.done = make(chan struct{}), make(chan struct{})
 	go c.housekeep()
 }
@@ -198,6 +202,7 @@ func (c *Config) housekeep() {
 				c.checkSmallLimits(c.Redis.Replicator.Nodes())
 			}
 		case <-minute.C:
+			c.checkSkipped()
 			for _, z := range c.zones {
 				z.Tick(clock.Now())
 			}

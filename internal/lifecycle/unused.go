@@ -7,6 +7,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -24,4 +27,33 @@ func (c *Config) checkOverrides() {
 				warning.Field(warning.UnusedOverrides), zap.String("zone", name))
 		}
 	}
+}
+
+// checkSkipped warns of each zone that has skipped all requests since the configuration started,
+// limits.Enough or more. It is to be called now and then.
+func (c *Config) checkSkipped() {
+	counts, _ := metrics.ByZone() // what can't be gathered isn't there
+	for _, z := range c.zones {
+		now, before := counts[z.Name], c.before[z.Name]
+		why := whySkipped(z)
+		if why != "" && now.Skipped-before.Skipped >= limits.Enough && now.Met()-now.Skipped == before.Met()-before.Skipped {
+			c.Once.Warn(c.Logger, warning.NothingCounted, fmt.Sprintf("zone %q: it has limited nobody, as all of the first %d requests %s", z.Name, limits.Enough, why))
+		}
+	}
+}
+
+// whySkipped says why a zone skips requests, and what to do, "" where that is not its configuration
+// alone.
+func whySkipped(z *limits.Zone) string {
+	switch {
+	case z.OnRedisLoss == config.LossAllow || z.AtRuntime.Load() != nil || z.OnlyThrottles():
+		return ""
+	case z.EmptyKey == config.EmptySkip && len(z.Except) > 0:
+		return "had an empty key or were in its except; write a key that requests have, and narrow except"
+	case z.EmptyKey == config.EmptySkip:
+		return "had an empty key; write a key that requests have, or `empty_key client_ip`"
+	case len(z.Except) > 0:
+		return "were in its except; narrow that, unless the zone is for others who have yet to come"
+	}
+	return ""
 }

@@ -156,7 +156,7 @@ func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, receipts *[]t
 // countRefund counts that a request gets n units back whose response doesn't count.
 func (z *Zone) countRefund(n int64, h *Held) {
 	h.OnBegin(func(r Response) {
-		if r.Status != 0 && !z.CountResponses.Match(r.Status, r.Header) {
+		if !z.countsResponse(r) {
 			z.Decisions.CountSettled(n, 0)
 		}
 	})

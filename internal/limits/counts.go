@@ -143,7 +143,7 @@ func endCounts(e *Evaluation, p *part, why ending) {
 			}
 		}
 		for _, u := range p.reservedUnits(p.limits, took, p.grant, p.ask.Key) {
-			u.Settle(Response{})
+			u.Settle(true, 0)
 		}
 		return
 	}
@@ -174,8 +174,9 @@ func holdCounts(e *Evaluation, p *part, h *Held) {
 			p.holdCost(units, p.ask.N, h)
 		} else {
 			h.OnBegin(func(r Response) {
+				counts := units[0].zone.noteResponse(r)
 				for i := range units {
-					units[i].Settle(r)
+					units[i].Settle(counts, r.At)
 				}
 			})
 			if p.cost != nil {

@@ -3,8 +3,6 @@ package limits
 import (
 	"math"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
@@ -24,7 +22,7 @@ func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant,
 	case g.By != nil:
 		// It is reckoned from when Redis was asked, as what has drained by then may be spent by
 		// others.
-		u := reservedUnit{Responses: z.CountResponses, Key: key, Grant: g}
+		u := reservedUnit{zone: z, Key: key, Grant: g}
 		for i := range limits {
 			l := &limits[i]
 			top := int64(0)
@@ -38,7 +36,7 @@ func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant,
 		for i := range limits {
 			l := &limits[i]
 			held := l.Table.Hold(l.Enforced, key, took[i])
-			units = append(units, reservedUnit{Responses: z.CountResponses, Key: key, By: l.Table, Held: held})
+			units = append(units, reservedUnit{zone: z, Key: key, By: l.Table, Held: held})
 		}
 	}
 	return units
@@ -76,9 +74,8 @@ func (z *Zone) noteReserved(limits []Limit, key keys.Key, n int64, answers []str
 // A reservedUnit is what a request has reserved in one limit; in a zone that Redis decides for, in
 // all of its limits. It holds its counters.
 type reservedUnit struct {
-	// Responses are those that count.
-	Responses *caddyhttp.ResponseMatcher
-	Key       keys.Key
+	zone *Zone
+	Key  keys.Key
 	// By has what is Held, nil where Redis decided.
 	By   Table
 	Held table.Reserved
@@ -103,14 +100,13 @@ func (u *reservedUnit) Note(by Table, l algorithms.Limit, call, until, top int64
 	u.noted = append(u.noted, notedUnit{by, l, by.Unsettled().Find(u.Key, uint32(call), until, l.Window), until, top})
 }
 
-// Settle ends what is reserved. Where nobody knows the status, the unit stays spent: otherwise a
-// guess would be free for a client that does not wait for the answer.
-func (u *reservedUnit) Settle(r Response) {
+// Settle ends what is reserved by whether the response counts.
+func (u *reservedUnit) Settle(counts bool, at int64) {
 	m := int64(0)
-	if r.Status == 0 || u.Responses.Match(r.Status, r.Header) {
+	if counts {
 		m = u.n()
 	}
-	u.settle(m, r.At)
+	u.settle(m, at)
 }
 
 // n is how many units are reserved.

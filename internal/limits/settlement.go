@@ -74,7 +74,7 @@ type settlement struct {
 // else has sent.
 func (z *Zone) Settled(n int64, r Response) int64 {
 	if z.responseCost == nil {
-		if z.CountResponses == nil || r.Status == 0 || z.CountResponses.Match(r.Status, r.Header) {
+		if z.countsResponse(r) {
 			return n
 		}
 		return 0
@@ -102,11 +102,11 @@ func (z *Zone) holdCost(units []reservedUnit, n int64, h *Held) {
 // begin settles what is known when the response begins.
 func (s *settlement) begin(r Response) {
 	s.begun = r
-	switch {
+	switch counts := s.zone.noteResponse(r); {
 	case r.Status == 0: // nobody knows what it was to be
 		s.settle(s.n)
 		return
-	case s.zone.CountResponses != nil && !s.zone.CountResponses.Match(r.Status, r.Header):
+	case !counts:
 		s.settle(0)
 		return
 	}

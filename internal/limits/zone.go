@@ -82,6 +82,8 @@ type Zone struct {
 	Denials   *answer.DenialLog
 	Decisions *metrics.ZoneCounters
 	Notices   Notices
+	// Responses are those that count_responses has looked at.
+	Responses Responses
 
 	// isFull is set where the configuration enforces the zone for all keys.
 	isFull bool

@@ -13,9 +13,13 @@ type Counts struct {
 	Denied      float64
 	Unavailable float64
 	WouldDeny   float64
+	Skipped     float64
 	// Near are requests that were admitted with less than a fifth of a limit left.
 	Near float64
 }
+
+// Met are all requests that came to the zone.
+func (c Counts) Met() float64 { return c.Admitted + c.Denied + c.WouldDeny + c.Skipped }
 
 // counted has the counters of zones alone.
 var counted = func() *prometheus.Registry {
@@ -48,6 +52,7 @@ func ByZone() (map[string]Counts, error) {
 			case answer.WouldDeny.String():
 				c.WouldDeny += n
 			case answer.Skipped.String():
+				c.Skipped += n
 			case answer.Unavailable.String():
 				c.Unavailable += n
 				c.Denied += n

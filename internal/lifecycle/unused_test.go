@@ -1,0 +1,101 @@
+package lifecycle
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// A zone that has skipped a thousand requests since its configuration started, and met no other, is
+// told of once. That nothing came is not.
+func TestAZoneThatSkipsEverything(t *testing.T) {
+	except := caddyhttp.MatcherSets{{caddyhttp.MatchPath{"/*"}}}
+	var emptied, loss config.Settings
+	emptied.EmptyKey, loss.OnRedisLoss = config.EmptySkip, config.LossAllow
+	for name, c := range map[string]struct {
+		settings config.Settings
+		except   caddyhttp.MatcherSets
+		before   answer.Reason
+		skipped  int
+		other    []answer.Reason
+		want     string
+	}{
+		"excepted":           {except: except, before: answer.Skipped, skipped: 1000, want: "were in its except"},
+		"empty":              {settings: emptied, before: answer.Skipped, skipped: 1000, want: "had an empty key; write"},
+		"either":             {settings: emptied, except: except, before: answer.Skipped, skipped: 1000, want: "had an empty key or were"},
+		"admitted before":    {except: except, before: answer.Admitted, skipped: 1000, want: "were in its except"},
+		"fewer":              {except: except, before: answer.Skipped, skipped: 999},
+		"none":               {except: except, before: answer.Skipped},
+		"admitted":           {except: except, before: answer.Skipped, skipped: 1000, other: []answer.Reason{answer.Admitted}},
+		"denied":             {except: except, before: answer.Skipped, skipped: 1000, other: []answer.Reason{answer.Denied}},
+		"banned":             {except: except, before: answer.Skipped, skipped: 1000, other: []answer.Reason{answer.Banned}},
+		"would deny":         {except: except, before: answer.Skipped, skipped: 1000, other: []answer.Reason{answer.WouldDeny}},
+		"neither":            {before: answer.Skipped, skipped: 1000},
+		"allowed by a loss":  {settings: loss, except: except, before: answer.Skipped, skipped: 1000},
+		"without any metric": {except: except, skipped: -1},
+	} {
+		core, logs := observer.New(zap.WarnLevel)
+		c.settings.Name = "skips " + name
+		z := zoneWith(t, c.settings, []int64{5})
+		z.Except = c.except
+		config := &Config{Logger: zap.New(core), zones: []*limits.Zone{z, z}, Once: new(warning.Once)}
+		var counts *metrics.ZoneCounters
+		if c.skipped >= 0 {
+			counts = metrics.NewZoneCounters(z.Name)
+			t.Cleanup(counts.Release)
+		}
+		for range 2000 {
+			counts.Count(c.before)
+		}
+		config.before, _ = metrics.ByZone()
+		for range c.skipped {
+			counts.Count(answer.Skipped)
+		}
+		for _, r := range c.other {
+			counts.Count(r)
+		}
+		config.checkSkipped()
+		config.checkSkipped()
+		lines := logs.All()
+		if c.want == "" && len(lines) > 0 || c.want != "" && (len(lines) != 1 || !strings.Contains(lines[0].Message, c.want)) {
+			t.Errorf("%s: logged %v, want %q", name, lines, c.want)
+		}
+	}
+}
+
+// A configuration looks for zones that skip everything once a minute, and what was counted before
+// it started is not its own.
+//
+// bubble: it runs in one.
+func TestSkippedRequestsAreLookedFor(t *testing.T) {
+	counts := metrics.NewZoneCounters("looked for")
+	defer counts.Release()
+	synctest.Test(t, func(t *testing.T) {
+		z := zoneWith(t, config.Settings{Name: "looked for"}, []int64{5})
+		z.Except, z.Redis, z.Sweep = caddyhttp.MatcherSets{{caddyhttp.MatchPath{"/*"}}}, nil, time.Minute
+		counts.Count(answer.Admitted)
+		core, logs := observer.New(zap.WarnLevel)
+		config := &Config{Logger: zap.New(core), Once: new(warning.Once), Namespace: t.Name(), zones: []*limits.Zone{z}}
+		config.Start()
+		for range limits.Enough {
+			counts.Count(answer.Skipped)
+		}
+		time.Sleep(3 * time.Minute)
+		if n := logs.Len(); n != 1 {
+			t.Errorf("%d warnings, want one", n)
+		}
+		config.Stop()
+	})
+}
