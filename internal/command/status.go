@@ -59,6 +59,7 @@ Shows the zones of a node: for which share of the keys each is enforced, what it
 admits and denies a second, and what it has denied since Caddy was started; then the
 nodes that share their counts, the other regions, and what was changed at run time and still holds.
 
+'Counted' are responses since the configuration was loaded that count_responses counts.
 'Would deny' counts requests that only shadow mode has admitted. 'Denied' are denials of
 all kinds, which metrics tell apart; 'unavailable' are those of them that a zone with
 on_redis_loss deny has answered with 503.`,
@@ -117,19 +118,30 @@ func (p printer) status(s operate.State, before *decisions) error {
 
 // zones shows the limits of zones. What is of a whole zone stands in the row of its first limit.
 func (p printer) zones(s operate.State, before *decisions) [][]string {
-	table := [][]string{{"ZONE", "LIMIT", "ENFORCED", "ADMITTED/S", "DENIED/S", "WOULD DENY/S", "DENIED", "UNAVAILABLE", "WOULD DENY", "BANNED", "KEYS", "ALGORITHM", "SYNC"}}
+	table := [][]string{{"ZONE", "LIMIT", "ENFORCED", "ADMITTED/S", "DENIED/S", "WOULD DENY/S", "DENIED", "UNAVAILABLE", "WOULD DENY", "BANNED", "COUNTED", "KEYS", "ALGORITHM", "SYNC"}}
 	seen := map[string]bool{}
 	for _, z := range s.Zones {
-		row := []string{z.Zone, limitText(z.Limit, z.Window, z.Concurrent), "", "", "", "", "", "", "", "", number(int64(z.Keys)), z.Algorithm, z.SyncRate.String()}
+		row := []string{z.Zone, limitText(z.Limit, z.Window, z.Concurrent), "", "", "", "", "", "", "", "", "", number(int64(z.Keys)), z.Algorithm, z.SyncRate.String()}
 		if !seen[z.Zone] {
 			row[2] = enforcedText(operate.EnforcedOf(s.Enforcement, z.Zone, z.Enforce))
 			copy(row[3:9], p.decided(s.Decisions, z.Zone, before))
-			row[9] = known(z.Banned)
+			row[9], row[10] = known(z.Banned), countedText(s, z)
 		}
 		seen[z.Zone] = true
 		table = append(table, row)
 	}
 	return table
+}
+
+// countedText says that no request has come to a zone, or else how many of its responses counted.
+func countedText(s operate.State, z operate.LimitState) string {
+	if d, ok := s.Decisions[z.Zone]; ok && d.IsUnused() {
+		return "no request yet"
+	}
+	if z.Responses != nil {
+		return z.Responses.String()
+	}
+	return ""
 }
 
 // decided are the rates and sums of a zone.

@@ -6,6 +6,7 @@ package operate
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
@@ -46,7 +47,22 @@ type Decided struct {
 	WouldDeny float64 `json:"would_deny"`
 	// Unavailable is the part of Denied that on_redis_loss deny answered.
 	Unavailable float64 `json:"unavailable,omitempty"`
+	// Skipped are requests that it let pass uncounted, such as those of its except.
+	Skipped float64 `json:"skipped,omitempty"`
 }
+
+// IsUnused reports whether no request has come to the zone.
+func (d Decided) IsUnused() bool { return d.Admitted+d.Denied+d.WouldDeny+d.Skipped == 0 }
+
+// A ResponseState is how many responses of a zone have begun on this node since the configuration
+// was loaded, and how many of them counted.
+type ResponseState struct {
+	All     int64 `json:"all"`
+	Counted int64 `json:"counted"`
+}
+
+// String says it in words.
+func (s *ResponseState) String() string { return fmt.Sprintf("%d of %d", s.Counted, s.All) }
 
 // EnforcedOf returns the share of keys for which a zone is enforced now: what is said of all zones
 // goes before what is said of one, and that before the configuration.
@@ -99,9 +115,10 @@ type LimitState struct {
 	Banned *int64 `json:"banned,omitempty"`
 	// Reserve are the shares that the zone keeps for requests that match, 0 to 1. Reserved is how
 	// many keys have units that are reserved until responses begin, on this node. It is there where
-	// the zone has count_responses.
-	Reserve  []float64 `json:"reserve,omitempty"`
-	Reserved *int64    `json:"reserved,omitempty"`
+	// the zone has count_responses, as Responses are.
+	Reserve   []float64      `json:"reserve,omitempty"`
+	Reserved  *int64         `json:"reserved,omitempty"`
+	Responses *ResponseState `json:"responses,omitempty"`
 }
 
 // BandwidthState is how a zone slows the responses of its keys, on this node.
@@ -146,7 +163,7 @@ func StateWithChanges(ctx context.Context) State {
 		counts, _ := metrics.ByZone() // what can't be gathered isn't there
 		for z := range current.Zones {
 			if c, ok := counts[z.Name]; ok {
-				s.Decisions[z.Name] = Decided{c.Admitted, c.Denied, c.WouldDeny, c.Unavailable}
+				s.Decisions[z.Name] = Decided{c.Admitted, c.Denied, c.WouldDeny, c.Unavailable, c.Skipped}
 			}
 		}
 	}
@@ -190,12 +207,28 @@ func CurrentState() State {
 		if l.Settings.Settles() {
 			one.Reserved = new(int64(l.Table.Unsettled().Len()))
 		}
+		one.Responses = responsesOf(current, l.Settings)
 		s.Zones = append(s.Zones, one)
 	}
 	s.addWithoutWindows(current)
 	isStrict := func(l LimitState) bool { return l.SyncRate == config.Strict }
 	if current.Redis != nil && slices.ContainsFunc(s.Zones, isStrict) {
 		s.Strict = new(current.Redis.Circuits())
+	}
+	return s
+}
+
+// responsesOf adds up the responses of a zone in all handlers, nil where it counts requests.
+func responsesOf(current *lifecycle.Config, of *config.Settings) *ResponseState {
+	if of.CountResponses == nil {
+		return nil
+	}
+	s := new(ResponseState)
+	for z := range current.Zones {
+		if z.Name == of.Name {
+			s.All += z.Responses.All.Load()
+			s.Counted += z.Responses.Counted.Load()
+		}
 	}
 	return s
 }

@@ -115,6 +115,11 @@ func kindText(z Zone) string {
 // notesOf says what else there is of a zone.
 func notesOf(z Zone) (all []string) {
 	note := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	if z.Unused {
+		note("no request yet")
+	} else if z.Responses != nil {
+		note("counted: %s responses", z.Responses)
+	}
 	for _, share := range z.Reserve {
 		note("reserve %s", percentText(share))
 	}

@@ -314,7 +314,8 @@ var options = map[string]struct {
 	"slots":     {"zone slots {\nconcurrent 4\n}\n", []string{"4 at once", "<small>local</small>", "running: 0 here, 0 on other nodes"}},
 	"both":      {"zone both {\nlimit 90/30d\nconcurrent 3\n}\n", []string{"90/30d, 3 at once", "<small>sliding_window, local</small>", "running: 0 here, 0 on other nodes"}},
 	"downloads": {"zone downloads {\nbandwidth 1MiB/s\nenforce 50%\nkey all\n}\n", []string{"1MiB/s", "open: 0 responses, sent 0 B", ">enforced for 50%</small>", "of 1000000</small>"}},
-	"login":     {"zone login {\nmatch {\npath /login\n}\nlimit 80/30d\ncount_responses 401\n}\n", []string{"80/30d", "reserved: 0 keys"}},
+	"login":     {"zone login {\nmatch {\npath /login\n}\nlimit 80/30d\ncount_responses 401\n}\n", []string{"80/30d", "<small>no request yet</small>", "reserved: 0 keys"}},
+	"guesses":   {"zone guesses {\nmatch path /*\nlimit 80/30d\ncount_responses 401\n}\n", []string{"<small>counted: 0 of 7 responses</small>"}},
 	"paying":    {"@paying header X-Plan paid\nzone paying {\nkey all\nlimit 70/30d\nreserve @paying 20%\n}\n", []string{"70/30d", "reserve 20%"}},
 }
 
@@ -341,7 +342,8 @@ func TestZonesOfAllKinds(t *testing.T) {
 				t.Errorf("%s: the row has %s: %s", name, never, row)
 			}
 		}
-		if strings.Contains(row, `"Banned">–<`) == strings.Contains(zone, "ban ") || strings.Contains(row, "running") != strings.Contains(zone, "concurrent") {
+		if strings.Contains(row, `"Banned">–<`) == strings.Contains(zone, "ban ") || strings.Contains(row, "running") != strings.Contains(zone, "concurrent") ||
+			strings.Contains(row, "no request yet") != (name == "login") || strings.Contains(row, "counted: ") != (name == "guesses") {
 			t.Errorf("%s: the row has what the zone has not: %s", name, row)
 		}
 		if v := s.view(); len(v.Zones) != 1 || v.Zones[0].Name != name || len(v.Zones[0].Policy) == 0 || v.Zones[0].MaxKeys == 0 || strings.Contains(page, "as many keys as max_keys") {

@@ -69,17 +69,20 @@ type Zone struct {
 	// Keys of MaxKeys have counters of their own, of the limit that has most.
 	Keys    int `json:"keys"`
 	MaxKeys int `json:"max_keys"`
+	// Unused is set where no request has come to the zone since Caddy was started.
+	Unused bool `json:"unused,omitempty"`
 	// SyncedAgo is how many seconds ago the limit that is furthest behind was synced whole, nil
 	// where none is.
 	SyncedAgo *float64 `json:"synced_ago,omitempty"`
 
 	// Banned is how many keys are banned, Reserve which shares are kept for requests that match,
-	// and Reserved how many keys have units that are reserved until responses begin. Running is
-	// what runs at once, and Bandwidth how responses are slowed. Each is there where the zone has
-	// that option.
+	// and Reserved how many keys have units that are reserved until responses begin. Responses are
+	// those that count_responses has looked at, Running is what runs at once, and Bandwidth how
+	// responses are slowed. Each is there where the zone has that option.
 	Banned    *int64                  `json:"banned,omitempty"`
 	Reserve   []float64               `json:"reserve,omitempty"`
 	Reserved  *int64                  `json:"reserved,omitempty"`
+	Responses *operate.ResponseState  `json:"responses,omitempty"`
 	Running   *Running                `json:"running,omitempty"`
 	Bandwidth *operate.BandwidthState `json:"bandwidth,omitempty"`
 }
@@ -114,6 +117,8 @@ func viewOf(s operate.State, h *history, now time.Time) *View {
 			byName[name] = i
 			z := Zone{Name: name, Enforced: operate.EnforcedOf(s.Enforcement, name, share), MaxKeys: maxKeys}
 			z.Now, z.Steps = h.of(name)
+			d, known := s.Decisions[name]
+			z.Unused = known && d.IsUnused()
 			v.Zones = append(v.Zones, z)
 		}
 		return &v.Zones[i]
@@ -139,7 +144,7 @@ func (z *Zone) add(l *operate.LimitState, now time.Time) {
 		policy = fmt.Sprintf("%d at once", l.Limit)
 		z.Running = &Running{l.Own, l.Remote}
 	} else {
-		z.Algorithm, z.Banned, z.Reserve, z.Reserved = l.Algorithm, l.Banned, l.Reserve, l.Reserved
+		z.Algorithm, z.Banned, z.Reserve, z.Reserved, z.Responses = l.Algorithm, l.Banned, l.Reserve, l.Reserved, l.Responses
 	}
 	if l.LimitFrom != "" {
 		policy = fmt.Sprintf("%s/%s, else %s", l.LimitFrom, l.Window, policy)
