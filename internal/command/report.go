@@ -8,8 +8,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/simulate"
 )
 
-// report prints what came of a simulation.
-func (p printer) report(r *simulate.Report) error {
+// report prints what came of a simulation; configured is set where it is one of a configuration.
+func (p printer) report(r *simulate.Report, configured bool) error {
 	b := p.page()
 	const layout = "2006-01-02 15:04:05"
 	b.line("%d requests of %s clients, from %s to %s UTC (%s).", r.Requests, clientsText(r.Clients), r.From.Format(layout), r.To.Format(layout), config.LengthText(r.To.Sub(r.From)))
@@ -38,7 +38,26 @@ func (p printer) report(r *simulate.Report) error {
 	for _, text := range r.Bias {
 		b.line("- %s", text)
 	}
+	if configured {
+		b.line("")
+		b.coverage(r)
+	}
 	return p.print(&b)
+}
+
+// coverage adds how many requests come to each zone, and what no zone counts that looks as if one
+// should.
+func (b *page) coverage(r *simulate.Report) {
+	zones := [][]string{{"ZONE", "REQUESTS", "OF ALL"}}
+	for _, z := range r.Zones {
+		zones = append(zones, []string{z.Zone, number(z.Requests), simulate.ShareText(float64(z.Requests) / float64(r.Requests))})
+	}
+	b.table(zones)
+	paths := [][]string{{"COUNTED BY NO ZONE", "ANSWERED", "REQUESTS"}}
+	for _, u := range r.Uncounted {
+		paths = append(paths, []string{u.Path, number(int64(u.Status)), number(u.Requests)})
+	}
+	b.table(paths)
 }
 
 // zone adds what a zone would have done.

@@ -152,7 +152,7 @@ func (p printer) simulate(s simulation, paths []string) error {
 		if err := p.raw(text); err != nil {
 			return err
 		}
-	} else if err := p.report(report); err != nil {
+	} else if err := p.report(report, s.config != ""); err != nil {
 		return err
 	}
 	return judge(report, most, s.maxDenied != "")

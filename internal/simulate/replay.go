@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/heap"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/operate"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -63,8 +64,10 @@ type replay struct {
 	zones  map[string]*zoneStats
 	stats  map[*limits.Zone]*zoneStats // of each of the copies
 	total  totals
-	held   heap.Heap[response] // that have not begun yet
-	err    error
+	// counted is set where a zone has counted the request.
+	counted bool
+	held    heap.Heap[response] // that have not begun yet
+	err     error
 }
 
 // node is the zones of one node, of each handler as that arranges them.
@@ -82,6 +85,7 @@ type totals struct {
 	noAddress, masked int64
 	first, last       int64
 	clients           distinct
+	uncounted         heavyHitters // responses and paths
 }
 
 // Run replays logs, and returns what came of it.
@@ -237,7 +241,16 @@ func (r *replay) request(rec *accesslog.Record) error {
 		}
 		n = r.nodes[r.turn%len(r.nodes)]
 	}
-	return r.offer(n, rec)
+	r.counted = false
+	if err := r.offer(n, rec); err != nil {
+		return err
+	}
+	if !r.counted && (rec.Status == http.StatusUnauthorized || rec.Status == http.StatusForbidden || rec.Status == http.StatusTooManyRequests) {
+		path, _, _ := strings.Cut(rec.URI, "?")
+		text := fmt.Sprintf("%d %s", rec.Status, spelling.Clip(path))
+		t.uncounted.Add(hashOf(text), func() string { return text })
+	}
+	return nil
 }
 
 // address notes what a client's address looks like.
@@ -337,6 +350,9 @@ func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Reques
 		if len(s.windows) > 0 && z.Settles() {
 			o.N = z.Settled(o.N, r.response(rec))
 			s.counted += o.N
+		}
+		if r.zones[z.Name] == s { // and no trial
+			r.counted = r.counted || o.Closed || ok && (o.Denied || o.N > 0)
 		}
 		if ok {
 			s.count(z, &o, rec)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -539,6 +540,59 @@ func TestOptionsAreSaid(t *testing.T) {
 	r = mustRun(t, oneZone(t, 5, `,"reserve":[{"share":0.2,"match":[{"path":["/"]}]}],"key":"all"`), simulate.Options{}, log)
 	if strings.Join(r.Zones[0].With, ", ") != "reserve 20% for requests that match" {
 		t.Errorf("%q", r.Zones[0].With)
+	}
+}
+
+// Responses that look as if they should count are shown where no zone counts them, not those that
+// one counts or denies.
+func TestWhatNoZoneCounts(t *testing.T) {
+	config := caddyfile(t, `example.com {
+		rate_limit {
+			zone login {
+				match path /login*
+				limit 5/1h
+				count_responses 401
+			}
+			zone api {
+				match path /api*
+				limit 2/1h
+			}
+			zone free {
+				match path /free*
+				limit 2/1h
+				cost 0
+			}
+		}
+		respond ok
+	}`)
+	var log []asked
+	add := func(n int, path string, status int) {
+		for range n {
+			log = append(log, asked{float64(len(log)), "203.0.113.9", path, "example.com", status})
+		}
+	}
+	add(3, "/login", 401)
+	add(4, "/login", 403)
+	add(5, "/api", 403) // of which 2 count, and the others are denied
+	add(2, "/free", 403)
+	for i, path := range []string{"/wp-login.php", "/xmlrpc.php", "/admin"} {
+		add(12-i, path+"?token=secret", 401)
+	}
+	add(9, "/admin", 429)
+	add(20, "/missing", 404)
+	r := mustRun(t, config, simulate.Options{}, jsonLog(log))
+	want := []simulate.Uncounted{{"/wp-login.php", 401, 12}, {"/xmlrpc.php", 401, 11}, {"/admin", 401, 10}, {"/admin", 429, 9}, {"/login", 403, 4}}
+	if !slices.Equal(r.Uncounted, want) {
+		t.Errorf("no zone counted %v, want %v", r.Uncounted, want)
+	}
+	log = nil
+	add(2, "/api", 403)
+	add(5, "/login", 401)
+	add(3, "/login", 403) // which are denied
+	add(2, "/free", 403)
+	r = mustRun(t, config, simulate.Options{}, jsonLog(log))
+	if want := []simulate.Uncounted{{"/free", 403, 2}}; !slices.Equal(r.Uncounted, want) {
+		t.Errorf("no zone counted %v, want %v", r.Uncounted, want)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,9 +32,18 @@ type Report struct {
 	Read accesslog.Stats `json:"read"`
 	// Zones are by their names.
 	Zones []Zone `json:"zones"`
+	// Uncounted are the paths of most responses 401, 403 and 429 in the log that no zone counted.
+	Uncounted []Uncounted `json:"uncounted,omitempty"`
 	// Warnings say what makes this replay less true, Bias what no replay can tell.
 	Warnings []string `json:"warnings,omitempty"`
 	Bias     []string `json:"bias"`
+}
+
+// Uncounted is how often a path, without its query, was answered with a status.
+type Uncounted struct {
+	Path     string `json:"path"`
+	Status   int    `json:"status"`
+	Requests int64  `json:"requests"`
 }
 
 // A Zone is what a zone would have done.
@@ -126,6 +136,8 @@ type Times struct {
 const (
 	// shownTop is how many of the keys that are denied most a report has.
 	shownTop = 10
+	// shownUncounted is how many paths it has of what no zone counted.
+	shownUncounted = 5
 	// touched is the part of the clients that a suggested limit touches at most: one in so many. Of
 	// fewer it is one, and none below few.
 	touched = 1000
@@ -148,6 +160,11 @@ func (r *replay) report(read *accesslog.Stats) (*Report, error) {
 	}
 	rep.Warnings = append(slices.Clone(r.policy.Warnings), r.warnings(read)...)
 	rep.Bias = r.bias(read)
+	for _, h := range t.uncounted.Top(shownUncounted) {
+		status, path, _ := strings.Cut(h.Text, " ")
+		n, _ := strconv.Atoi(status) // which it was made of
+		rep.Uncounted = append(rep.Uncounted, Uncounted{path, n, h.Count - h.Over})
+	}
 	return rep, nil
 }
 
