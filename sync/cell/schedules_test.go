@@ -1,3 +1,5 @@
+// no clock: the script gets each instant from the test.
+
 package cell
 
 import (
