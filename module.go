@@ -169,7 +169,7 @@ type Zone struct {
 	Bandwidth config.Bandwidth `json:"bandwidth,omitempty"`
 
 	// MaxKeys is how many keys have counters of their own in memory, for each rate and node.
-	// Further keys share a sketch. Range: 1 to 1000000000. Default: 1000000.
+	// Further keys share counters. Range: 1 to 1000000000. Default: 1000000.
 	MaxKeys *int `json:"max_keys,omitempty"`
 
 	// EmptyKey is what happens to a request without a key: its address is the key, it is not

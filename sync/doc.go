@@ -52,8 +52,7 @@
 //	pendingCharges.mu  the charges of a table that are on their way
 //	table.walking      one walk over a table at a time
 //	table.stripe.mu    the keys of a stripe
-//	table.widening     the making of a sketch, for keys beyond max_keys
-//	heldPart.mu        a part of what an earlier process has saved; not together with widening
+//	heldPart.mu        a part of what an earlier process has saved
 //	gauge.stripe.mu    the slots of the keys of a stripe
 //
 // Only link.mu is held over I/O, or while something is logged: no request, no scrape and no other

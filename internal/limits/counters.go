@@ -91,7 +91,6 @@ type Table interface {
 	// For configurations, snapshots and resets.
 	Configure(b table.SyncConfig, maxKeys int)
 	Sweep(now int64)
-	Close()
 	Save(now int64) table.SavedCounts
 	Resume(p algorithms.Params, now int64, counts table.SavedCounts) int
 	ForgetResets()
@@ -303,7 +302,6 @@ func (c *Counters) Destruct() error {
 	defer c.mu.Unlock()
 	c.Source.Detach()
 	c.timers.Stop()
-	c.Table.Close()
 	if c.attached != nil {
 		c.attached.Release()
 		c.attached = nil
@@ -331,8 +329,8 @@ func (c *Counters) Totals() table.Totals { return c.Table.Totals(clock.Now()) }
 // requests of a few keys wait for it.
 func (c *Counters) EachSpend(f func(table.Spend)) { c.Table.EachSpend(clock.Now(), f) }
 
-// Overflow returns how many decisions were made for keys beyond max_keys, and the memory of their
-// sketch.
+// Overflow returns how many decisions were made for keys beyond max_keys, and the memory of
+// what they share.
 func (c *Counters) Overflow() (decisions, bytes int64) {
 	return c.Table.Overflowed(), c.Table.OverflowBytes()
 }

@@ -41,10 +41,10 @@ func (n *Notices) Strict(r *http.Request, zone string, by *Redis, err error) {
 	}
 }
 
-// Full warns once that keys share the sketch.
+// Full warns once that keys share counters.
 func (n *Notices) Full(z *config.Settings, once *warning.Once, log *zap.Logger) {
 	if !n.full.Load() && !n.full.Swap(true) {
-		once.Warn(log, warning.MaxKeys, fmt.Sprintf("zone %q: it has as many keys as max_keys allows; further keys share a sketch on this node, and may be denied too early", z.Name),
+		once.Warn(log, warning.MaxKeys, fmt.Sprintf("zone %q: it has as many keys as max_keys allows; further keys share counters on this node, and may be denied too early", z.Name),
 			zap.Int("max_keys", z.MaxKeys))
 	}
 }

@@ -80,8 +80,8 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 		p.Decisions.CountUnits(metrics.UnitsDenied, p.ask.N)
 	}
 	line := p.Denials.Count(e.Now, p.ask.Key.A, p.shadow)
-	// One is spent that has denied: not by what other nodes have probably spent, not by a sketch in
-	// which others count as well, and not by a share of a limit that is whole.
+	// One is spent that has denied: not by what other nodes have probably spent, not by a counter
+	// that others share, and not by a share of a limit that is whole.
 	isSpent := false
 	for i := range p.limits {
 		t := &e.receipts[p.first+i]

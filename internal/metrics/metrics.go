@@ -28,8 +28,8 @@ var decisionCount = newCount("decisions_total", "Requests that a zone decided on
 type Event uint8
 
 const (
-	// Overflow is a decision that came from the sketch, and Near an admitted request that left
-	// little of a limit. LimitDefault is a limit that did not come with its request, and
+	// Overflow is a decision that came from a shared counter, and Near an admitted request that
+	// left little of a limit. LimitDefault is a limit that did not come with its request, and
 	// CostDefault a cost.
 	Overflow Event = iota
 	Near
@@ -46,7 +46,7 @@ const (
 )
 
 var eventCounts = [CostAbsent]*prometheus.CounterVec{
-	Overflow:     newCount("overflow_decisions_total", "Decisions from the overflow sketch, for keys beyond max_keys.", "zone"),
+	Overflow:     newCount("overflow_decisions_total", "Decisions for keys beyond max_keys, which share counters.", "zone"),
 	Near:         newCount("near_limit_total", "Requests that a zone admitted with less than a fifth of a limit left, or of a burst or queue.", "zone"),
 	LimitDefault: newCount("limit_defaults_total", "Limits that should have come with a request and did not, so limit_default applied.", "zone"),
 	CostDefault:  newCount("cost_defaults_total", "Requests whose cost should have come with them and did not, so cost_default applied.", "zone"),

@@ -13,7 +13,7 @@ import (
 type ZoneState struct {
 	Zone string
 	Keys int64
-	// Sketch is set where keys share a sketch, because the table holds max_keys keys.
+	// Sketch is set where keys share counters, because the table holds max_keys keys.
 	Sketch bool
 	// Syncs is set where counts are synced. Synced is when all of them were, the zero time for
 	// never.
@@ -112,7 +112,7 @@ func further(a, b float64) float64 {
 
 var (
 	keysMetric   = describe("keys", "Counters in this node's memory, one for each key and rate, and one for a key on its way to a ban.", "zone")
-	sketchMetric = describe("sketch_in_use", "1 while new keys of a zone share the overflow sketch, because it has max_keys counters, else 0.", "zone").joined(greatest)
+	sketchMetric = describe("sketch_in_use", "1 while new keys of a zone share counters, because it has max_keys of them, else 0.", "zone").joined(greatest)
 	syncedMetric = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle in which Redis answered for all keys of a zone that syncs; 0 if there was none.", "zone").joined(least)
 
 	limitMetric = describe("limit_requests", "Requests that a zone admits in a window, as configured, unless the limit comes with the request.", "zone", "window").joined(latest)

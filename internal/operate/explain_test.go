@@ -269,7 +269,7 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 			var o open
 			for i := range n {
 				time.Sleep(pause[i])
-				synctest.Wait() // a sketch may just be made
+				synctest.Wait()
 				if what := differ(zones, key[i], 2*time.Millisecond, true, seen, &o); what != "" && failure == "" {
 					failure = fmt.Sprintf("request %d, of %q: %s", i, key[i], what)
 				}
@@ -375,20 +375,6 @@ func syncedHandlers(t *testing.T, redis *limits.Redis) (handlers [][]*limits.Zon
 	return handlers
 }
 
-// haveSketches waits for the sketches of tables that are nearly full, which are made ahead beside
-// requests. Without one a fork makes its own, which may suit another limit.
-func haveSketches(t *testing.T, zones []*limits.Zone) {
-	t.Helper()
-	for _, z := range zones {
-		for l := range z.Each {
-			redistest.Eventually(t, "a sketch is made of a table that is nearly full", func() bool {
-				_, bytes := l.Overflow()
-				return bytes > 0 || int(l.State().Keys)*8 < z.MaxKeys*7
-			})
-		}
-	}
-}
-
 // The law where Redis decides and where counts are synced, while Redis is there and while it is
 // not. Redis sees nothing of the explaining but of zones that it decides for.
 func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
@@ -422,7 +408,6 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 		for i, zones := range handlers {
 			var o open
 			for j := range requests {
-				haveSketches(t, zones)
 				if what := differ(zones, string(rune('a'+j*j%5)), time.Minute, false, seen, &o); what != "" {
 					t.Errorf("%s, handler %d, request %d: %s", while, i, j, what)
 					break

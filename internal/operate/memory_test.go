@@ -359,7 +359,7 @@ func TestTheMemoryOfAZoneInShadow(t *testing.T) {
 }
 
 // A key beyond max_keys is decided by this node, whatever the memory has of it.
-func TestTheMemoryOfAKeyInTheSketch(t *testing.T) {
+func TestTheMemoryOfAKeyBeyondMaxKeys(t *testing.T) {
 	s := strictZone("full", algorithms.FixedWindow, 2, time.Hour)
 	s.MaxKeys = 1
 	recallers(t, 1, plain, []config.Settings{s}, func(t *testing.T, nodes []*recaller) {
@@ -456,9 +456,9 @@ func TestOverridesAndResetsGoBeforeTheMemory(t *testing.T) {
 	}
 }
 
-// A key that finds no slot in a full table is counted in the sketch. Redis, which knows nothing of
-// that, is not asked for it as long as it counts there, also when the key has got a slot.
-func TestAKeyThatGetsASlotIsHeldToWhatItSpentWithoutOne(t *testing.T) {
+// A key that finds no slot in a full table shares a counter, and Redis is not asked for it. Once it
+// has a slot, it begins anew there, and Redis is asked.
+func TestAKeyThatGetsASlotBeginsAnew(t *testing.T) {
 	for _, kind := range kinds {
 		s := strictZone("full", kind, 4, time.Minute)
 		s.MaxKeys = 1
@@ -488,10 +488,10 @@ func TestAKeyThatGetsASlotIsHeldToWhatItSpentWithoutOne(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second) // and the slot can be another's
 			spend()
-			if want := 4; !kind.Traits().Queues && admitted != want || admitted > want {
+			if want := 8; !kind.Traits().Queues && admitted != want || admitted > want {
 				t.Errorf("%v: %d were admitted, want %d", kind, admitted, want)
 			}
-			time.Sleep(3 * time.Minute) // nothing counts in the sketch any more
+			time.Sleep(3 * time.Minute)
 			if made := n.made("full", func() { n.ask(request(other)) }); made == 0 {
 				t.Errorf("%v: Redis is not asked for a key that has a slot alone", kind)
 			}

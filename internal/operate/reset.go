@@ -103,7 +103,7 @@ func isUncounted(zone *limits.Zone, k limits.Key) bool {
 // stays says what a reset has no effect on.
 func stays(zone *limits.Zone, ofAll bool) (all []string) {
 	if !ofAll && isOverflowing(zone) {
-		all = append(all, "the zone has more keys than max_keys; if this one is among those beyond, it is still counted in their sketch: reset all keys")
+		all = append(all, "the zone has more keys than max_keys; if this one is among those beyond, it is still counted where they share counters: reset all keys")
 	}
 	if zone.Kind.Traits().Queues {
 		all = append(all, "requests that wait in the queue keep their slots")
@@ -114,7 +114,7 @@ func stays(zone *limits.Zone, ofAll bool) (all []string) {
 	return all
 }
 
-// isOverflowing reports whether keys of a zone share a sketch, or did until a short time ago.
+// isOverflowing reports whether keys of a zone share counters, or did until a short time ago.
 func isOverflowing(zone *limits.Zone) bool {
 	for l := range zone.Each {
 		if _, bytes := l.Overflow(); bytes > 0 {

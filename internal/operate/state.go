@@ -106,8 +106,8 @@ type LimitState struct {
 	Node string `json:"node,omitempty"`
 	// Sync is there where the counts go to Redis.
 	Sync *ratesync.TableStatus `json:"sync,omitempty"`
-	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is the memory of their
-	// sketch: it is made when the table is nearly full.
+	// Overflow counts decisions for keys beyond max_keys, OverflowBytes is about the memory
+	// of the counters that they share.
 	Overflow      int64 `json:"overflow"`
 	OverflowBytes int64 `json:"overflow_bytes"`
 	// Banned is how many keys of the zone are banned, as far as this node knows. It is there where

@@ -10,7 +10,7 @@ import (
 
 const (
 	tableKeys = 1000
-	words     = 262144 // of one row of the sketch of such a small table
+	shared    = 65536 // counters of keys beyond max_keys
 )
 
 // A Flooded is what a full table does when far more keys come than it has room for.
@@ -20,14 +20,9 @@ type Flooded struct {
 	Admitted, DeniedFirst, DeniedFive float64
 }
 
-// Flood fills a table, and then has as many other keys as load times the words of a row ask for one
-// more than their limit each, all in one window.
-func Flood(load float64, limit int64) Flooded {
-	return flood(load, limit, func(func(algorithms.Limit, uint64)) {})
-}
-
-// flood is Flood with something that happens before it, when the table is full.
-func flood(load float64, limit int64, before func(take func(l algorithms.Limit, id uint64))) (f Flooded) {
+// Flood fills a table, and then has as many other keys as load times the shared counters ask for
+// one more than their limit each, all in one window.
+func Flood(load float64, limit int64) (f Flooded) {
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: 60 * sec, Buckets: 1}
 	t := table.New[algorithms.WindowState](alg.Kind, tableKeys)
 	next := uint64(0)
@@ -44,11 +39,7 @@ func flood(load float64, limit int64, before func(take func(l algorithms.Limit, 
 	for ; next < tableKeys; next++ {
 		take(next, 1)
 	}
-	before(func(l algorithms.Limit, id uint64) {
-		raw := binary.BigEndian.AppendUint64(nil, id)
-		t.Take(l, keys.KeyOf(raw), raw, epoch, 1, 0)
-	})
-	attackers, got := int64(load*words), int64(0)
+	attackers, got := int64(load*shared), int64(0)
 	for range attackers {
 		got += take(next, limit+1)
 		next++

@@ -81,10 +81,3 @@ func most(at []int64, window int64) (n int) {
 	}
 	return n
 }
-
-// FloodMixed is Flood for keys with a limit in a zone in which a request has brought another one.
-func FloodMixed(load float64, limit, other int64) Flooded {
-	return flood(load, limit, func(take func(l algorithms.Limit, id uint64)) {
-		take(algorithms.Params{Kind: algorithms.SlidingWindow, Limit: other, Window: 60 * sec}.Compile(), 1<<40)
-	})
-}

@@ -193,12 +193,11 @@ func TestASmallLimitIsPassedByAboutOneRequestANode(t *testing.T) {
 	}
 }
 
-func TestAFloodOfKeysIsNoBypassAndLocksFewOut(t *testing.T) {
-	f := Flood(.5, 2)
-	if f.Admitted > 1 || f.Admitted < .97 {
-		t.Errorf("half a key per word: %.3f of the limits admitted, want 0.97 to 1", f.Admitted)
+func TestAFloodOfKeysIsNoBypassAndFewLockNobodyOut(t *testing.T) {
+	if f := Flood(.02, 2); f.Admitted > 1 || f.Admitted < .96 || f.DeniedFirst > .05 {
+		t.Errorf("a key per 50 shared counters: %.3f of the limits admitted, %.3f of the newcomers denied", f.Admitted, f.DeniedFirst)
 	}
-	if f.DeniedFirst > .03 {
-		t.Errorf("half a key per word: %.3f of the newcomers denied, want at most 0.03", f.DeniedFirst)
+	if f := Flood(4, 2); f.Admitted > .26 {
+		t.Errorf("four keys per shared counter: %.3f of the limits admitted, want a quarter at most", f.Admitted)
 	}
 }

@@ -198,7 +198,7 @@ func (v *View) findProblems(s operate.State) {
 	}
 	for _, z := range v.Zones {
 		if z.Keys >= z.MaxKeys {
-			problem("Zone %q has as many keys as max_keys allows (%d): new keys share a sketch.", z.Name, z.MaxKeys)
+			problem("Zone %q has as many keys as max_keys allows (%d): new keys share counters.", z.Name, z.MaxKeys)
 		}
 		if z.SyncedAgo != nil && *z.SyncedAgo > late && s.Redis != nil && s.Redis.Up {
 			problem("Zone %q was last synced whole %s.", z.Name, agoText(*z.SyncedAgo))

@@ -21,7 +21,9 @@ func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, raw []byte, now int64)
 			f.keys.Store(f.maxKeys.Load()) // it is full for the copy as well
 		}
 	}
-	f.overflow.Store(t.overflow.Load().Fork(key, key))
+	if shared := t.shared.Load(); shared != nil {
+		f.shared.Store(shared.Fork(l, sharedOf(key), noBytes, now))
+	}
 	t.unsettled.CopyTo(&f.unsettled, key, key)
 	st.mu.Unlock()
 	if s == nil && !t.saved.IsEmpty() {
@@ -41,7 +43,6 @@ func (t *Table[S]) ForkID(id keys.ID, raw []byte, now int64) (f *Table[S], ok bo
 	t.each(func(st *stripe[S], i uint32, e entry[S]) {
 		if !ok && e.id == id {
 			f, ok = t.fork(), true
-			f.overflow.Store(t.overflow.Load().Fork(e.key, as))
 			t.unsettled.CopyTo(&f.unsettled, e.key, as)
 			t.copySlot(f, st, i, as, now)
 		}
@@ -65,7 +66,6 @@ func (t *Table[S]) fork() *Table[S] {
 	f.moved.Store(t.moved.Load())
 	f.offset.Store(t.offset.Load())
 	f.resets.Store(t.resets.Load())
-	f.preparing.Lock() // nobody needs its sketch before it is needed
 	if b := t.config.Load(); b != nil {
 		c := *b
 		c.Early, c.Waker = false, nil
@@ -84,10 +84,6 @@ func (t *Table[S]) copySlot(f *Table[S], st *stripe[S], i uint32, as keys.Key, n
 	to.index.Add(tagOf(as), j)
 	if from.syncState != nil {
 		*f.withSyncState(to, j).syncState = *from.syncState
-	}
-	if s := t.overflow.Load(); s != nil && st.marks.Has(i, s, now) {
-		to.marks = new(sketchMarks)
-		to.marks.Add(j, s, now)
 	}
 }
 

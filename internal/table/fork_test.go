@@ -45,7 +45,6 @@ func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
 		m := &forked[S]{Table: of[S](p, 1), limit: p.Compile(), now: t0}
 		maxKeys := rapid.IntRange(1, 4).Draw(rt, "max_keys")
 		m.Configure(b, maxKeys)
-		m.preparing.Lock() // sketches are made when they are needed, so that runs are alike
 		for range rapid.IntRange(0, 40).Draw(rt, "steps") {
 			m.step(rt, rate > 0)
 			name := rapid.StringMatching("[a-f]").Draw(rt, "key")
@@ -130,9 +129,13 @@ func (m *forked[S]) sync(rt *rapid.T) {
 // image is all of a table that a look at a key could change.
 func (m *forked[S]) image(key keys.Key) []any {
 	st := m.stripe(key)
-	all := []any{m.Keys(), m.Overflowed(), m.clock(), m.overflow.Load(), m.urgent.Load(), st.size, st.hand, len(st.dirty), len(st.urgent), m.saved.Left()}
-	if s := m.overflow.Load(); s != nil {
-		all = append(all, s.Spent(key, m.now), s.Used())
+	all := []any{m.Keys(), m.Overflowed(), m.clock(), m.shared.Load(), m.urgent.Load(), st.size, st.hand, len(st.dirty), len(st.urgent), m.saved.Left()}
+	if shared := m.shared.Load(); shared != nil {
+		all = append(all, shared.Keys())
+		st := shared.stripe(sharedOf(key))
+		if i, s := st.find(sharedOf(key)); s != nil {
+			all = append(all, shared.machine.Clone(&st.slot(i).state))
+		}
 	}
 	if i, s := st.find(key); s != nil {
 		e := st.at(i)
@@ -154,8 +157,8 @@ func (m *forked[S]) sameByID(rt *rapid.T, raw []byte, n int64, want Taken) {
 	if (s != nil || saved) != ok {
 		rt.Fatalf("%s: by its ID it is found %t", raw, ok)
 	}
-	if !ok || s == nil && (m.overflow.Load() != nil || m.Keys() >= int(m.maxKeys.Load())) {
-		return // a sketch knows no IDs
+	if !ok || s == nil && (m.shared.Load() != nil || m.Keys() >= int(m.maxKeys.Load())) {
+		return // shared counters know no IDs
 	}
 	got := fork.Take(m.limit, as, []byte("another"), m.now, n, allWaits)
 	if got.number = want.number; got != want {

@@ -33,7 +33,7 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 			return true
 		})
 		if had == nil && next.All.Stamp > 0 || had != nil && next.All.Stamp > had.All.Stamp {
-			t.overflow.Store(nil) // its keys are not known one by one
+			t.shared.Store(nil) // its keys are not known one by one
 		}
 		t.each(func(st *stripe[S], i uint32, e entry[S]) {
 			if isNew(e.id) {
@@ -52,7 +52,6 @@ func (t *Table[S]) isForgiven(id keys.ID, taken Taken) bool {
 
 // resetKey forgets what one key had spent.
 func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r reset.Reset) int64 {
-	st.marks.Remove(i)
 	t.unsettled.Forget(st.slot(i).key)
 	o := t.clock()
 	at := o.In(now)

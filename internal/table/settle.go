@@ -30,20 +30,17 @@ type Reserved struct {
 // until returns when a unit ends to count by the callers' clock, which never steps: when nothing
 // counts any more of what was spent by then.
 func (t *Taken) until() int64 {
-	if t.Overflow {
-		return t.At + int64(t.Reset)
-	}
 	return t.At - t.offset.NS() + int64(t.Reset)
 }
 
-// reserve notes what was just taken, in an epoch or in a sketch of that number. It notes as
+// reserve notes what was just taken, in an epoch. It notes as
 // well at which rate a bucket drains now, also where that was denied. The stripe's lock is
 // held.
 func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch int64) {
 	if taken.number = uint32(epoch); taken.Allowed {
 		t.unsettled.Add(key, taken.N, epoch, taken.until(), l.Window)
 	}
-	if !taken.Overflow && t.kind.Traits().Draining {
+	if t.kind.Traits().Draining {
 		t.unsettled.Drain(key, l.N, taken.until())
 	}
 }
@@ -53,19 +50,19 @@ func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken
 	now := taken.At - taken.offset.NS()
 	taken.inParts = true
 	t.unsettled.Rate(key, l.N, now)
-	if taken.Allowed { // its own units may have drained before those that it has in a sketch
-		drained := now + int64(t.machine.Waits(s, l, taken.At, 0, 0, algorithms.WantReset).Reset)
-		taken.number = t.unsettled.AddOne(key, taken.N, t.machine.Ledger(s).Epoch, drained, l.N, l.Window)
+	if taken.Allowed {
+		taken.number = t.unsettled.AddOne(key, taken.N, t.machine.Ledger(s).Epoch, taken.until(), l.N, l.Window)
 	}
 }
 
 // Hold returns what an allowed Take has reserved.
 func (t *Table[S]) Hold(l algorithms.Limit, key keys.Key, taken Taken) Reserved {
-	r := Reserved{Taken: taken, limit: l, until: taken.until(), moved: t.movedBy(taken.offset)}
+	at, key := t.of(key, &Taken{Overflow: taken.Overflow})
+	r := Reserved{Taken: taken, limit: l, until: taken.until(), moved: at.movedBy(taken.offset)}
 	if taken.inParts {
-		r.group = t.unsettled.FindOne(key, taken.number)
+		r.group = at.unsettled.FindOne(key, taken.number)
 	} else {
-		r.group = t.unsettled.Find(key, taken.number, r.until, l.Window)
+		r.group = at.unsettled.Find(key, taken.number, r.until, l.Window)
 	}
 	return r
 }
@@ -75,18 +72,15 @@ func (t *Table[S]) Hold(l algorithms.Limit, key keys.Key, taken Taken) Reserved 
 // itself, so that what others spent since is not refunded in its place. What it has cost more is
 // charged now. Of a key that was reset since neither is.
 func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
+	main := t
+	t, key = t.of(key, &r.Taken)
 	b := t.config.Load()
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
-	if r.group != nil && r.Overflow && m < r.N && now < r.until && !t.unsettled.Ended(key, r.group, now) {
-		t.overflow.Load().GiveBut(r.number, key, r.At, r.N, m)
-	}
-	if !ok || r.Overflow {
-		t.unsettled.Remove(key, r.group, r.N)
-	}
 	if !ok {
-		if r.group != nil && !t.isForgiven(keys.ID{}, r.Taken) {
-			t.chargeOverflow(key, r.limit, now, m-r.N)
+		t.unsettled.Remove(key, r.group, r.N)
+		if t == main && r.group != nil && !t.isForgiven(keys.ID{}, r.Taken) {
+			t.chargeBeyond(r.limit, key, now, m-r.N)
 		}
 		return
 	}
@@ -98,18 +92,16 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		st.markDirty(i, e)
 	}
 	forgiven := r.group == nil || t.isForgiven(e.id, r.Taken)
-	if !r.Overflow {
-		back := t.refundable(&e.state, key, r, now, r.N-m)
-		if back > 0 && r.inParts {
-			t.unsettled.Sink(key, r.group, back)
-		}
-		epoch := t.unsettled.Remove(key, r.group, r.N)
-		if b.IsShared() {
-			t.machine.Ledger(&e.state).Resend |= algorithms.Settled
-		}
-		if back > 0 && !forgiven {
-			RefundReserved(t.machine, &e.state, r.limit, at, epoch, back, m == 0, at != r.At)
-		}
+	back := t.refundable(&e.state, key, r, now, r.N-m)
+	if back > 0 && r.inParts {
+		t.unsettled.Sink(key, r.group, back)
+	}
+	epoch := t.unsettled.Remove(key, r.group, r.N)
+	if b.IsShared() {
+		t.machine.Ledger(&e.state).Resend |= algorithms.Settled
+	}
+	if back > 0 && !forgiven {
+		RefundReserved(t.machine, &e.state, r.limit, at, epoch, back, m == 0, at != r.At)
 	}
 	if m > r.N && !forgiven {
 		t.machine.Charge(&e.state, r.limit, o.In(now), m-r.N)
@@ -139,7 +131,7 @@ func (t *Table[S]) Charge(l algorithms.Limit, key keys.Key, now, n int64) {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok {
-		t.chargeOverflow(key, l, now, n)
+		t.chargeBeyond(l, key, now, n)
 		return
 	}
 	e, at, _ := t.current(st, l, i, now)
@@ -148,20 +140,6 @@ func (t *Table[S]) Charge(l algorithms.Limit, key keys.Key, now, n int64) {
 		st.markDirty(i, e)
 	}
 	t.machine.Charge(&e.state, l, at, n)
-}
-
-// chargeOverflow charges n units to a key without a slot.
-func (t *Table[S]) chargeOverflow(key keys.Key, l algorithms.Limit, now, n int64) {
-	for n > 0 {
-		s := t.overflow.Load()
-		if s == nil {
-			s = t.widen(l, now)
-		}
-		if s.Charge(l, key, now, n, false) {
-			return
-		}
-		t.widen(l, now)
-	}
 }
 
 // Unsettled returns what is reserved.
@@ -182,17 +160,13 @@ func (t *Table[S]) movedBy(o Offset) int64 {
 func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
-	s := t.overflow.Load()
 	if !ok {
-		sum := t.unsettled.Sum(key, now, 0)
-		return sum > 0 && s != nil && s.Spent(key, now)-sum+n <= s.Limit(l)
+		shared := t.shared.Load()
+		return shared != nil && shared.AdmitsSettled(l, sharedOf(key), now, n)
 	}
 	e, at, pending := entry[S]{slot: st.slot(i)}, t.clock().In(now), int64(0)
 	if b := t.config.Load(); b.IsShared() {
 		e, pending = t.observe(st, b, l, i, at, t.clock())
-	}
-	if s != nil {
-		l.Size = max(0, l.Size-t.spilled(st, l, i, now))
 	}
 	ask := unsettledAsk{Limit: l, Key: key, Now: now, At: at, Pending: pending, N: n}
 	return t.admitsUnsettled(&e.state, ask)

@@ -2,9 +2,9 @@
 // bounds how many there are, drops the idle ones, and keeps what has not been sent. It knows the
 // algorithms and nothing of Redis or Caddy.
 //
-// No lock is held over a callback or I/O. A request takes one lock, its stripe's, and within it one
-// more in the moment when a full table needs its sketch; only a walk over all keys holds another,
-// its own, and who takes out what is to be sent.
+// No lock is held over a callback or I/O. A request takes one lock, its stripe's, and beyond
+// max_keys then that of a shared counter; only a walk over all keys holds another, its own, and who
+// takes out what is to be sent.
 package table
 
 import (
@@ -37,17 +37,15 @@ type Table[S any] struct {
 	// config is what the latest configuration says; requests bring their own limits.
 	config atomic.Pointer[SyncConfig]
 	// offset is added to the clock of callers; it is an offset.
-	offset   atomic.Int64
-	overflow atomic.Pointer[sketch]
-	lost     atomic.Uint64
-	maxKeys  atomic.Int64
-	kind     algorithms.Kind
+	offset  atomic.Int64
+	shared  atomic.Pointer[Table[S]] // of keys beyond max_keys, nil where there are none
+	lost    atomic.Uint64
+	maxKeys atomic.Int64
+	kind    algorithms.Kind
 
 	stripes [stripeCount]stripe[S]
 
 	keys       atomic.Int64
-	widening   sync.Mutex // held to make a sketch
-	preparing  sync.Mutex // held while one is made ahead, and once that is over
 	overflowed atomic.Int64
 
 	// step is how far the last step of the clock went, and stepped when by the callers' clock.
@@ -86,12 +84,11 @@ type stripe[S any] struct {
 	hand     uint32
 	synced   []*[chunkSize]syncState // as chunks; nil where no slot has been synced
 	dirty    []uint32                // since the last cycle began
-	marks    *sketchMarks            // nil where there are none
 	urgent   []uint32
 	outgoing []uint32 // dirty before the last cycle began, not sent yet
 	free     []uint32
 
-	_ [56]byte // to whole cache lines: the neighbour's lock is on another one
+	_ [64]byte // to whole cache lines: the neighbour's lock is on another one
 }
 
 // slot is what is kept of one key. The zero key is a slot without one.
@@ -120,12 +117,7 @@ func New[S any](kind algorithms.Kind, maxKeys int) *Table[S] {
 // synced sends what it holds.
 func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
 	old := t.config.Swap(b.Compile())
-	wider := sketchWidthFor(int64(maxKeys)) > sketchWidthFor(t.maxKeys.Swap(int64(maxKeys)))
-	if s := t.overflow.Load(); s != nil && wider {
-		if last, ok := s.Last(); ok {
-			t.widen(b.Limit, last)
-		}
-	}
+	t.maxKeys.Store(int64(maxKeys))
 	if b.IsShared() && (!old.IsShared() || old.Charges != b.Charges) {
 		t.Resend()
 	}
@@ -151,8 +143,8 @@ type Taken struct {
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
-	// number is that of the sketch, else of the epoch that a reserved unit was taken in, or where
-	// inParts is set of the reservation, of which a part may be refunded.
+	// number is that of the epoch that a reserved unit was taken in, or where inParts is set of the
+	// reservation, of which a part may be refunded.
 	inParts bool
 	number  uint32
 	// Top is where the units are in a bucket that another store keeps.
@@ -175,8 +167,8 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	i, s := st.find(a.Key)
 	if s == nil {
 		if i, s = t.enter(st, a.Limit, a.Key, a.Raw, a.Now); s == nil {
-			*taken = t.takeOverflow(st, a)
 			st.mu.Unlock()
+			t.takeBeyond(a, taken)
 			return
 		}
 	}
@@ -187,22 +179,14 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	if shared {
 		e, pending = t.observe(st, b, a.Limit, i, taken.At, taken.offset)
 	}
-	spilled := int64(0)
-	if t.overflow.Load() != nil {
-		spilled = t.spilled(st, a.Limit, i, a.Now)
+	if taken.Result = t.machine.Take(&e.state, a.Limit, taken.At, n, pending); !taken.Allowed {
+		want |= algorithms.WantRetry
 	}
-	if spilled > 0 {
-		taken.Decision = t.takeSpilled(b, e, a, taken.At, pending, spilled)
-	} else {
-		if taken.Result = t.machine.Take(&e.state, a.Limit, taken.At, n, pending); !taken.Allowed {
-			want |= algorithms.WantRetry
-		}
-		if want != 0 {
-			taken.Waits = t.machine.Waits(&e.state, a.Limit, taken.At, n, pending, want)
-		}
-		if taken.Estimated {
-			taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
-		}
+	if want != 0 {
+		taken.Waits = t.machine.Waits(&e.state, a.Limit, taken.At, n, pending, want)
+	}
+	if taken.Estimated {
+		taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
 	}
 	switch {
 	case want&Reserve == 0 || n == 0:
@@ -226,10 +210,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 // either: what other nodes denied spends nothing here, and would pass for what others spend
 // unseen.
 func (t *Table[S]) Refund(l algorithms.Limit, key keys.Key, taken Taken, n int64) {
-	if taken.Overflow {
-		t.overflow.Load().Give(taken.number, key, taken.At, n)
-		return
-	}
+	t, key = t.of(key, &taken)
 	t.correct(l, key, taken, func(s *S, at int64) {
 		t.machine.Refund(s, l, at, n)
 		ledger := t.machine.Ledger(s)
@@ -239,20 +220,18 @@ func (t *Table[S]) Refund(l algorithms.Limit, key keys.Key, taken Taken, n int64
 
 // Penalize spends n units of a key whose request was denied.
 func (t *Table[S]) Penalize(l algorithms.Limit, key keys.Key, taken Taken, n int64) {
-	if !taken.Overflow {
-		t.correct(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
-	} else if s := t.overflow.Load(); s != nil {
-		s.Charge(l, key, taken.At, n, !t.kind.Traits().Windowed)
-	}
+	t, key = t.of(key, &taken)
+	t.correct(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
 }
 
 // Leave frees the n slots in a queue of a client that went away at now while it waited. It does
 // nothing for kinds without a queue.
 func (t *Table[S]) Leave(l algorithms.Limit, key keys.Key, taken Taken, now, n int64) {
 	queue, ok := t.machine.(algorithms.Leaver[S])
-	if !ok || taken.Overflow {
+	if !ok {
 		return
 	}
+	t, key = t.of(key, &taken)
 	waited := taken.offset.In(now) - taken.At
 	t.correct(l, key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
 }
@@ -331,7 +310,6 @@ func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key keys.Key, raw []
 		t.keys.Add(-1)
 		return 0, nil
 	}
-	t.prepare(l, now)
 	i := st.allocate()
 	e := st.at(i)
 	*e.slot = slot[S]{key: key, id: id}
@@ -341,12 +319,6 @@ func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key keys.Key, raw []
 	}
 	t.restore(&e.state, l, o.In(now), id)
 	st.index.Add(tagOf(key), i)
-	if s := t.overflow.Load(); s != nil && s.Used() && s.Spent(key, now) > 0 {
-		if st.marks == nil {
-			st.marks = new(sketchMarks)
-		}
-		st.marks.Add(i, s, now)
-	}
 	return i, e.slot
 }
 
@@ -369,7 +341,6 @@ func (st *stripe[S]) allocate() uint32 {
 func (t *Table[S]) drop(st *stripe[S], i uint32) {
 	e := st.at(i)
 	st.index.Remove(tagOf(e.key), i)
-	st.marks.Remove(i)
 	*e.slot = slot[S]{}
 	if e.syncState != nil {
 		// the slot may still stand in a list
@@ -431,13 +402,12 @@ func (t *Table[S]) correct(l algorithms.Limit, key keys.Key, taken Taken, f func
 }
 
 // Room returns how many units of a key are left at now, and spends none. A key that was never seen
-// gets a slot; ok is false where the table is full and has none, and as long as what the key has
-// spent in the sketch counts, of which nobody else knows. raw is the bytes of which key is KeyOf;
-// it is not kept.
+// gets a slot; ok is false where the table is full and has none. raw is the bytes of which key is
+// KeyOf; it is not kept.
 func (t *Table[S]) Room(l algorithms.Limit, key keys.Key, raw []byte, now int64) (left int64, ok bool) {
 	st, i, ok := t.lockOrEnter(l, key, raw, now)
 	defer st.mu.Unlock()
-	if !ok || t.spilled(st, l, i, now) > 0 {
+	if !ok {
 		return 0, false
 	}
 	e, at, _ := t.current(st, l, i, now)

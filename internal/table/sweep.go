@@ -23,7 +23,7 @@ func (t *Table[S]) Sweep(now int64) {
 	})
 	t.unsettled.Prune(at/int64(b.Epoch) - int64(b.Limit.History) - 1)
 	t.compact()
-	t.release(now)
+	t.sweepBeyond(now)
 }
 
 // each calls f for every key, under the lock of its stripe, which is let go after every few. It
@@ -133,7 +133,6 @@ func (st *stripe[S]) forgetFree(next uint32) {
 func (t *Table[S]) relocate(st *stripe[S], from, to uint32) {
 	old := st.at(from)
 	st.index.Rename(tagOf(old.key), from, to)
-	st.marks.Move(from, to)
 	*st.slot(to) = *old.slot
 	*old.slot = slot[S]{}
 	if old.syncState == nil {

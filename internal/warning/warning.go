@@ -46,7 +46,7 @@ const (
 	// EmptyKey is a key that came out empty. A request had none of its values. See
 	// docs/keys.md#empty-keys.
 	EmptyKey = "TIDE009"
-	// MaxKeys is more keys than max_keys. Further keys share a sketch: newcomers may be denied
+	// MaxKeys is more keys than max_keys. Further keys share counters: newcomers may be denied
 	// early. If you have that many clients, raise it; if clients choose their key, write a
 	// `rate_limit` by address above it. See docs/security.md#floods-of-keys.
 	MaxKeys = "TIDE010"

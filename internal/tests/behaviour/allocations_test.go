@@ -103,7 +103,7 @@ func TestBytesOfAKey(t *testing.T) {
 }
 
 func bytesOfAKey[S any](alg algorithms.Params, rate time.Duration) float64 {
-	// a table that is nearly full has a sketch as well, whose bound is another one
+	// beyond max_keys counters are shared
 	const keyCount, maxKeys = 100_000, 200_000
 	before := sitetest.HeapBytes()
 	tab := table.New[S](alg.Kind, maxKeys)

@@ -227,7 +227,7 @@ func TestAFloodOfBans(t *testing.T) {
 			}
 		}
 		if z := operate.CurrentState().Zones[0]; *z.Banned != int64(maxKeys)/2 || z.Overflow < int64(3*maxKeys) {
-			t.Errorf("%d are banned, %d decisions in the sketch; want %d, and those of the flood", *z.Banned, z.Overflow, maxKeys/2)
+			t.Errorf("%d are banned, %d decisions of shared counters; want %d, and those of the flood", *z.Banned, z.Overflow, maxKeys/2)
 		}
 		s.End()
 	})

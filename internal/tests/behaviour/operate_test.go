@@ -454,7 +454,7 @@ func TestWhatAResetLeaves(t *testing.T) {
 		s.Admits(fmt.Sprint("192.0.2.", i), 1, 1)
 	}
 	if r := reset(t, `{"zone":"small","key":"192.0.2.9"}`); len(r.Stays) != 1 || !strings.Contains(r.Stays[0], "max_keys") {
-		t.Errorf("a reset beyond max_keys says %q, want that the sketch stays", r.Stays)
+		t.Errorf("a reset beyond max_keys says %q, want that shared counters stay", r.Stays)
 	}
 	if r := reset(t, `{"zone":"small","all":true}`); r.Stays != nil {
 		t.Errorf("a reset of all keys says %q stays", r.Stays)

@@ -797,7 +797,7 @@ func TestADebtEndsAfterTwoWindows(t *testing.T) {
 	}
 }
 
-// Keys beyond max_keys reserve and settle in the sketch, by units.
+// Keys beyond max_keys reserve and settle in shared counters, by units.
 func TestCostsBeyondMaxKeys(t *testing.T) {
 	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("beyond", "key {http.request.header.K}\nlimit 10000/30d\nalgorithm fixed_window\nmax_keys 8\ncost 40\nresponse_cost header X-Cost"))
 	answers := func(cost string) {

@@ -104,7 +104,7 @@ func TestAStrictZoneKeepsItsOwnDecisionsWhenRedisForgets(t *testing.T) {
 }
 
 // Every key that has a counter is charged, however many there are. Those beyond max_keys have none:
-// what they were admitted by the sketch is not sent.
+// what they were admitted by shared counters is not sent.
 func TestAllKeysOfAStrictZoneAreCharged(t *testing.T) {
 	const keys, most = 5000, 5100
 	r := durable(t)

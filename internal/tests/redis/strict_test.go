@@ -13,7 +13,7 @@ import (
 )
 
 // max_keys bounds what a strict zone puts into Redis: the keys that have a place in the node's
-// table. For others the sketch decides.
+// table. For others shared counters decide.
 func TestMaxKeysBoundsTheKeysOfAStrictZoneInRedis(t *testing.T) {
 	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log", "token_bucket"} {
 		t.Run(algorithm, func(t *testing.T) {

@@ -30,7 +30,6 @@ var tables = map[string]func() (string, error){
 	"windows":    simulated(windows),
 	"flood":      simulated(flood),
 	"mixed":      simulated(mixed),
-	"mixedflood": simulated(mixedFlood),
 	"lumps":      simulated(lumps),
 	"sizes":      simulated(sizes),
 }
@@ -265,21 +264,9 @@ func runMixed(of algorithms.Params, clients []sim.Client, seed uint64) (got, exa
 	return mixed(of, clients, nodes, time.Second, seed)
 }
 
-// mixedFlood is flood for keys with a limit of 5, alone and in a zone with one of 50,000.
-func mixedFlood() *grid {
-	g := newGrid("keys per word of a row", "limits in the zone", "attackers admitted", "newcomers denied, 1 request", "5 requests")
-	for _, load := range []float64{.25, .5, 1, 2} {
-		for i, f := range []sim.Flooded{sim.Flood(load, 5), sim.FloodMixed(load, 5, 50_000)} {
-			g.row(fmt.Sprintf("%g", load), []string{"5", "5 and 50,000"}[i],
-				fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.DeniedFirst), fmt.Sprintf("%.1f %%", 100*f.DeniedFive))
-		}
-	}
-	return g
-}
-
 func flood() *grid {
-	g := newGrid("keys per word of a row", "attackers admitted", "newcomers denied, 1 request", "5 requests")
-	for _, load := range []float64{.5, 1, 2, 4, 8} {
+	g := newGrid("keys per shared counter", "attackers admitted", "newcomers denied, 1 request", "5 requests")
+	for _, load := range []float64{.01, .1, .5, 1, 2, 8} {
 		f := sim.Flood(load, 10)
 		g.row(fmt.Sprintf("%g", load), fmt.Sprintf("%.1f %%", 100*f.Admitted), fmt.Sprintf("%.1f %%", 100*f.DeniedFirst), fmt.Sprintf("%.1f %%", 100*f.DeniedFive))
 	}

@@ -1,0 +1,101 @@
+package table
+
+import (
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
+
+// Keys beyond max_keys share counters, by the hash of this process, in a table of so many that is
+// not synced. None gets more than its limit there, and some get less.
+
+// sharedCounters is how many there are at most.
+const sharedCounters = 1 << 16
+
+// bytesOfKey is about what a counter takes: docs/internals/costs.md.
+const bytesOfKey = 190
+
+// sharedOf is the counter that a key beyond max_keys shares with others.
+func sharedOf(key keys.Key) keys.Key { return keys.Key{A: key.A>>48<<48 | key.A>>48, B: 1} }
+
+// beyond returns the shared counters, and makes them where there are none.
+func (t *Table[S]) beyond() *Table[S] {
+	if t.shared.Load() == nil {
+		t.shared.CompareAndSwap(nil, New[S](t.kind, sharedCounters))
+	}
+	return t.shared.Load()
+}
+
+// takeBeyond decides for a key that found no slot. What an earlier process counted of it is spent
+// in its shared counter first.
+func (t *Table[S]) takeBeyond(a *Ask, taken *Taken) {
+	if a.N > 0 && a.Want&Again == 0 {
+		t.overflowed.Add(1)
+	}
+	if !t.saved.IsEmpty() {
+		t.chargeBeyond(a.Limit, a.Key, a.Now, t.takeSaved(a))
+	}
+	shared := *a
+	shared.Key, shared.Raw = sharedOf(a.Key), noBytes
+	t.beyond().Decide(&shared, taken)
+	taken.Overflow = true
+}
+
+// takeSaved takes out what an earlier process saved of a key, in units.
+func (t *Table[S]) takeSaved(a *Ask) int64 {
+	var empty, s S
+	now := t.clock().In(a.Now)
+	if !t.restore(&s, a.Limit, now, keys.IDOf(a.Raw)) {
+		return 0
+	}
+	left := t.machine.Take(&s, a.Limit, now, 0, 0).Remaining
+	return t.machine.Take(&empty, a.Limit, now, 0, 0).Remaining - left
+}
+
+// noBytes stand for those of a key that shares its counter.
+var noBytes = []byte{}
+
+// chargeBeyond counts n units of a key without a slot, unasked.
+func (t *Table[S]) chargeBeyond(l algorithms.Limit, key keys.Key, now, n int64) {
+	if n <= 0 {
+		return
+	}
+	b := t.beyond()
+	st, i, ok := b.lockOrEnter(l, sharedOf(key), noBytes, now)
+	defer st.mu.Unlock()
+	if ok {
+		b.machine.Charge(&st.slot(i).state, l, now, n)
+	}
+}
+
+// of is the table that a request's units are of, and its key there.
+func (t *Table[S]) of(key keys.Key, taken *Taken) (*Table[S], keys.Key) {
+	if !taken.Overflow {
+		return t, key
+	}
+	taken.Overflow = false
+	return t.beyond(), sharedOf(key)
+}
+
+// sweepBeyond drops what is idle of the shared counters.
+func (t *Table[S]) sweepBeyond(now int64) {
+	if shared := t.shared.Load(); shared != nil {
+		b := *t.config.Load()
+		b.Rate = 0
+		shared.config.Store(&b)
+		shared.Sweep(now)
+	}
+}
+
+// Overflowing reports whether keys share counters, or did until a short time ago.
+func (t *Table[S]) Overflowing() bool {
+	shared := t.shared.Load()
+	return shared != nil && shared.Keys() > 0
+}
+
+// OverflowBytes is about the memory of the shared counters, 0 where there are none.
+func (t *Table[S]) OverflowBytes() int64 {
+	if shared := t.shared.Load(); shared != nil {
+		return int64(shared.Keys()) * bytesOfKey
+	}
+	return 0
+}
