@@ -32,7 +32,8 @@ type queue struct {
 	rollBack      int64
 	rollBackSince time.Time
 
-	// heard is told how the rules stand after the next call, where no request hears it; may be nil.
+	// heard is told how the rules stand after each call that no request hears, until nothing is
+	// left to be sent; may be nil.
 	heard func([]Verdict)
 	// reset is the latest that is known of the key.
 	reset reset.Reset
@@ -506,10 +507,6 @@ func (s *Limiter) finish(rs *ruleset, id [16]byte, q *queue, c call, all []*outc
 	untrue := q.rollBack != 0 || q.sent != nil // the call has given something back
 	if current {
 		q.rollBack, q.sent, q.denied = 0, nil, nil
-		if q.heard != nil && len(c.batches) == 0 {
-			q.heard(verdicts(c.rules, all[0], place{}, nil))
-		}
-		q.heard = nil
 	}
 	q.now = all[0].at
 	var denied []*denial
@@ -528,29 +525,35 @@ func (s *Limiter) finish(rs *ruleset, id [16]byte, q *queue, c call, all []*outc
 		denied = nil
 	}
 	denied = s.remember(rs, id, untrue || q.unfinished(), denied)
+	told := false
 	for i, b := range c.batches {
-		q.tell(b, all[i], c, current)
+		told = q.tell(b, all[i], c, current) || told
+	}
+	if current && !told && q.heard != nil {
+		q.heard(verdicts(c.rules, all[0], place{}, nil))
 	}
 	if q.unfinished() { // a refund may admit the next one
 		s.forget(rs, id)
 		return
 	}
+	q.heard = nil
 	if len(denied) > 0 {
 		q.denyMore(denied, c.reset)
 	}
 }
 
-// tell hands out what came of a batch. What it got and nobody uses is refunded, and denied requests
-// are charged where they count.
-func (q *queue) tell(b batch, o *outcome, c call, current bool) {
+// tell hands out what came of a batch, and reports whether somebody hears it. What it got and
+// nobody uses is refunded, and denied requests are charged where they count.
+func (q *queue) tell(b batch, o *outcome, c call, current bool) bool {
 	asked, unused := b.tell(o, c.reset)
 	if !current {
-		return
+		return asked > 0
 	}
 	for _, one := range unused {
 		q.correct(correction{op: refund, n: one.cost, at: o.at, seq: c.seq, unit: o.before + one.before + 1}, inAll)
 	}
 	q.penalize(c.rules, o, asked-o.granted)
+	return asked > 0
 }
 
 // denyMore denies those who wait for the next call and would be denied by the memory.

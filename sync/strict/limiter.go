@@ -198,7 +198,7 @@ func (s *Limiter) wait(ctx context.Context, rs *ruleset, id [16]byte, w *waiter)
 }
 
 // Refund returns what a Take got, because another zone denies the request. It doesn't wait for
-// Redis; CloseBy does. If no request asks with the call that carries it, heard is told then how the
+// Redis; CloseBy does. If no request hears of the call that carries it, heard is told then how the
 // rules stand; nil for nobody. It must be quick, and ask nothing of the Limiter but IsUpToDate.
 func (s *Limiter) Refund(g Grant, heard func([]Verdict)) {
 	if g.unit > 0 && g.N > 0 {
