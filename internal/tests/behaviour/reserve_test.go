@@ -177,9 +177,10 @@ func TestExplainOfAReserve(t *testing.T) {
 func TestReserveBeyondMaxKeys(t *testing.T) {
 	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"} {
 		s := reservedSite(t, &ratelimit.App{}, sitetest.ZoneBlock("full-"+algorithm, "key {http.request.header.K}\nlimit 10/3650d\nmax_keys 1\nalgorithm "+algorithm), "paying", 20)
-		s.Admits("1.1.1.1", 1, 1, sitetest.Header("K", "first"))
-		for i := range 5 {
-			key := sitetest.Header("K", fmt.Sprint("beyond", i))
+		names := s.Apart(6, func(i int) string { return fmt.Sprint("key", i) }, func(name string) *http.Request { return s.Request("1.1.1.1", sitetest.Header("K", name)) })
+		s.Admits("1.1.1.1", 1, 1, sitetest.Header("K", names[0]))
+		for _, name := range names[1:] {
+			key := sitetest.Header("K", name)
 			s.Admits("1.1.1.1", 12, 8, key)
 			s.Admits("1.1.1.1", 12, 2, key, class("paying"))
 		}

@@ -804,12 +804,13 @@ func TestCostsBeyondMaxKeys(t *testing.T) {
 		s.Next = func(w http.ResponseWriter, _ *http.Request) error { begin(w, cost); return nil }
 	}
 	answers("1")
-	for i := range 64 {
-		s.Get("1.2.3.4", sitetest.Header("K", fmt.Sprint("filler-", i)))
+	names := s.Apart(20, func(i int) string { return fmt.Sprint("key ", i) }, func(name string) *http.Request { return s.Request("1.2.3.4", sitetest.Header("K", name)) })
+	for _, name := range names[1:] {
+		s.Get("1.2.3.4", sitetest.Header("K", name))
 	}
 	for _, cost := range []string{"30", "500", "0"} {
 		answers(cost)
-		s.Get("1.2.3.4", sitetest.Header("K", "beyond"))
+		s.Get("1.2.3.4", sitetest.Header("K", names[0]))
 	}
 	s.Next = func(_ http.ResponseWriter, r *http.Request) error {
 		if left, want := sitetest.ValueOf(r, "http.rate_limit.beyond.remaining"), fmt.Sprint(10000-530-40); left != want {
@@ -817,7 +818,7 @@ func TestCostsBeyondMaxKeys(t *testing.T) {
 		}
 		return nil
 	}
-	s.Get("1.2.3.4", sitetest.Header("K", "beyond"))
+	s.Get("1.2.3.4", sitetest.Header("K", names[0]))
 	overflow := 0.0
 	sitetest.Scrape(t, func(name string, labels map[string]string, value float64) {
 		if name == "caddy_rate_limit_overflow_decisions_total" && labels["zone"] == "beyond" {

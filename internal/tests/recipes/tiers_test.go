@@ -130,11 +130,12 @@ func TestBurstOfALimitThatComesWithTheRequest(t *testing.T) {
 
 // Keys beyond max_keys are limited each by the limit of its request as well.
 func TestLimitsThatComeWithTheRequestBeyondMaxKeys(t *testing.T) {
-	for i, options := range []string{"", "algorithm token_bucket", "algorithm token_bucket\nburst 10", "algorithm sliding_log", "algorithm fixed_window"} {
+	for i, options := range []string{"", "algorithm token_bucket", "algorithm sliding_log", "algorithm fixed_window"} {
 		s := sitetest.NewSite(t, &ratelimit.App{}, planZone(fmt.Sprint("full-", i), "max_keys 1\n"+options))
-		s.Admits("5.0.0.1", 1, 1, sitetest.Plan("60000"))
-		for i := range 20 {
-			low, high := fmt.Sprintf("5.0.1.%d", i), fmt.Sprintf("5.0.2.%d", i)
+		ips := s.Apart(21, func(i int) string { return fmt.Sprintf("5.0.1.%d", i) }, func(ip string) *http.Request { return s.Request(ip) })
+		s.Admits(ips[20], 1, 1, sitetest.Plan("60000"))
+		for i := range 10 {
+			low, high := ips[i], ips[10+i]
 			s.Admits(high, 10, 10, sitetest.Plan("60000"))
 			s.Admits(low, 8, 5, sitetest.Plan("5"))
 			s.Admits(low, 3, 0, sitetest.Plan("5"))

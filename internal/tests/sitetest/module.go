@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // Site is a provisioned handler with the configuration it belongs to.
@@ -153,6 +154,20 @@ func (s *Site) Admits(ip string, count, want int, change ...func(*http.Request))
 	if got != want {
 		s.T.Errorf("%d requests from %s: %d admitted, want %d", count, ip, got, want)
 	}
+}
+
+// Apart returns n names, the first ones that name makes of numbers whose keys share no counter
+// beyond max_keys: which ones do is another in each process. ask makes a request of a name.
+func (s *Site) Apart(n int, name func(i int) string, ask func(name string) *http.Request) (names []string) {
+	taken := map[uint64]bool{}
+	for i := 0; len(names) < n; i++ {
+		k, _ := s.Handler.Zones()[0].KeyOf(ask(name(i)))
+		if shared := keys.KeyOf(k.Raw).A >> 48; !taken[shared] {
+			taken[shared] = true
+			names = append(names, name(i))
+		}
+	}
+	return names
 }
 
 func Header(name, value string) func(*http.Request) {
