@@ -15,7 +15,7 @@ import (
 func TestPlacesInAFullRedis(t *testing.T) {
 	t.Parallel()
 	for policy, exact := range map[string]bool{"noeviction": true, "volatile-ttl": false} {
-		r := redistest.Start(t, redistest.Config("--maxmemory", "4mb", "--maxmemory-policy", policy))
+		r := redistest.Start(t, redistest.Config("--maxmemory", "4mb", "--maxmemory-policy", policy, "--maxmemory-samples", "64"))
 		has := map[string]int{}
 		ask := func(node string, seq int) string {
 			reply := r.Do("EVAL", slotsSource, 1, "{1}:places", node, seq, 60_000, 120_000, has[node], "2 4").(string)
