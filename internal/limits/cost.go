@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"context"
 	"math"
 	"net/http"
 
@@ -144,6 +145,11 @@ func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, receipts *[]t
 		return false
 	}
 	a.Now, a.N = now, 0
+	if z.Forked != nil && z.IsStrict() {
+		if _, ok := Room(limits, a.Key, a.Raw, now); ok {
+			z.lookInRedis(context.Background(), limits, a)
+		}
+	}
 	for i := range limits {
 		l, t := &limits[i], oneMore(receipts)
 		l.Decide(a, z.Kind.Traits().Told, t)

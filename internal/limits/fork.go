@@ -57,7 +57,7 @@ func (l *Limit) learn(ctx context.Context, same *Limit, raw []byte) error {
 // Standing is how a limit stands for the key of a fork, before the next request.
 type Standing struct {
 	// Used of Size is spent, as this node knows: what can still be taken is what is left of that.
-	// Used is more than Size where responses have cost more than was left.
+	// Used is more than Size where responses have cost more than was left, or the limit was higher.
 	Used, Size int64
 	// Remote is the part of Used that other nodes counted, as far as this node knows them apart.
 	Remote int64
@@ -72,8 +72,8 @@ func (c *Counters) Stand(l algorithms.Limit, raw []byte, now int64) (s Standing)
 		s.Size = 0
 	}
 	t := c.Table.Take(l, key, raw, now, 0, 0)
-	if s.Used = max(0, s.Size-t.Remaining); t.Remaining == 0 && s.Size > 0 && !t.Overflow {
-		l.Size += 1 << 53 // it may be a debt
+	if s.Used = max(0, s.Size-t.Remaining); t.Remaining == 0 && !t.Overflow {
+		l.N, l.Size = max(l.N, 1), l.Size+1<<53 // it may be a debt, or a limit that was higher
 		s.Used = max(s.Used, l.Size-c.Table.Take(l, key, raw, now, 0, 0).Remaining)
 	}
 	s.Remote = min(s.Used, c.Table.Remote(l, key, now))

@@ -121,9 +121,8 @@ type Outcome struct {
 	// Limits are those that the request goes by, and Results what they decided.
 	Limits  []Limit
 	Results []answer.Result
-	// ByRedis is set where Redis decided. N is how many units the request asked for.
-	ByRedis bool
-	N       int64
+	// N is how many units the request asked for.
+	N int64
 	// Key is the bytes of the key, and Hash their table.KeyOf.
 	Key  []byte
 	Hash keys.Key
@@ -151,7 +150,7 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 			}
 			continue
 		}
-		o.Denied, o.ByRedis = p.says >= denies, p.grant.By != nil
+		o.Denied = p.says >= denies
 		o.Reserved, o.TooLarge = p.says == reserved, p.says == tooLarge
 		results := e.Results()
 		o.Limits, o.Results = p.limits, results[p.first:p.first+len(p.limits)]

@@ -197,11 +197,12 @@ func (z *Zone) decideInRedis(r *http.Request, limits []Limit, a *table.Ask, dst 
 	return all, g, false
 }
 
-// lookInRedis asks what Redis would decide. What this node has decided alone, and not yet charged,
-// counts as well: a request would charge it first.
+// lookInRedis asks what Redis would decide, and notes how limits stand. What this node has decided
+// alone, and not yet charged, counts as well: a request would charge it first.
 func (z *Zone) lookInRedis(ctx context.Context, limits []Limit, a *table.Ask) (all []strict.Verdict, g strict.Grant, lost bool) {
 	g = strict.Grant{By: z.Redis.Strict, Asked: clock.Now()}
-	all, _, err := z.Redis.Strict.Look(ctx, z.Name, z.rulesOf(limits), z.Forked.ID, a.N)
+	z.Looked = nil
+	stand, all, _, err := z.Redis.Strict.Look(ctx, z.Name, z.rulesOf(limits), z.Forked.ID, a.N)
 	if err != nil {
 		if !z.mergeBan(err) {
 			z.Lost = err
@@ -210,8 +211,13 @@ func (z *Zone) lookInRedis(ctx context.Context, limits []Limit, a *table.Ask) (a
 	}
 	for i := range all {
 		v, l := &all[i], &limits[i]
-		l.Table.Import(l.Enforced, a.Key, a.Raw, clock.Now(), v.Reports)
-		if _, owes := l.Table.HasDebt(a.Key); owes {
+		l.Table.Import(l.Enforced, a.Key, a.Raw, clock.Now(), stand[i].Reports)
+		_, owes := l.Table.HasDebt(a.Key)
+		s := l.Stand(l.Enforced, a.Raw, clock.Now())
+		if left := stand[i].Decision.Remaining; !owes && (left > 0 || s.Used < s.Size) {
+			s.Used = s.Size - left // by Redis' clock
+		}
+		if z.Looked = append(z.Looked, s); owes {
 			one, t := *a, table.Taken{}
 			one.Now = clock.Now()
 			l.Decide(&one, z.Kind.Traits().Told, &t)

@@ -98,9 +98,10 @@ type Zone struct {
 	memory *strict.Memory
 
 	// Forked is the key of a Fork, nil of all other zones. Lost is why Redis, which it had to ask,
-	// has not answered it, nil where it has.
+	// has not answered it, nil where it has. Looked is how the limits of the request stand there.
 	Forked *Key
 	Lost   error
+	Looked []Standing
 	// AtRuntime is what operators have set for the zone at run time; nil inside for nothing.
 	AtRuntime *control.Zone
 

@@ -89,7 +89,7 @@ type ExplainedLimit struct {
 	// Used is how much is spent before the request, and Remaining how much is left, of AtOnce where
 	// there is one. Remote is the part of Used that other nodes counted, nil
 	// where Redis decides, which knows only the sum. Used is more than the limit where responses
-	// have cost more than was left.
+	// have cost more than was left, or the limit was higher.
 	Used   int64  `json:"used"`
 	Remote *int64 `json:"remote,omitempty"`
 	// Regions is set where other regions counted some of Remote.
@@ -245,14 +245,17 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 	}
 	for i, f := range x.asked {
 		report := &x.all[x.copies[i].at]
-		if o, ok := e.Of(f); ok {
+		o, ok := e.Of(f)
+		if ok {
 			report.Decision = answer.Admitted
-			report.add(o, x.copies[i].stands)
+			report.add(o, f, x.copies[i].stands)
 		} else if err := report.uncounted(f, o, x.copies[i], denial, r); err != nil {
 			return h, err
 		}
 		if f.Lost != nil {
-			report.OnRedisLoss, report.Unknown = f.OnRedisLoss.String(), redisconn.Classify(f.Lost)
+			if report.Unknown = redisconn.Classify(f.Lost); !o.TooLarge {
+				report.OnRedisLoss = f.OnRedisLoss.String()
+			}
 		}
 	}
 	if h.Delay = seconds(e.Delay); denial != nil {
@@ -334,7 +337,7 @@ func (z *ExplainedZone) addAlone(f, stands *limits.Zone, r *http.Request) error 
 	}
 	defer e.Free()
 	if o, ok := e.Of(f); ok {
-		z.add(o, stands)
+		z.add(o, f, stands)
 	}
 	for i := range z.Limits {
 		l := &z.Limits[i]
@@ -362,8 +365,8 @@ func (h *Explained) deny(d *answer.Denial) {
 	}
 }
 
-// add adds what was decided in a zone, and how it stood before.
-func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
+// add adds what was decided in a zone by f, and how it stood before.
+func (z *ExplainedZone) add(o limits.Outcome, f, stands *limits.Zone) {
 	denied := answer.Denied
 	if stands.CountsUnits() {
 		z.Cost = &o.N
@@ -384,6 +387,9 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 	}
 	for i := range o.Results {
 		rate, d, s := o.Limits[i].Rate, &o.Results[i], stands.Stand(&o.Limits[i], clock.Now())
+		if f.Looked != nil {
+			s = f.Looked[i]
+		}
 		l := ExplainedLimit{
 			Limit: d.Quota, Window: config.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote, Regions: s.Regions,
 			Remaining: max(0, s.Size-s.Used), Decision: answer.Admitted, After: d.Remaining,
@@ -396,17 +402,6 @@ func (z *ExplainedZone) add(o limits.Outcome, stands *limits.Zone) {
 		}
 		if stands.IsStrict() {
 			l.Remote = nil // what Redis last told this node is the sum of all
-		}
-		if o.ByRedis {
-			if l.Remaining = d.Remaining; !o.Denied {
-				l.Remaining += o.N // it is spent where all limits admit
-			}
-			l.Used = max(0, s.Size-l.Remaining)
-			if own := &o.Limits[i]; l.Remaining == 0 && len(own.Settings.ResponseCost.Terms) > 0 {
-				if _, owes := own.Table.HasDebt(o.Hash); !owes {
-					l.Used = max(l.Used, own.Stand(own.Enforced, o.Key, clock.Now()).Used)
-				}
-			}
 		}
 		if !d.Allowed {
 			l.Decision, l.Wait = denied, seconds(d.RetryAfter)

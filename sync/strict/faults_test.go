@@ -634,7 +634,7 @@ func TestWhatMayNotBeDoneCountsNothing(t *testing.T) {
 			}
 			server.Do("ACL", "SETUSER", "app", "+"+command)
 			settles(t, s)
-			all, _, err := limiter(t, server.URL).Look(t.Context(), zone, two, id(1), 0)
+			_, all, _, err := limiter(t, server.URL).Look(t.Context(), zone, two, id(1), 0)
 			if err != nil {
 				t.Fatal(err)
 			}

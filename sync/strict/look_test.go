@@ -69,7 +69,7 @@ func TestALookSaysWhatTakeSaysNext(t *testing.T) {
 				redistest.Eventually(t, "nothing is under way", s.isIdle)
 				before = dump(t, server)
 			}
-			said, would, err := s.Look(t.Context(), zone, rules, key, 1)
+			stand, said, would, err := s.Look(t.Context(), zone, rules, key, 1)
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -83,6 +83,9 @@ func TestALookSaysWhatTakeSaysNext(t *testing.T) {
 				rt.Fatal(err)
 			}
 			for i := range is {
+				if left := stand[i].Decision.Remaining; would && left != said[i].Decision.Remaining+1 || !would && left < said[i].Decision.Remaining {
+					rt.Fatalf("%+v: %d are left, and after it %+v", rules[i], left, said[i].Decision)
+				}
 				if a, b := said[i].Decision, is[i].Decision; would != g.Admitted() || !isAbout(a, b) {
 					rt.Fatalf("%+v: the look says\n%+v, %t, and then it is\n%+v, %t", rules[i], a, would, b, g.Admitted())
 				}
@@ -135,7 +138,7 @@ func TestALookLeavesNothingBehind(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	seq := s.seq.Load()
-	if _, _, err := s.Look(t.Context(), "look", []Rule{kinds["log"]}, id(1), 1); err != nil {
+	if _, _, _, err := s.Look(t.Context(), "look", []Rule{kinds["log"]}, id(1), 1); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.zones) != 0 || s.made != 0 || s.seq.Load() != seq {

@@ -531,7 +531,7 @@ func TestAnAdmissionIsInWhatTheMemoryTells(t *testing.T) {
 					}
 				}
 				got := take(rule, dear)[0].Decision
-				want, _, err := n.Look(t.Context(), memorized, []Rule{rule}, id(1), dear)
+				_, want, _, err := n.Look(t.Context(), memorized, []Rule{rule}, id(1), dear)
 				if w := want[0].Decision; err != nil || got.Remaining != w.Remaining || got.Retry != w.Retry {
 					t.Errorf("%v, a higher limit: %t: told %d left and a wait of %s; by Redis %d and %s, %v", kind, higher, got.Remaining, got.Retry, w.Remaining, w.Retry, err)
 				}

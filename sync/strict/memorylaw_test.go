@@ -92,7 +92,7 @@ func (h *history) one(key [16]byte, rules []Rule, cost int64) {
 		return
 	}
 	h.told++
-	want, admitted, err := h.Look(h.t.Context(), memorized, rules, key, cost)
+	_, want, admitted, err := h.Look(h.t.Context(), memorized, rules, key, cost)
 	if err != nil || admitted && (h.lost == 0 || clock.Now()-h.lost >= int64(memoryTime)) {
 		h.t.Fatalf("%+v, cost %d: denied by the memory; by Redis admitted %t, %v", rules, cost, admitted, err)
 	}
