@@ -171,12 +171,12 @@ func (b *page) explained(zones []operate.ExplainedZone) {
 	costs := false
 	for _, z := range zones {
 		costs = costs || z.Cost != nil
-		key, notes := shortID(z.ID), notesOf(z)
+		key := shortID(z.ID)
 		if z.Key != nil {
 			key = cmp.Or(*z.Key, `""`) // as a shell takes it
 		}
 		if len(z.Limits) == 0 {
-			rows = append(rows, []string{z.Zone, z.Decision.String(), key, "", "", "", "", "", "", notes})
+			rows = append(rows, []string{z.Zone, z.Decision.String(), key, "", "", "", "", "", "", notesOf(z, true)})
 		}
 		for _, l := range z.Limits {
 			limit, wait := limitText(l.Limit, l.Window, l.Concurrent), ""
@@ -186,7 +186,7 @@ func (b *page) explained(zones []operate.ExplainedZone) {
 			if l.Wait > 0 {
 				wait = length(l.Wait)
 			}
-			why := notes
+			why := notesOf(z, l.Overridden)
 			if l.Regions {
 				why = strings.TrimPrefix(why+", other regions count, too", ", ")
 			}
@@ -206,8 +206,8 @@ func (b *page) explained(zones []operate.ExplainedZone) {
 	b.table(rows)
 }
 
-// notesOf says why a zone is not asked, or not as it is configured.
-func notesOf(z operate.ExplainedZone) string {
+// notesOf says why a zone is not asked, or a limit of it not as it is configured.
+func notesOf(z operate.ExplainedZone, overridden bool) string {
 	notes := slices.Clone(z.Mismatch)
 	for i, m := range notes {
 		if !strings.Contains(m, " ") { // a matcher
@@ -232,7 +232,7 @@ func notesOf(z operate.ExplainedZone) string {
 	for _, name := range z.Missing {
 		notes = append(notes, name+" brings no number, so its default holds")
 	}
-	if z.Override != "" {
+	if overridden && z.Override != "" {
 		notes = append(notes, "override "+z.Override)
 	}
 	if z.Key != nil && *z.Key == "" {

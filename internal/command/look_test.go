@@ -22,7 +22,10 @@ func TestExplanationsArePrinted(t *testing.T) {
 				{"limit":5,"window":"1m","used":5,"remote":2,"regions":true,"remaining":0,"after":0,"decision":"denied","wait":12.5},
 				{"limit":50,"window":"1d","used":5,"remote":2,"remaining":20,"share":25,"after":20,"decision":"admitted"}]},
 			{"zone":"try","decision":"would_deny","shadow":true,"key":"\u001b[31mred\u001b[0m","id":"x","override":"10/1m","limits":[
-				{"limit":10,"window":"1m","used":10,"remaining":0,"after":0,"decision":"would_deny","wait":3}]}]}]}`},
+				{"limit":10,"window":"1m","overridden":true,"used":10,"remaining":0,"after":0,"decision":"would_deny","wait":3}]}]}]}`},
+		"override": {operate.Question{Zone: "api"}, `{"decision":"admitted","zones":[{"zone":"api","decision":"admitted","key":"203.0.113.9","override":"50/1m","limits":[
+			{"limit":50,"window":"1m","overridden":true,"used":20,"remote":0,"remaining":30,"after":29,"decision":"admitted"},
+			{"limit":500,"window":"1h","used":20,"remote":0,"remaining":480,"after":479,"decision":"admitted"}]}]}`},
 		"site_none": {site, `{"server":"srv0","client_ip":"203.0.113.9","handlers":[]}`},
 		"key": {operate.Question{Zone: "queue"}, `{"decision":"admitted","delay":1.5,"zones":[{"zone":"queue","decision":"admitted","limit_default":true,"id":"000102030405060708090a0b0c0d0e0f","limits":[
 			{"limit":1,"window":"1s","used":2,"remote":0,"remaining":3,"after":2,"decision":"admitted"}]}]}`},

@@ -86,6 +86,8 @@ type ExplainedLimit struct {
 	AtOnce int64 `json:"at_once,omitempty"`
 	// Concurrent is set where the limit is on what runs at once: it has no window then.
 	Concurrent bool `json:"concurrent,omitempty"`
+	// Overridden is set where the limit is the Override's.
+	Overridden bool `json:"overridden,omitempty"`
 	// Used is how much is spent before the request, and Remaining how much is left, of AtOnce where
 	// there is one. Remote is the part of Used that other nodes counted, nil
 	// where Redis decides, which knows only the sum. Used is more than the limit where responses
@@ -393,6 +395,7 @@ func (z *ExplainedZone) add(o limits.Outcome, f, stands *limits.Zone) {
 		l := ExplainedLimit{
 			Limit: d.Quota, Window: config.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote, Regions: s.Regions,
 			Remaining: max(0, s.Size-s.Used), Decision: answer.Admitted, After: d.Remaining,
+			Overridden: o.Limits[i].IsOverridden,
 		}
 		if d.Policy.Size > 0 {
 			l.Limit, l.AtOnce = rate.Limit, d.Quota
@@ -413,7 +416,7 @@ func (z *ExplainedZone) add(o limits.Outcome, f, stands *limits.Zone) {
 // addSlots adds what runs at once, without the request.
 func (z *ExplainedZone) addSlots(o limits.Outcome, denied answer.Reason) {
 	t, d := o.Taken, &o.SlotResult
-	l := ExplainedLimit{Limit: o.Taken.By.Max, Concurrent: true, Used: t.Own + t.Others, Remote: &t.Others, After: d.Remaining, Decision: answer.Admitted}
+	l := ExplainedLimit{Limit: o.Taken.By.Max, Concurrent: true, Overridden: o.Taken.By.IsOverridden, Used: t.Own + t.Others, Remote: &t.Others, After: d.Remaining, Decision: answer.Admitted}
 	if d.Allowed {
 		l.Used--
 	} else {
