@@ -38,9 +38,8 @@ type Regions struct {
 	// their limit are told at once. Default: 1s.
 	SyncRate caddy.Duration `json:"sync_rate,omitempty"`
 
-	// OnLoss is the rule while another region is not heard from for ten seconds: each side enforces
-	// the whole limit, or its part, as one of 2 of 6 regions a third. Range: local or divide.
-	// Default: local.
+	// OnLoss is the rule while another region is lost: each side enforces the whole limit, or its
+	// part, as one of 2 of 6 regions a third. Range: local or divide. Default: local.
 	OnLoss string `json:"on_loss,omitempty"`
 }
 

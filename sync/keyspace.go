@@ -29,6 +29,7 @@ import (
 //	                                only in shard 0, with regions:counted as counted
 //	relay                   hash    node -> the one that tells the other regions, until -> end
 //	                                of its lease, doubt -> until when it may know too little,
+//	                                since -> from when on some node did, without a gap,
 //	                                told:region -> "mark cursor...", answered:region -> when,
 //	                                shown:region -> how it stands, record:region -> up to which
 //	                                clock of control it has that; only in shard 0

@@ -1,6 +1,7 @@
 package ratesync
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -79,9 +80,10 @@ type relay struct {
 	due   cycle.Waker // a heartbeat should not wait
 	names string      // of the other regions
 	pairs []*pair
-	// heard is how many regions there are that are heard of, with this one; answered is when this
-	// region's Redis last said so, in nanoseconds of the node's clock.
-	heard, answered atomic.Int64
+	// heard is how many regions are not lost, with this one, and silent fires where this region's
+	// Redis has not said so for so long that a region would be.
+	heard  atomic.Int64
+	silent *time.Timer
 	// waits is set while somebody waits until other regions have the control record, version is the
 	// last one, which only the heartbeat's goroutine uses.
 	waits   atomic.Bool
@@ -119,7 +121,6 @@ func (r *Replicator) Relay(o Regions) {
 		x.names += name + " "
 	}
 	x.heard.Store(int64(len(o.Others) + 1))
-	x.answered.Store(r.now())
 	r.relay = x
 }
 
@@ -147,7 +148,8 @@ var errLost = errors.New("redis has forgotten what it knew")
 // run is the relay of a node, until the end of ctx.
 func (x *relay) run(ctx context.Context) {
 	defer x.end()
-	x.answered.Store(x.r.now())
+	x.silent = time.AfterFunc(lostRegionAfter, x.hearNothing)
+	defer x.silent.Stop()
 	var beat, urgent, swept time.Time
 	for ctx.Err() == nil {
 		now := time.Now()
@@ -216,7 +218,7 @@ func (x *relay) rest() {
 func (x *relay) beat(ctx context.Context) {
 	called, cancel := context.WithTimeout(ctx, min(x.r.timeout, relayRate))
 	defer cancel()
-	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.doubtInLua(), lostRegionAfter.Milliseconds(), x.names}
+	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.doubtInLua(), (lostRegionAfter - relayRate - calmRate).Milliseconds(), x.names}
 	if x.holds {
 		for _, p := range x.pairs {
 			args = append(args, p.name, p.saved(), p.silence(), p.shown(), p.recordedInLua())
@@ -224,11 +226,12 @@ func (x *relay) beat(ctx context.Context) {
 	}
 	reply, err := relayScript.Run(called, x.r.client, x.keys(), args...).Slice()
 	fields, ok := map[string]string{}, false
-	var heard int64
+	var lost []any
 	if err == nil && len(reply) == 6 {
 		var list []any
-		list, ok = reply[4].([]any)
-		heard, _ = reply[5].(int64)
+		list, _ = reply[4].([]any)
+		lost, _ = reply[5].([]any)
+		ok = len(lost) == len(x.pairs)
 		for i := 0; i+1 < len(list); i += 2 {
 			fields[fmt.Sprint(list[i])] = fmt.Sprint(list[i+1])
 		}
@@ -238,13 +241,10 @@ func (x *relay) beat(ctx context.Context) {
 		if time.Since(x.held) >= relayLease {
 			x.rest()
 		}
-		if x.knowsNothing() {
-			x.heard.Store(1)
-		}
 		return
 	}
-	x.answered.Store(x.r.now())
-	x.heard.Store(1 + heard)
+	x.silent.Reset(lostRegionAfter)
+	defer x.hear(lost)
 	x.heardRecords(fields)
 	if name := fmt.Sprint(reply[3]); name != x.Here {
 		x.reject(name)
@@ -261,10 +261,25 @@ func (x *relay) beat(ctx context.Context) {
 	x.lead(ctx, fields, server)
 }
 
-// knowsNothing reports whether this region's Redis has not said for so long how others stand that a
-// region would be lost.
-func (x *relay) knowsNothing() bool {
-	return time.Duration(x.r.now()-x.answered.Load()) >= lostRegionAfter
+// hear notes which regions are lost, as this region's Redis says: see relay.lua.
+func (x *relay) hear(lost []any) {
+	heard := int64(1)
+	for i, p := range x.pairs {
+		if p.hear(fmt.Sprint(lost[i])) {
+			heard++
+		}
+	}
+	x.heard.Store(heard)
+}
+
+// hearNothing has all regions be lost, as nothing is known of them.
+func (x *relay) hearNothing() {
+	for _, p := range x.pairs {
+		p.mu.Lock()
+		p.why = cmp.Or(p.why, "the redis of this region does not answer")
+		p.mu.Unlock()
+	}
+	x.heard.Store(1)
 }
 
 // heardRecords notes how far other regions have been told of the control record.

@@ -136,7 +136,7 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 	}
 	m := &member[S]{alg: w.alg, rate: cmp.Or(w.rate, time.Second), wire: &wire{net: net, store: r.store}, table: tableOf[S](w.alg, cmp.Or(w.room, 1000))}
 	m.source = NewSource(m.table, Spec{Zone: "z", Kind: w.alg.Kind.Traits().Code, Window: w.alg.Window, Buckets: 1, Live: w.alg.Compile().History})
-	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, cmp.Or(w.log, zap.NewNop()))
+	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, cmp.Or(w.log, zap.NewNop()).Named(r.name))
 	others := make(map[string]redis.UniversalClient)
 	for _, other := range w.regions {
 		if other != r {

@@ -30,7 +30,8 @@ const (
 	linkPace   = time.Second / linkSecond
 	// rejectedRate is how often what another region rejects is tried again.
 	rejectedRate = time.Minute
-	// lostAfter is how long another region was not heard of that is lost.
+	// lostRegionAfter is how long another region was not heard of that is lost, at most: nodes look
+	// every relayRate, and take it for lost where it would be before the next time.
 	lostRegionAfter = 10 * time.Second
 	// back is how far a link goes back that had to be made again: what was answered just before may
 	// be lost.
@@ -73,12 +74,15 @@ type pair struct {
 	mark, answered int64
 	// said is the number of the last heartbeat, 0 for none, and strange how many of them in a row
 	// have found another one there that is later than the one before.
-	said           int64
-	strange        int
-	stale          uint32 // connections that were found closed
-	heard          time.Time
-	recorded       int64 // see RegionRecord.Clock
+	said     int64
+	strange  int
+	stale    uint32 // connections that were found closed
+	heard    time.Time
+	recorded int64 // see RegionRecord.Clock
+	// lost is set while the region is lost, as was logged, and why says the reason, "" while it is
+	// not. failed is why its Redis last did not answer.
 	lost           bool
+	why, failed    string
 	offset, unsure time.Duration // see compare
 	apart          bool          // the clocks are, as was logged
 	// told is when, by this region's Redis, the last pass began that told the other of all, 0
@@ -111,11 +115,15 @@ func (p *pair) saved() string {
 }
 
 // silence is for how many milliseconds the other Redis has answered no heartbeat, as scripts have
-// it; "" where it never has answered one.
+// it; "" where it has answered none of this node's, unless it was lost before.
 func (p *pair) silence() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.answered < 0 {
+	switch {
+	case p.answered >= 0:
+	case p.lost: // the clock may have been set back since
+		return strconv.FormatInt(lostRegionAfter.Milliseconds(), 10)
+	default:
 		return ""
 	}
 	return strconv.FormatInt(time.Since(p.heard).Milliseconds(), 10)
@@ -233,6 +241,9 @@ func (p *pair) beat(ctx context.Context) error {
 	p.meet(said > 0 && held > said)
 	p.mark, p.answered, p.heard = mark, number, time.Now()
 	p.mu.Unlock()
+	if answered < 0 {
+		p.x.due.Wake() // no other relay has asked for a while
+	}
 	own := p.x.r.clockNow()
 	p.compare(time.Duration(server-start-(end-start)/2)-own.Offset, time.Duration(end-start)/2+own.Uncertainty)
 	if turn {
@@ -311,28 +322,45 @@ func (e *regionError) Error() string {
 	return fmt.Sprintf("the redis there belongs to region %q; correct the URL, or delete the key %s there if that name is wrong", e.name, e.key)
 }
 
-// note logs once that a region is lost, and once that it is back.
+// note notes why the other Redis does not answer.
 func (p *pair) note(err error) {
+	if err == nil {
+		return
+	}
+	why := redisconn.Classify(err)
+	if _, ok := err.(*regionError); ok {
+		why = err.Error()
+	}
+	p.mu.Lock()
+	p.failed = why
+	p.mu.Unlock()
+}
+
+// hear notes why the region is lost, as relay.lua says, and reports whether it is not. The relay
+// logs once that it is, and once that it is back.
+func (p *pair) hear(why string) (heard bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	wrong, isWrong := err.(*regionError)
-	switch {
-	case err == nil && p.lost:
-		p.lost = false
-		p.x.r.logger.Info("another region is back", zap.String("region", p.name))
-	case err != nil && !p.lost && (time.Since(p.heard) >= lostRegionAfter || isWrong && wrong.name != ""):
-		p.lost = true
-		why := redisconn.Classify(err)
-		if isWrong {
-			why = err.Error()
-		}
-		message := "another region is lost; until it is back, its last counts stay, and each side may admit the whole limit"
-		if p.x.Divides {
-			message = "another region is lost; until it is back, its last counts stay, and this side admits its part of each limit"
-		}
-		p.x.r.logger.Warn(message,
-			warning.Field(warning.RegionLost), zap.String("region", p.name), zap.String("reason", why))
+	if why == "?" {
+		return p.why == ""
 	}
+	p.why, heard = why, why == ""
+	if !p.x.holds || p.lost != heard {
+		return heard
+	}
+	p.lost = !heard
+	p.x.due.Wake() // so that the next relay knows what was logged
+	if heard {
+		p.x.r.logger.Info("another region is back", zap.String("region", p.name))
+		return true
+	}
+	message := "another region is lost; until it is back, its last counts stay, and each side may admit the whole limit"
+	if p.x.Divides {
+		message = "another region is lost; until it is back, its last counts stay, and this side admits its part of each limit"
+	}
+	p.x.r.logger.Warn(message,
+		warning.Field(warning.RegionLost), zap.String("region", p.name), zap.String("reason", why))
+	return false
 }
 
 // passes tells the other region of all that has changed, every rate, and at once where something

@@ -24,9 +24,9 @@ type RegionsStatus struct {
 // RegionStatus is how one other region stands.
 type RegionStatus struct {
 	Region string `json:"region"`
-	// Up reports whether the region was heard of in the last ten seconds, which a node has from its
-	// own Redis.
-	Up bool `json:"up"`
+	// Up reports whether the region is not lost, and Reason why it is, as this region's Redis says.
+	Up     bool   `json:"up"`
+	Reason string `json:"reason,omitempty"`
 	// Lag is for how many seconds it has not been told of all that has changed here, and Backlog
 	// how many counts wait to be told.
 	Lag     float64 `json:"lag"`
@@ -43,12 +43,10 @@ func (r *Replicator) RegionsStatus() *RegionsStatus {
 	if r.relay == nil {
 		return nil
 	}
-	now, unknown := r.serverNow(), r.relay.knowsNothing()
+	now := r.serverNow()
 	s := &RegionsStatus{Here: r.relay.Here, Relay: r.relay.works.Load()}
 	for _, p := range r.relay.pairs {
-		other := p.status(now)
-		other.Up = other.Up && !unknown
-		s.Others = append(s.Others, other)
+		s.Others = append(s.Others, p.status(now))
 	}
 	slices.SortFunc(s.Others, func(a, b RegionStatus) int { return strings.Compare(a.Region, b.Region) })
 	return s
@@ -69,7 +67,7 @@ func (r *Replicator) clockNow() clockSample {
 func (p *pair) status(now int64) RegionStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := RegionStatus{Region: p.name, Up: !p.lost, Offset: p.offset.Seconds(), Messages: p.stats.messages.Load()}
+	s := RegionStatus{Region: p.name, Up: p.why == "", Reason: p.why, Offset: p.offset.Seconds(), Messages: p.stats.messages.Load()}
 	if p.told != 0 {
 		s.Lag = max(0, time.Duration(now-p.told)).Seconds()
 	}
@@ -103,7 +101,7 @@ func (p *pair) shown() string {
 	s := p.status(0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return fmt.Sprint(s.Up, " ", p.told, " ", s.Backlog, " ", int64(p.offset))
+	return fmt.Sprint(!p.lost, " ", p.told, " ", s.Backlog, " ", int64(p.offset), " ", p.failed)
 }
 
 // show takes over what the node that tells the other region says of the pair.

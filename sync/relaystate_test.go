@@ -76,7 +76,7 @@ func TestNodesWithoutRedisShowNoRegionAsUp(t *testing.T) {
 		expect := func(what string, r *testRegion[algorithms.WindowState], up bool, least, most float64) {
 			t.Helper()
 			for _, s := range shownOf(r) {
-				if s.Up != up || s.Lag < least || s.Lag > most {
+				if s.Up != up || s.Up != (s.Reason == "") || s.Lag < least || s.Lag > most {
 					t.Errorf("%s: a node of %s shows %+v, want up %t, and told %v to %v s ago", what, r.name, s, up, least, most)
 				}
 			}

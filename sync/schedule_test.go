@@ -476,6 +476,7 @@ type network struct {
 	mu                          sync.Mutex // guards what follows
 	random                      *rand.Rand
 	lost, unanswered, late, two float64
+	rejects                     error // what it answers with, nil for none
 	// way is how long a journey takes, within a tenth; 0 for a few milliseconds.
 	way time.Duration
 }
@@ -483,7 +484,20 @@ type network struct {
 func (n *network) heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.lost, n.unanswered, n.late, n.two = 0, 0, 0, 0
+	n.lost, n.unanswered, n.late, n.two, n.rejects = 0, 0, 0, 0, nil
+}
+
+// reject has it answer with an error.
+func (n *network) reject(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rejects = err
+}
+
+func (n *network) rejected() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.rejects
 }
 
 // worsen makes it bad in some of the ways.
@@ -589,6 +603,9 @@ func (w *wire) send(ctx context.Context, sha string, keys []string, args []any) 
 			time.Sleep(wait)
 			w.store.run(sha, keys, args)
 		}()
+	}
+	if err := n.rejected(); err != nil {
+		return nil, err
 	}
 	if n.happens(&n.lost) {
 		return silent()

@@ -151,6 +151,7 @@ var unowned = map[string]string{
 	"internal/clock/timers.go After":       "Stop waits for it; this is the owner of timers",
 	"internal/lifecycle/bounded.go within": "a call to a disk or a storage that hangs can't be ended",
 	"internal/command/command.go ask":      "Caddy's call to the admin endpoint can't be ended, and the command ends with it",
+	"sync/relay.go run":                    "it stops the timer at its end",
 	"sync/callcontext.go CallContext":      "what it returns stops the timer",
 }
 

@@ -133,7 +133,7 @@ var (
 	overrideMetric = describe("overrides", "Keys with limits that were set at run time.", "namespace")
 	bannedMetric   = describe("banned_keys", "Banned keys that this node knows of.", "zone")
 
-	regionMetric   = describe("region_up", "1 while another region was heard from within ten seconds, else 0.", "region").joined(least)
+	regionMetric   = describe("region_up", "0 while another region is lost, else 1.", "region").joined(least)
 	lagMetric      = describe("region_lag_seconds", "How long ago another region was told all.", "region").joined(greatest)
 	backlogMetric  = describe("region_backlog", "Counts that another region has yet to be told.", "region").joined(greatest)
 	apartMetric    = describe("region_clock_offset_seconds", "How far another region's Redis clock is ahead.", "region").joined(further)

@@ -150,9 +150,9 @@ const (
 	// here, or the URL; if a node with a wrong `here` started first, delete the key that the line
 	// names. Or two Redis have one name: their counts replace each other. See docs/regions.md.
 	WrongRegion = "TIDE038"
-	// RegionLost is another region that was not heard from for ten seconds, or whose Redis is that
-	// of a third. Its last counts stay, and on_loss holds. A second line tells that it is back. Or
-	// a Redis user lacks a command that regions need. See docs/regions.md and docs/redis.md#acl.
+	// RegionLost is another region that is lost. Its last counts stay, and on_loss holds. A second
+	// line tells that it is back. Or a Redis user lacks a command that regions need. See
+	// docs/regions.md#when-a-region-is-lost and docs/redis.md#acl.
 	RegionLost = "TIDE039"
 	// CostEncoded is a compressed response that should say what it costs. Have the upstream send
 	// none. See docs/cost.md#what-only-the-response-knows.
