@@ -36,7 +36,7 @@ func regionsTable(r *ratesync.RegionsStatus) [][]string {
 	table = append(table, []string{r.Here, "", "", "", "", "here"})
 	for _, o := range r.Others {
 		up := map[bool]string{true: "yes", false: "no"}[o.Up]
-		table = append(table, []string{o.Region, up, length(math.Round(o.Lag)) + " ago", number(o.Backlog), ahead(o.Offset), ""})
+		table = append(table, []string{o.Region, up, length(math.Round(o.Lag)) + " ago", number(o.Backlog), ahead(o.Offset), o.Reason})
 	}
 	return table
 }
@@ -121,7 +121,7 @@ func (p printer) zones(s operate.State, before *decisions) [][]string {
 	table := [][]string{{"ZONE", "LIMIT", "ENFORCED", "ADMITTED/S", "DENIED/S", "WOULD DENY/S", "DENIED", "UNAVAILABLE", "WOULD DENY", "BANNED", "COUNTED", "KEYS", "ALGORITHM", "SYNC"}}
 	seen := map[string]bool{}
 	for _, z := range s.Zones {
-		row := []string{z.Zone, limitText(z.Limit, z.Window, z.Concurrent), "", "", "", "", "", "", "", "", "", number(int64(z.Keys)), z.Algorithm, z.SyncRate.String()}
+		row := []string{z.Zone, limitText(z.Limit, z.Window, z.Concurrent) + z.Divided(), "", "", "", "", "", "", "", "", "", number(int64(z.Keys)), z.Algorithm, z.SyncRate.String()}
 		if !seen[z.Zone] {
 			row[2] = enforcedText(operate.EnforcedOf(s.Enforcement, z.Zone, z.Enforce))
 			copy(row[3:9], p.decided(s.Decisions, z.Zone, before))

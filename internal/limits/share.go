@@ -3,6 +3,9 @@ package limits
 import (
 	"slices"
 	"sync/atomic"
+
+	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
 // A share is a part of a limit: that of so many of all regions, rounded down and 1 at least, and of
@@ -70,6 +73,21 @@ func (z *Zone) ofNode(limits []Limit) []Limit {
 		nodes *= int64(z.Redis.Replicator.Regions())
 	}
 	return z.share(limits, share{1, 1, nodes}, &z.shares)
+}
+
+// ShareOf returns what this node admits of one of the zone's limits, 0 where it is not divided.
+func (z *Zone) ShareOf(limit int) int64 {
+	all := z.AllLimits
+	if z.Regions {
+		all, _ = z.ofSide(all, 0)
+	}
+	if z.OnRedisLoss == config.LossDivide && z.SyncRate > 0 && z.Redis != nil && z.Redis.Replicator.Lost() == cycle.AllShards {
+		all = z.ofNode(all)
+	}
+	if l := &all[limit]; l.IsDivided() {
+		return l.share.part(l.Rate.Limit)
+	}
+	return 0
 }
 
 // share returns a share of a request's limits. Those that came with it are changed, the zone's are

@@ -85,6 +85,9 @@ type LimitState struct {
 	Zone      string `json:"zone"`
 	Algorithm string `json:"algorithm"`
 	Limit     int64  `json:"limit"`
+	// Share is how much of it this node admits while Redis or a region is away, with divide; 0
+	// where the limit is not divided.
+	Share int64 `json:"share,omitempty"`
 	// LimitFrom is the placeholder that the limit comes from. Limit is its default then.
 	LimitFrom string `json:"limit_from,omitempty"`
 	Window    string `json:"window"`
@@ -119,6 +122,14 @@ type LimitState struct {
 	Reserve   []float64      `json:"reserve,omitempty"`
 	Reserved  *int64         `json:"reserved,omitempty"`
 	Responses *ResponseState `json:"responses,omitempty"`
+}
+
+// Divided says in words what this node admits of a limit, "" where that is all.
+func (l *LimitState) Divided() string {
+	if l.Share == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", divided: %d of it here", l.Share)
 }
 
 // BandwidthState is how a zone slows the responses of its keys, on this node.
@@ -182,33 +193,17 @@ func CurrentState() State {
 		s.Regions = current.Redis.Replicator.RegionsStatus()
 	}
 	seen := make(map[*limits.Counters]bool)
-	for l := range current.Each {
-		if seen[l.Counters] {
-			continue // a zone that several handlers share
+	for z := range current.Zones {
+		for i := range z.AllLimits {
+			l := &z.AllLimits[i]
+			if seen[l.Counters] {
+				continue // a zone that several handlers share
+			}
+			seen[l.Counters] = true
+			one := limitStateOf(current, l)
+			one.Share = z.ShareOf(i)
+			s.Zones = append(s.Zones, one)
 		}
-		seen[l.Counters] = true
-		t, node := l.Totals(), l.Node()
-		if !l.IsSynced(current.Redis) {
-			t.Unsent, node = 0, "" // there is nowhere to send it
-		}
-		overflow, bytes := l.Overflow()
-		one := LimitState{
-			Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, LimitFrom: l.Rate.From, Window: config.WindowText(l.Rate.Window),
-			SyncRate: l.Settings.SyncRate, Enforce: l.Settings.Enforce.Share(), Keys: t.Keys, MaxKeys: l.Settings.MaxKeys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
-			Sync:     l.Sync(),
-			Overflow: overflow, OverflowBytes: bytes,
-		}
-		if bans := current.BansOf(one.Zone); bans != nil {
-			one.Banned = new(bans.Count())
-		}
-		for _, share := range l.Settings.Reserve {
-			one.Reserve = append(one.Reserve, share.Share())
-		}
-		if l.Settings.Settles() {
-			one.Reserved = new(int64(l.Table.Unsettled().Len()))
-		}
-		one.Responses = responsesOf(current, l.Settings)
-		s.Zones = append(s.Zones, one)
 	}
 	s.addWithoutWindows(current)
 	isStrict := func(l LimitState) bool { return l.SyncRate == config.Strict }
@@ -216,6 +211,32 @@ func CurrentState() State {
 		s.Strict = new(current.Redis.Circuits())
 	}
 	return s
+}
+
+// limitStateOf describes a limit.
+func limitStateOf(current *lifecycle.Config, l *limits.Limit) LimitState {
+	t, node := l.Totals(), l.Node()
+	if !l.IsSynced(current.Redis) {
+		t.Unsent, node = 0, "" // there is nowhere to send it
+	}
+	overflow, bytes := l.Overflow()
+	one := LimitState{
+		Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, LimitFrom: l.Rate.From, Window: config.WindowText(l.Rate.Window),
+		SyncRate: l.Settings.SyncRate, Enforce: l.Settings.Enforce.Share(), Keys: t.Keys, MaxKeys: l.Settings.MaxKeys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
+		Sync:     l.Sync(),
+		Overflow: overflow, OverflowBytes: bytes,
+	}
+	if bans := current.BansOf(one.Zone); bans != nil {
+		one.Banned = new(bans.Count())
+	}
+	for _, share := range l.Settings.Reserve {
+		one.Reserve = append(one.Reserve, share.Share())
+	}
+	if l.Settings.Settles() {
+		one.Reserved = new(int64(l.Table.Unsettled().Len()))
+	}
+	one.Responses = responsesOf(current, l.Settings)
+	return one
 }
 
 // responsesOf adds up the responses of a zone in all handlers, nil where it counts requests.

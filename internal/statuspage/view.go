@@ -149,7 +149,7 @@ func (z *Zone) add(l *operate.LimitState, now time.Time) {
 	if l.LimitFrom != "" {
 		policy = fmt.Sprintf("%s/%s, else %s", l.LimitFrom, l.Window, policy)
 	}
-	z.Policy = append(z.Policy, policy)
+	z.Policy = append(z.Policy, policy+l.Divided())
 	z.Keys = max(z.Keys, l.Keys)
 	if l.Sync != nil && !l.Sync.Synced.IsZero() {
 		if ago := now.Sub(l.Sync.Synced).Seconds(); z.SyncedAgo == nil || ago > *z.SyncedAgo {
@@ -181,7 +181,7 @@ func (v *View) findProblems(s operate.State) {
 	}
 	for _, r := range v.Regions {
 		if !r.Up {
-			problem("Region %s is lost: its last counts stay.", r.Region)
+			problem("Region %s is lost: %s. Its last counts stay.", r.Region, strings.TrimSuffix(r.Reason, "."))
 		} else if r.Lag > late {
 			problem("Region %s was last told all %s, and %d counts wait.", r.Region, agoText(r.Lag), r.Backlog)
 		}
