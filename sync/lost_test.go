@@ -191,6 +191,33 @@ func TestALossIsLoggedOnce(t *testing.T) {
 	}
 }
 
+// A region is not lost while another node becomes the relay, though links are slow.
+func TestANewRelayLosesNoRegion(t *testing.T) {
+	for phase := range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			w, log := lossWorld(t, 1, 2)
+			here := w.regions[0]
+			for _, r := range w.regions {
+				for _, link := range r.links {
+					link.way = 250 * time.Millisecond
+				}
+			}
+			time.Sleep(20*time.Second + time.Duration(phase)*100*time.Millisecond)
+			i := slices.IndexFunc(here.nodes, func(m *member[algorithms.WindowState]) bool { return m.rep.RegionsStatus().Relay })
+			m := here.nodes[i]
+			m.wire.cut()
+			m.source.Detach()
+			m.rep.Close()
+			here.nodes = slices.Delete(here.nodes, i, i+1)
+			time.Sleep(20 * time.Second)
+			if lines := linesOf(log); lines != nil {
+				t.Errorf("phase %d: logged are %q", phase, lines)
+			}
+			w.close()
+		})
+	}
+}
+
 // away has a region's Redis be silent for a while.
 //
 // bubble: of the test.

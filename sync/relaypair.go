@@ -241,9 +241,6 @@ func (p *pair) beat(ctx context.Context) error {
 	p.meet(said > 0 && held > said)
 	p.mark, p.answered, p.heard = mark, number, time.Now()
 	p.mu.Unlock()
-	if answered < 0 {
-		p.x.due.Wake() // no other relay has asked for a while
-	}
 	own := p.x.r.clockNow()
 	p.compare(time.Duration(server-start-(end-start)/2)-own.Offset, time.Duration(end-start)/2+own.Uncertainty)
 	if turn {

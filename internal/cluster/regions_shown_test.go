@@ -81,6 +81,11 @@ func TestRegionsAreShown(t *testing.T) {
 			return nil
 		})
 	}
+	for _, n := range nodes {
+		if text := textOf(t, "http://"+n.Addr+"/limits", "text/html"); !strings.Contains(text, ", divided: 50 of it here") {
+			t.Errorf("the page of node %d does not say that limits are divided: %s", n.Number, text)
+		}
+	}
 	awaitLeft(49)
 	cut(all, faultproxy.Reset)
 	cut(all, faultproxy.None)

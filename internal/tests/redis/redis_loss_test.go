@@ -44,6 +44,8 @@ func TestRulesWhileRedisIsLost(t *testing.T) {
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
 		redistest.Eventually(t, "the loss is noticed", func() bool { return s.Lost("loss-" + rule) })
 	}
+	sitetest.Shows(t, "loss-divide", "is divided", func(z operate.LimitState) bool { return z.Divided() == ", divided: 5 of it here" })
+	sitetest.Shows(t, "loss-local", "is whole", func(z operate.LimitState) bool { return z.Share == 0 })
 	s.Admits("1.2.3.4", 10, 6, sitetest.To("/local"))
 	s.Admits("1.2.3.4", 10, 1, sitetest.To("/divide"))
 	s.Admits("1.2.3.4", 10, 10, sitetest.To("/allow"))
@@ -54,6 +56,7 @@ func TestRulesWhileRedisIsLost(t *testing.T) {
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
 		redistest.Eventually(t, "redis is back", func() bool { return !s.Lost("loss-" + rule) })
 	}
+	sitetest.Shows(t, "loss-divide", "is whole", func(z operate.LimitState) bool { return z.Share == 0 })
 	s.Admits("1.2.3.4", 10, 6, sitetest.To("/deny"))
 }
 
