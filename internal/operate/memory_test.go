@@ -457,8 +457,8 @@ func TestOverridesAndResetsGoBeforeTheMemory(t *testing.T) {
 }
 
 // A key that finds no slot in a full table shares a counter, and Redis is not asked for it. Once it
-// has a slot, it begins anew there, and Redis is asked.
-func TestAKeyThatGetsASlotBeginsAnew(t *testing.T) {
+// has a slot, it begins at 0 there, and Redis is asked.
+func TestAKeyThatGetsASlotBeginsAtZero(t *testing.T) {
 	for _, kind := range kinds {
 		s := strictZone("full", kind, 4, time.Minute)
 		s.MaxKeys = 1

@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
 // A crowded table has one key that keeps its slot, and others that find one or don't, as max_keys
@@ -137,8 +138,8 @@ func hasItsLimit[S any](t *testing.T, alg algorithms.Params, rate time.Duration)
 }
 
 // Whatever becomes of slots, a key has twice its limit at most around the moment when it gets one:
-// in its slot it begins anew.
-func TestASlotBeginsAnew(t *testing.T) {
+// in its slot it begins at 0.
+func TestASlotBeginsAtZero(t *testing.T) {
 	eachAlgorithm(t, 20, 20, time.Minute, func(t *testing.T, alg algorithms.Params) {
 		aligned := alg.Kind == algorithms.FixedWindow
 		for seed := range redistest.Seeds(20, 1000) {
@@ -291,6 +292,47 @@ func TestARefundFindsItsSharedCounter(t *testing.T) {
 	}
 	if left != 50 {
 		t.Errorf("after 51 of 100 and one back %d are admitted, want 50", left)
+	}
+}
+
+// A reset of all keys empties shared counters, and forgives what is reserved in them: what its
+// response has cost more or less changes nothing then.
+func TestAResetEmptiesSharedCounters(t *testing.T) {
+	for _, cost := range []int64{0, 30} {
+		alg := fixed(20, time.Hour)
+		alg.Reserves = true
+		c := newCrowded[algorithms.WindowState](alg, 0)
+		l, key := alg.Compile(), keys.KeyOf(guest)
+		taken := c.Take(l, key, guest, c.now, 4, allWaits|Reserve)
+		if !taken.Overflow || !taken.Allowed {
+			t.Fatalf("%+v, want 4 units beyond max_keys", taken)
+		}
+		held := c.Hold(l, key, taken)
+		c.spend()
+		c.Reset(c.now+1, &reset.Set{All: reset.Reset{Stamp: 1, At: c.now + 1, Until: c.now + int64(time.Hour)}})
+		c.now += int64(time.Second)
+		c.Settle(key, held, c.now, cost)
+		if got := c.spend(); got != 20 {
+			t.Errorf("after a reset and a response that has cost %d, %d are admitted, want 20", cost, got)
+		}
+		if n := c.shared.Load().unsettled.Len(); n != 0 || c.shared.Load().shared.Load() != nil {
+			t.Errorf("%d keys have something reserved, or shared counters share some; want none", n)
+		}
+	}
+}
+
+// Who leaves a queue beyond max_keys frees its place.
+func TestALeaverBeyondMaxKeysFreesItsPlace(t *testing.T) {
+	alg := algorithms.Params{Kind: algorithms.LeakyBucket, Limit: 60, Window: time.Hour, Queue: 3}
+	c := newCrowded[algorithms.BucketState](alg, 0)
+	l, key := alg.Compile(), keys.KeyOf(guest)
+	var last Taken
+	for d := c.ask(); d.Allowed; d = c.ask() {
+		last = d
+	}
+	c.Leave(l, key, last, c.now+1, 1)
+	if d := c.ask(); !d.Allowed || !d.Overflow {
+		t.Errorf("%+v, want the place of who has left", d)
 	}
 }
 

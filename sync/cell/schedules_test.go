@@ -543,14 +543,14 @@ func strictSchedule(t *testing.T, on runner, seed uint64) {
 	for i := range 3 + r.IntN(3) {
 		nodes = append(nodes, newNode(t, on, fmt.Sprint("n", i), f, now))
 	}
-	var flying []func(at int64)
+	var underWay []func(at int64)
 	var got []grant
 	for range 120 {
 		now += r.Int64N(4 * second)
-		if len(flying) > 0 && r.IntN(3) == 0 { // it comes late, and nobody waits for its answer
-			k := r.IntN(len(flying))
-			flying[k](now)
-			flying = slices.Delete(flying, k, k+1)
+		if len(underWay) > 0 && r.IntN(3) == 0 { // it comes late, and nobody waits for its answer
+			k := r.IntN(len(underWay))
+			underWay[k](now)
+			underWay = slices.Delete(underWay, k, k+1)
 			continue
 		}
 		n, ask := nodes[r.IntN(len(nodes))], 1+r.Int64N(6)
@@ -560,7 +560,7 @@ func strictSchedule(t *testing.T, on runner, seed uint64) {
 			n.send(&c, now)
 		case 1:
 			c := n.call("k", now, ask)
-			flying = append(flying, func(at int64) { n.send(&c, at) })
+			underWay = append(underWay, func(at int64) { n.send(&c, at) })
 		default:
 			if units := n.sync("k", now, ask); units > 0 {
 				got = append(got, grant{now, units})
