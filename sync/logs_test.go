@@ -47,13 +47,6 @@ func (x *logs) ask(node int, n int64) bool {
 	return x.nodes[node].Take(x.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), n, 0).Allowed
 }
 
-// slow has a message take so long from now on.
-func (x *logs) slow(way time.Duration) {
-	x.net.mu.Lock()
-	defer x.net.mu.Unlock()
-	x.net.way = way
-}
-
 func (x *logs) close() {
 	for _, n := range x.nodes {
 		n.Detach()
@@ -143,12 +136,12 @@ func TestALogForgetsWhatOthersRefund(t *testing.T) {
 			defer x.close()
 			// A sixteenth of the window is 1.25 s.
 			time.Sleep(time.Duration(seed) * 100 * time.Millisecond)
-			x.slow(200 * time.Millisecond)
+			x.net.slow(200 * time.Millisecond)
 			d := x.nodes[0].Take(x.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 9, 0)
 			time.Sleep(2 * time.Second)
 			x.ask(1, 0)
 			time.Sleep(4 * time.Second)
-			x.slow(0)
+			x.net.slow(0)
 			x.nodes[0].Refund(x.alg.Compile(), keys.KeyOf([]byte("k")), d, 9)
 			time.Sleep(3 * time.Second)
 			x.ask(1, 0)

@@ -199,7 +199,7 @@ func TestANewRelayLosesNoRegion(t *testing.T) {
 			here := w.regions[0]
 			for _, r := range w.regions {
 				for _, link := range r.links {
-					link.way = 250 * time.Millisecond
+					link.slow(250 * time.Millisecond)
 				}
 			}
 			time.Sleep(20*time.Second + time.Duration(phase)*100*time.Millisecond)

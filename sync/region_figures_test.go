@@ -128,7 +128,7 @@ func (c regionRun) run(t *testing.T, seed uint64) (got, exact sim.Result) {
 		w := &world[algorithms.WindowState]{t: t, random: rand.New(rand.NewPCG(seed, 11)), alg: alg, own: make(map[string]int64)}
 		w.addRegions(seed, c.regions, c.way)
 		for _, r := range w.regions {
-			r.net.way = sc.Latency
+			r.net.slow(sc.Latency)
 		}
 		for range c.nodes {
 			for _, r := range w.regions {

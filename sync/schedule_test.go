@@ -518,6 +518,13 @@ func (n *network) become(what *float64, odds float64) {
 	*what = odds
 }
 
+// slow has a message take so long from now on, one way, give or take a tenth.
+func (n *network) slow(way time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.way = way
+}
+
 // happens decides by lot.
 func (n *network) happens(odds *float64) bool {
 	n.mu.Lock()
