@@ -77,7 +77,7 @@ type Table interface {
 	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Penalize(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Leave(l algorithms.Limit, key keys.Key, t table.Taken, now, n int64)
-	Import(l algorithms.Limit, key keys.Key, raw []byte, now int64, all []algorithms.Report)
+	Import(l algorithms.Limit, key keys.Key, raw []byte, now, call int64, all []algorithms.Report)
 	Room(l algorithms.Limit, key keys.Key, raw []byte, now int64) (left int64, ok bool)
 	Wait(l algorithms.Limit, key keys.Key, now, n int64) time.Duration
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"time"
@@ -88,11 +89,11 @@ func (p *part) heard(now int64) (wait time.Duration) {
 
 // hears returns what tells the tables of limits how these stand once Redis has counted a refund, or
 // what a request has cost: zones that are not asked go by that.
-func hears(key keys.Key, g strict.Grant, of []notedUnit) func([]strict.Verdict) {
-	return func(all []strict.Verdict) {
+func hears(key keys.Key, g strict.Grant, of []notedUnit) func(int64, []strict.Verdict) {
+	return func(call int64, all []strict.Verdict) {
 		for i := range min(len(all), len(of)) {
 			if g.By.IsUpToDate(g) {
-				of[i].by.Import(of[i].limit, key, nil, clock.Now(), all[i].Reports)
+				of[i].by.Import(of[i].limit, key, nil, clock.Now(), call, all[i].Reports)
 			}
 		}
 	}
@@ -190,7 +191,7 @@ func (z *Zone) decideInRedis(r *http.Request, limits []Limit, a *table.Ask, dst 
 	}
 	for i := range all {
 		if by.Strict.IsUpToDate(g) {
-			limits[i].Table.Import(limits[i].Enforced, a.Key, a.Raw, clock.Now(), all[i].Reports)
+			limits[i].Table.Import(limits[i].Enforced, a.Key, a.Raw, clock.Now(), g.Seq, all[i].Reports)
 		}
 	}
 	z.noteReserved(limits, a.Key, a.N, all, g)
@@ -211,7 +212,7 @@ func (z *Zone) lookInRedis(ctx context.Context, limits []Limit, a *table.Ask) (a
 	}
 	for i := range all {
 		v, l := &all[i], &limits[i]
-		l.Table.Import(l.Enforced, a.Key, a.Raw, clock.Now(), stand[i].Reports)
+		l.Table.Import(l.Enforced, a.Key, a.Raw, clock.Now(), math.MaxInt64, stand[i].Reports)
 		_, owes := l.Table.HasDebt(a.Key)
 		s := l.Stand(l.Enforced, a.Raw, clock.Now())
 		if left := stand[i].Decision.Remaining; !owes && (left > 0 || s.Used < s.Size) {

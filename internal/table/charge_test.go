@@ -50,7 +50,7 @@ func TestAChargeIsPaidAfterAStepOfTheClock(t *testing.T) {
 func TestReportsOfAChargedKeyThatMayBeOldAreIgnored(t *testing.T) {
 	tab := newCharged()
 	spent := func(at time.Duration, remote int64) {
-		tab.Import(hourLog.Compile(), keys.KeyOf(raw(1)), raw(1), t0+3, []algorithms.Report{{Remote: remote, LevelAt: t0 + int64(at)}})
+		tab.Import(hourLog.Compile(), keys.KeyOf(raw(1)), raw(1), t0+3, 0, []algorithms.Report{{Remote: remote, LevelAt: t0 + int64(at)}})
 	}
 	left := func(want int64) {
 		t.Helper()

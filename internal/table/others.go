@@ -49,12 +49,13 @@ func (r *Unsettled) setOthers(key keys.Key, epoch, n int64) {
 }
 
 // setStored notes what all nodes have reserved of a key by the reports of a store that decides.
+// What a sync has told before of the others is in it.
 func (r *Unsettled) setStored(key keys.Key, all []algorithms.Report) {
 	if r.isEmpty(key) && !slices.ContainsFunc(all, func(a algorithms.Report) bool { return a.Reserved > 0 }) {
 		return
 	}
 	r.change(key, func(e *unsettledKey) {
-		e.stored = e.stored[:0]
+		e.others, e.stored = nil, e.stored[:0]
 		for _, a := range all {
 			if a.Reserved > 0 {
 				e.stored = append(e.stored, unsettledElse{a.Epoch, a.Reserved})

@@ -19,6 +19,8 @@ type syncState struct {
 	othersDenied bool
 	flags        uint8
 	regions      uint8 // inOthers and hasLower
+	// imported is the number of the call whose answer was imported last: see Import.
+	imported int64
 }
 
 // What a key knows of other regions: that one of them has it too, and that a request of it had a
@@ -305,14 +307,19 @@ func (t *Table[S]) lose(l *algorithms.Ledger, known bool) (forgot bool) {
 // Import takes in what a store that decides by itself says of a key, so that this node can go on
 // when the store is unavailable. The reports, all, have the total of all nodes as Remote. Of a
 // machine that is Chargeable they replace what the store reported before. A key without a slot gets
-// one, unless raw is nil.
-func (t *Table[S]) Import(l algorithms.Limit, key keys.Key, raw []byte, now int64, all []algorithms.Report) {
+// one, unless raw is nil. Calls are numbered, and what an earlier one than the last said is not
+// imported: requests that share a key come with their answers in any order.
+func (t *Table[S]) Import(l algorithms.Limit, key keys.Key, raw []byte, now, call int64, all []algorithms.Report) {
 	st, i, ok := t.lockOrEnter(l, key, raw, now)
 	defer st.mu.Unlock()
 	if !ok {
 		return
 	}
 	e, at, _ := t.current(st, l, i, now)
+	if call < e.imported {
+		return
+	}
+	e.imported = call
 	if c, ok := t.machine.(algorithms.Chargeable[S]); ok {
 		importCharged(e, c, l, at, all)
 		return

@@ -32,9 +32,9 @@ type queue struct {
 	rollBack      int64
 	rollBackSince time.Time
 
-	// heard is told how the rules stand after each call that no request hears, until nothing is
-	// left to be sent; may be nil.
-	heard func([]Verdict)
+	// heard is told how the rules stand after each call that no request hears, with its number,
+	// until nothing is left to be sent; may be nil.
+	heard func(call int64, all []Verdict)
 	// reset is the latest that is known of the key.
 	reset reset.Reset
 	// rules are those of who came last, and now is the latest known instant of Redis' clock.
@@ -119,7 +119,7 @@ func (d *denial) stillHolds(w *waiter) bool {
 }
 
 // change adds corrections of what a Take got, unless its key was reset since: that is forgiven.
-func (s *Limiter) change(g Grant, heard func([]Verdict), add func(*queue)) {
+func (s *Limiter) change(g Grant, heard func(int64, []Verdict), add func(*queue)) {
 	if !s.IsUpToDate(g) {
 		return
 	}
@@ -530,7 +530,7 @@ func (s *Limiter) finish(rs *ruleset, id [16]byte, q *queue, c call, all []*outc
 		told = q.tell(b, all[i], c, current) || told
 	}
 	if current && !told && q.heard != nil {
-		q.heard(verdicts(c.rules, all[0], place{}, nil))
+		q.heard(c.seq, verdicts(c.rules, all[0], place{}, nil))
 	}
 	if q.unfinished() { // a refund may admit the next one
 		s.forget(rs, id)

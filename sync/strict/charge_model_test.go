@@ -163,7 +163,7 @@ func (x *isolatedOf[S]) returns() {
 }
 
 func (x *isolatedOf[S]) imports(v Verdict) {
-	x.table.Import(x.alg.Compile(), keys.KeyOf(isolatedKey), isolatedKey, x.now(), v.Reports)
+	x.table.Import(x.alg.Compile(), keys.KeyOf(isolatedKey), isolatedKey, x.now(), 0, v.Reports)
 }
 
 func (x *isolatedOf[S]) chargeNow() (err error) {

@@ -200,7 +200,7 @@ func (s *Limiter) wait(ctx context.Context, rs *ruleset, id [16]byte, w *waiter)
 // Refund returns what a Take got, because another zone denies the request. It doesn't wait for
 // Redis; CloseBy does. If no request hears of the call that carries it, heard is told then how the
 // rules stand; nil for nobody. It must be quick, and ask nothing of the Limiter but IsUpToDate.
-func (s *Limiter) Refund(g Grant, heard func([]Verdict)) {
+func (s *Limiter) Refund(g Grant, heard func(call int64, all []Verdict)) {
 	if g.unit > 0 && g.N > 0 {
 		c := correction{op: refund, n: g.N, at: g.at, seq: g.Seq, unit: g.unit}
 		s.change(g, heard, func(q *queue) { q.correct(c, inAll) })
@@ -215,7 +215,7 @@ const Over = -1
 // they don't, and of a bucket that of the Verdict, or 0 where each request takes one unit, which is
 // refunded as long as it counts. What it has cost beyond them is charged in all. Nobody waits for
 // that: the key's next call carries it. heard is that of Refund.
-func (s *Limiter) Settle(g Grant, m int64, tops []int64, heard func([]Verdict)) {
+func (s *Limiter) Settle(g Grant, m int64, tops []int64, heard func(call int64, all []Verdict)) {
 	f := g.ruleset.family
 	if g.unit == 0 || g.N == 0 || m == g.N && f != windows {
 		return

@@ -78,7 +78,7 @@ func (m *peerOf[S]) decides(key string) bool {
 		_ = m.source.ChargeNow(ctx, keys.KeyOf(raw))
 		all, g, err := m.strict.Take(ctx, m.zone, []Rule{m.rule}, keys.IDOf(raw), 1, nil)
 		if err == nil {
-			m.table.Import(m.alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), all[0].Reports)
+			m.table.Import(m.alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), 0, all[0].Reports)
 			return g.Admitted()
 		}
 	}

@@ -430,7 +430,7 @@ func TestTheLastWordOfSettlementsIsHeard(t *testing.T) {
 			onALine(t, 10*time.Second, func(t *testing.T, l *line, s *Limiter) {
 				var said []int64 // what is reserved
 				settle := func(g Grant, m int64) {
-					s.Settle(g, m, []int64{0}, func(all []Verdict) { said = append(said, all[0].Reports[0].Reserved) })
+					s.Settle(g, m, []int64{0}, func(_ int64, all []Verdict) { said = append(said, all[0].Reports[0].Reserved) })
 				}
 				first, _ := take(t, s, name, id(1), rule)
 				second, _ := take(t, s, name, id(1), rule)

@@ -69,7 +69,7 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	_, all := take(t, s, "z", keys.IDOf(raw), rule)
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: rule.Limit, Window: rule.Window, Buckets: rule.Buckets}
 	own := tableOf[algorithms.WindowState](alg, 10)
-	own.Import(alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), all[0].Reports)
+	own.Import(alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), 0, all[0].Reports)
 	if got := own.Take(alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own counters, want 39", got.Remaining)
 	}
@@ -79,7 +79,7 @@ func TestReportsLetANodeGoOn(t *testing.T) {
 	}
 	level := algorithms.Params{Kind: algorithms.TokenBucket, Limit: bucket.Limit, Window: bucket.Window}
 	buckets := tableOf[algorithms.BucketState](level, 10)
-	buckets.Import(level.Compile(), keys.KeyOf(raw), raw, clock.Now(), all[0].Reports)
+	buckets.Import(level.Compile(), keys.KeyOf(raw), raw, clock.Now(), 0, all[0].Reports)
 	if got := buckets.Take(level.Compile(), keys.KeyOf(raw), raw, clock.Now(), 0, 0); got.Remaining != 39 {
 		t.Errorf("%d remaining by the node's own bucket, want 39", got.Remaining)
 	}
