@@ -36,7 +36,7 @@ func newLone(w *wire, alg algorithms.Params, rate time.Duration) lone {
 func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate = 10 * time.Second
-		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1_000_000, Window: 1000 * time.Hour}
+		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1_000_000, Window: 10_000 * time.Hour}
 		store, random := newLuaStore(t), rand.New(rand.NewPCG(3, 3))
 		defer store.state.Close()
 		net := &network{random: rand.New(rand.NewPCG(4, 4))} // the loops of the nodes use it

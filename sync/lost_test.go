@@ -276,11 +276,14 @@ type outages struct {
 	cutAt, healedAt, changedAt map[string]time.Time
 }
 
-// quiet is since when nothing has changed that has to do with a pair.
+// quiet is since when nothing has changed that has to do with a pair, as the first of them sees it:
+// a region whose own Redis was away begins to tell who is silent with a heartbeat after that, which
+// may be the second one.
 //
 // bubble: of the test.
 func (o *outages) quiet(i, j int) time.Duration {
-	return min(time.Since(o.changedAt[pairOf(i, j)]), time.Since(o.changedAt[fmt.Sprint(i)]), time.Since(o.changedAt[fmt.Sprint(j)]))
+	own := time.Since(o.changedAt[fmt.Sprint(i)]) - 2*relayRate
+	return min(time.Since(o.changedAt[pairOf(i, j)]), own, time.Since(o.changedAt[fmt.Sprint(j)]))
 }
 
 func pairOf(i, j int) string { return fmt.Sprint(min(i, j), max(i, j)) }
