@@ -113,8 +113,8 @@ func TestWhatCostsNothingIsAdmittedAndWritesNothing(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	for name, rule := range kinds {
-		if g, all := pay(t, s, name, id(1), 0, rule); !g.Admitted() || all[0].Decision.Remaining != 100 || len(dump(t, server)) != 0 {
-			t.Errorf("%s: a first look is admitted %t, with %+v; Redis has %v", name, g.Admitted(), all[0].Decision, dump(t, server))
+		if g, all := pay(t, s, name, id(1), 0, rule); !g.Admitted() || all[0].Decision.Remaining != 100 || len(dump(t, server, name)) != 0 {
+			t.Errorf("%s: a first look is admitted %t, with %+v; Redis has %v", name, g.Admitted(), all[0].Decision, dump(t, server, name))
 		}
 		spent, _ := pay(t, s, name, id(1), 100, rule)
 		for _, stands := range []string{"at the limit", "in debt"} {
@@ -122,13 +122,13 @@ func TestWhatCostsNothingIsAdmittedAndWritesNothing(t *testing.T) {
 				(&settling{by: s, grant: spent, n: 100, cost: 150}).settle()
 				redistest.Eventually(t, "the charge has arrived", s.isIdle)
 			}
-			before := dump(t, server)
+			before := dump(t, server, name)
 			g, all := pay(t, s, name, id(1), 0, rule)
 			if d := all[0].Decision; !g.Admitted() || !d.Allowed || d.Retry != 0 || d.Delay != 0 || d.Remaining != 0 {
 				t.Errorf("%s: %s %+v", name, stands, d)
 			}
 			s.Refund(g, nil)
-			if after := dump(t, server); !reflect.DeepEqual(before, after) {
+			if after := dump(t, server, name); !reflect.DeepEqual(before, after) {
 				t.Errorf("%s, %s: what costs nothing changes %v into %v", name, stands, before, after)
 			}
 		}
