@@ -19,12 +19,14 @@ func (l *Ledger) Shift(by, epoch int64) {
 }
 
 // rewindEpoch reverts the beginning of the current epoch: the clock has stepped back over its
-// boundary. What was counted in it is part of the one before, on every node.
+// boundary. What was counted in it is part of the one before, on every node. Those that have
+// followed before this one may have told their counts in both, so what is known of them is not kept
+// against what the store says, once they all have followed.
 func (l *Ledger) rewindEpoch() {
 	prev := l.Prev
 	prev.Own, prev.Remote = saturate.Add(prev.Own, l.Cur.Own), saturate.Add(prev.Remote, l.Cur.Remote)
 	l.Cur, l.Prev = prev, l.older.pop()
-	l.kept, l.final = l.kept>>1|l.kept&1, 0
+	l.kept, l.final = l.kept>>1&^1, 0
 	l.Epoch--
 	l.rewind(1)
 }

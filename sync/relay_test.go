@@ -34,10 +34,7 @@ func TestRegionsConverge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range redistest.Seeds(1, 50) {
-				synctest.Test(t, func(t *testing.T) { run(t, seed) })
-				if t.Failed() {
-					t.Fatalf("seed %d", seed)
-				}
+				inBubble(t, seed, func(t *testing.T) { run(t, seed) })
 			}
 		})
 	}

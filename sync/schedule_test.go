@@ -65,13 +65,23 @@ func everySchedule(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
 		}
 		t.Run(name, func(t *testing.T) {
 			for seed := range seeds {
-				synctest.Test(t, func(t *testing.T) { run(t, seed, reserves) })
-				if t.Failed() {
-					t.Fatalf("seed %d", seed)
-				}
+				inBubble(t, seed, func(t *testing.T) { run(t, seed, reserves) })
 			}
 		})
 	}
+}
+
+// inBubble runs a test of a seed in virtual time. One that fails says its seed: a bubble that fails
+// ends who began it.
+func inBubble(t *testing.T, seed uint64, test func(t *testing.T)) {
+	synctest.Test(t, func(t *testing.T) {
+		defer func() {
+			if t.Failed() {
+				t.Errorf("seed %d", seed)
+			}
+		}()
+		test(t)
+	})
 }
 
 // skipRaced reports whether an algorithm is left out where the detector of races looks on: one of

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -237,7 +236,7 @@ func (s *slotSchedule) close() {
 // the slot, and nothing of dead ones. When all is free nothing is left, and costs nothing.
 func TestEverySlotSchedule(t *testing.T) {
 	for seed := range redistest.Seeds(4, 500) {
-		synctest.Test(t, func(t *testing.T) {
+		inBubble(t, seed, func(t *testing.T) {
 			s := newSlotSchedule(t, seed)
 			for range 100 {
 				s.step()
@@ -247,9 +246,6 @@ func TestEverySlotSchedule(t *testing.T) {
 			s.empty()
 			s.close()
 		})
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
 	}
 }
 
@@ -257,7 +253,7 @@ func TestEverySlotSchedule(t *testing.T) {
 // lost, late or come twice; and when all is free again, as many can be had as before.
 func TestEveryStrictSlotSchedule(t *testing.T) {
 	for seed := range redistest.Seeds(4, 500) {
-		synctest.Test(t, func(t *testing.T) {
+		inBubble(t, seed, func(t *testing.T) {
 			st := newSlotStore(t)
 			t.Cleanup(st.state.Close)
 			var nodes []*slotNode
@@ -310,8 +306,5 @@ func TestEveryStrictSlotSchedule(t *testing.T) {
 				}
 			}
 		})
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
-		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"iter"
 	"math/rand/v2"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -51,10 +50,7 @@ func everyStep(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
 		}
 		t.Run(name, func(t *testing.T) {
 			for seed := range seeds {
-				synctest.Test(t, func(t *testing.T) { run(t, seed, reserves) })
-				if t.Failed() {
-					t.Fatalf("seed %d", seed)
-				}
+				inBubble(t, seed, func(t *testing.T) { run(t, seed, reserves) })
 			}
 		})
 	}

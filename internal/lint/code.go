@@ -86,7 +86,7 @@ func (r *repo) length() {
 // rule on the clock takes its place once that is on.
 func (r *repo) sleeps() {
 	for _, s := range r.all {
-		if !s.test || s.dir == "internal/lint" || strings.Contains(r.texts[s.path], `"testing/synctest"`) {
+		if !s.test || s.dir == "internal/lint" || strings.Contains(r.texts[s.path], `"testing/synctest"`) || strings.Contains(r.texts[s.path], "inBubble(t, ") {
 			continue
 		}
 		r.match([]string{s.path}, `.*\n.*\btime\.Sleep\(.*`, func(at spot, m []string) {

@@ -630,6 +630,11 @@ func TestBansPlacesAndReservationsTogether(t *testing.T) {
 	for seed := range seeds {
 		for _, algorithm := range []string{"fixed_window", "fixed_window\nmax_keys 2", "sliding_window", "sliding_window\nbuckets 3", "sliding_log"} {
 			synctest.Test(t, func(t *testing.T) {
+				defer func() {
+					if t.Failed() {
+						t.Errorf("seed %d, %s", seed, algorithm)
+					}
+				}()
 				m := newTogether(t, seed, &ratelimit.App{Namespace: fmt.Sprint("together", togethers.Add(1))}, "algorithm "+algorithm, seen)
 				m.exact = algorithm == "fixed_window"
 				sleeps := []time.Duration{time.Millisecond, time.Minute, 7 * time.Minute, 17 * time.Minute}
@@ -638,9 +643,6 @@ func TestBansPlacesAndReservationsTogether(t *testing.T) {
 				}
 				m.nothingIsLeft()
 			})
-			if t.Failed() {
-				t.Fatalf("seed %d, %s", seed, algorithm)
-			}
 		}
 	}
 	for _, what := range []string{"admitted", "in a moment", "denied", "banned"} {
