@@ -126,21 +126,8 @@ func TestALossIsLoggedOnce(t *testing.T) {
 		},
 		"redis is away":      func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) { away(r, 30*time.Second) },
 		"redis is away soon": func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) { away(r, 8*time.Second) },
-		"relay dies": func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) {
-			i := slices.IndexFunc(r.nodes, func(m *member[algorithms.WindowState]) bool { return m.rep.RegionsStatus().Relay })
-			m := r.nodes[i]
-			m.wire.cut()
-			m.source.Detach()
-			m.rep.Close()
-			r.nodes = slices.Delete(r.nodes, i, i+1)
-		},
-		"relay ends": func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) {
-			i := slices.IndexFunc(r.nodes, func(m *member[algorithms.WindowState]) bool { return m.rep.RegionsStatus().Relay })
-			m := r.nodes[i]
-			m.source.Detach()
-			m.rep.Close()
-			r.nodes = slices.Delete(r.nodes, i, i+1)
-		},
+		"relay dies":         func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) { endRelay(r, true) },
+		"relay ends":         func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) { endRelay(r, false) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -203,12 +190,7 @@ func TestANewRelayLosesNoRegion(t *testing.T) {
 				}
 			}
 			time.Sleep(20*time.Second + time.Duration(phase)*100*time.Millisecond)
-			i := slices.IndexFunc(here.nodes, func(m *member[algorithms.WindowState]) bool { return m.rep.RegionsStatus().Relay })
-			m := here.nodes[i]
-			m.wire.cut()
-			m.source.Detach()
-			m.rep.Close()
-			here.nodes = slices.Delete(here.nodes, i, i+1)
+			endRelay(here, true)
 			time.Sleep(20 * time.Second)
 			if lines := linesOf(log); lines != nil {
 				t.Errorf("phase %d: logged are %q", phase, lines)
@@ -216,6 +198,18 @@ func TestANewRelayLosesNoRegion(t *testing.T) {
 			w.close()
 		})
 	}
+}
+
+// endRelay ends the node of a region that is the relay, in order or not.
+func endRelay(r *testRegion[algorithms.WindowState], kill bool) {
+	i := slices.IndexFunc(r.nodes, func(m *member[algorithms.WindowState]) bool { return m.rep.RegionsStatus().Relay })
+	m := r.nodes[i]
+	if kill {
+		m.wire.cut()
+	}
+	m.source.Detach()
+	m.rep.Close()
+	r.nodes = slices.Delete(r.nodes, i, i+1)
 }
 
 // away has a region's Redis be silent for a while.
