@@ -213,5 +213,9 @@ func (l Limit) subWindow() int64 {
 	if l.History <= 1 {
 		return l.Window
 	}
-	return max(1, l.Window/int64(l.History))
+	part := max(1, l.Window/int64(l.History))
+	if us := int64(time.Microsecond); part > us {
+		part -= part % us // stores count in microseconds
+	}
+	return part
 }

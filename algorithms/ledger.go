@@ -166,6 +166,13 @@ func (l *Ledger) ResetAcks() {
 	l.unconfirm()
 }
 
+// Keep notes that the store has lost something, if not of this key. What is known of the others
+// stays for their epochs.
+func (l *Ledger) Keep() { l.kept = math.MaxUint32 }
+
+// Believe ends that: the store has by now what it had lost, and others may have refunded some.
+func (l *Ledger) Believe() { l.kept = 0 }
+
 func (l *Ledger) unconfirm() {
 	l.Cur.Acked, l.Prev.Acked = 0, 0
 	for age := range l.older.len() {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 var (
@@ -44,7 +43,7 @@ type Bans struct {
 // a namespace, until Unshare.
 func ShareBans(r *ban.Register, s *Source, zone string, client redis.UniversalClient, namespace string, now func() int64) *Bans {
 	_, cluster := client.(*redis.ClusterClient)
-	space := NewKeyspace(namespace).in(cluster)
+	space := NewKeyspace(namespace).In(cluster)
 	b := &Bans{Register: r, client: client, keys: space.Zone(zone, "ban"), space: space, source: s, now: now}
 	s.bans.Store(b)
 	r.Share(s.Waker)
@@ -104,13 +103,13 @@ func (x *bansOut) call(ctx context.Context, messages []ban.Message) error {
 // fail keeps messages until all others are sent: they would be drained again.
 func (x *bansOut) fail(messages []ban.Message) { x.left = append(x.left, messages...) }
 
-// Read asks for the bans of the keys of messages, of which those of one key stand together. In a
-// Cluster they are of one shard.
-func (b *Bans) Read(ctx context.Context, timeout time.Duration, messages []table.Message) error {
-	asks := make([]ban.Message, 0, len(messages))
-	for i := range messages {
-		if i == 0 || messages[i].Key != messages[i-1].Key {
-			asks = append(asks, b.Ask(messages[i].ID, b.now()))
+// Read asks for the bans of keys, of which some stand there several times, together. In a Cluster
+// they are of one shard.
+func (b *Bans) Read(ctx context.Context, timeout time.Duration, of []keys.ID) error {
+	asks := make([]ban.Message, 0, len(of))
+	for i, id := range of {
+		if i == 0 || id != of[i-1] {
+			asks = append(asks, b.Ask(id, b.now()))
 		}
 	}
 	return b.ask(ctx, timeout, asks)

@@ -54,11 +54,11 @@ func (n *banNode) send() {
 
 func (n *banNode) read(ids ...ban.ID) {
 	n.t.Helper()
-	var about []table.Message
-	for i, id := range ids {
-		about = append(about, table.Message{Key: keys.Key{A: uint64(i), B: 1}, ID: id})
+	var of []keys.ID
+	for _, id := range ids {
+		of = append(of, keys.ID(id))
 	}
-	if err := n.Read(n.t.Context(), patience, about); err != nil {
+	if err := n.Read(n.t.Context(), patience, of); err != nil {
 		n.t.Fatal(err)
 	}
 }

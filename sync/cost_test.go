@@ -127,7 +127,7 @@ func TestBytesOfAKeyOnTheWire(t *testing.T) {
 		x.sync(t)
 		in, out = (x.info(t, "stats", "total_net_input_bytes")-in)/10_000, (x.info(t, "stats", "total_net_output_bytes")-out)/10_000
 		t.Logf("%s: %.0f B a key to the server, %.0f B back", kindOf(buckets), in, out)
-		mostIn, mostOut := 80., 10.
+		mostIn, mostOut := 80., 60. // the sum, and what this node had of it
 		if buckets {
 			mostIn, mostOut = 165, 20 // a name more, and what stands in the bucket
 		}
@@ -236,37 +236,4 @@ func BenchmarkTick(b *testing.B) {
 	b.ReportMetric(most.Seconds()*1000, "max-ms/tick")
 	b.ReportMetric(float64(x.rep.stats.keys.Load()-synced)/took.Seconds(), "keys/s")
 	b.ReportMetric(float64(asked)/took.Seconds(), "requests/s")
-}
-
-// A key that a node meets for the first time costs two hashes in its early sync, however finely
-// its window is cut; the other sub-windows are read with the next cycle, or with the next early
-// sync if there are more requests.
-func TestANewKeyReadsItsOlderSubWindowsLater(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	client := clientOf(t, r.URL)
-	for _, c := range []struct{ buckets, early, all int64 }{{1, 2, 6}, {31, 2, 40}} {
-		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: time.Duration(c.buckets) * 10 * time.Hour, Buckets: int(c.buckets)}
-		key := fmt.Sprint("new ", c.buckets)
-		n := startNode(t, client, alg, time.Hour, wallClock)
-		past := table.Message{ID: keys.IDOf([]byte(key)), Epoch: wallClock()/int64(10*time.Hour) - 15, Span: 10 * time.Hour}
-		if err := client.HSet(context.Background(), string(n.rep.keys.Table(n.source.spec).appendEpoch(nil, past.ID, past.Epoch)), "other", "1 7 7", "sum", "7 7").Err(); err != nil {
-			t.Fatal(err)
-		}
-		redistest.Eventually(t, "the first cycle", func() bool { return n.source.Status().Cycles == 1 })
-		n.take(key, 1)
-		redistest.Eventually(t, "the early sync", func() bool { return n.table.Totals(wallClock()).Unsent == 0 })
-		if got := n.rep.Status().Keys; got != c.early {
-			t.Errorf("buckets %d: a new key reads %d hashes in its early sync, want %d", c.buckets, got, c.early)
-		}
-		n.configure(20 * time.Millisecond)
-		redistest.Eventually(t, "three cycles", func() bool { return n.source.Status().Cycles >= 4 })
-		got := n.rep.Status().Keys
-		if got > c.all || got < c.early+c.buckets {
-			t.Errorf("buckets %d: a new key reads %d hashes in all, want %d to %d", c.buckets, got, c.early+c.buckets, c.all)
-		}
-		if got := n.table.Totals(wallClock()); c.buckets > 1 && got.Remote != 7 {
-			t.Errorf("buckets %d: after the next cycle %d of another node's 7 are known", c.buckets, got.Remote)
-		}
-	}
 }

@@ -40,11 +40,28 @@ func (s *Source) syncTable(ctx context.Context, at *attachment, urgent bool) err
 	if !urgent {
 		s.table.Tick()
 	}
+	if s.family != "" {
+		x := &cellsOut{s: s, at: at}
+		x.prepare(x, at, &cellBuffers)
+		return x.sendAll(ctx, s, at, urgent)
+	}
 	x := &countsOut{s: s, at: at}
-	x.sender = sender[table.Message]{out: x, cluster: r.cluster, buffers: &countBuffers, places: make(chan struct{}, parallel), failed: at.failed}
+	x.prepare(x, at, &countBuffers)
+	return x.sendAll(ctx, s, at, urgent)
+}
+
+// prepare makes it ready to send the counts of a table.
+func (x *sender[M]) prepare(out outbox[M], at *attachment, buffers *sync.Pool) {
+	r := at.to.r
+	x.out, x.cluster, x.buffers, x.places, x.failed = out, r.cluster, buffers, make(chan struct{}, parallel), at.failed
 	if r.cluster {
 		x.later = at.lost.Load()
 	}
+}
+
+// sendAll is syncTable for messages of one kind.
+func (x *sender[M]) sendAll(ctx context.Context, s *Source, at *attachment, urgent bool) error {
+	r := at.to.r
 	begun, rate, most := time.Now(), time.Duration(at.rate.Load()), r.round()
 	fast := urgent || at.behind.Load()
 	for {
@@ -94,9 +111,12 @@ func (x *countsOut) idOf(m table.Message) keys.ID { return m.ID }
 // lost are the shards of a Cluster that the heartbeat finds lost or that have failed in this cycle:
 // the others would wait for those. An early sync leaves out those that failed in the last cycle,
 // too.
-func (x *countsOut) lost() uint64 {
-	if r := x.at.to.r; r.cluster {
-		return r.lost.Load() | x.failed
+func (x *countsOut) lost() uint64 { return lostTo(x.at, x.failed) }
+
+// lostTo are the shards of a Cluster that are lost to a table's counts, of which some have failed.
+func lostTo(at *attachment, failed uint64) uint64 {
+	if r := at.to.r; r.cluster {
+		return r.lost.Load() | failed
 	}
 	return 0
 }

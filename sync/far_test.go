@@ -16,7 +16,6 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // farFlood sends requests of one key to nodes at random, for a while, and returns how many were
@@ -179,7 +178,7 @@ func TestACallForBansThatHasToConnectFarAway(t *testing.T) {
 	const trip, timeout = 1050 * time.Millisecond, 3 * time.Second
 	farAway(t, trip, timeout, func(t *testing.T, _ *miniredis.Miniredis, client *redis.Client) {
 		began := time.Now()
-		if err := banNodeWith(t, client).Read(t.Context(), timeout, []table.Message{{Key: keys.Key{B: 1}, ID: oneKey}}); err != nil {
+		if err := banNodeWith(t, client).Read(t.Context(), timeout, []keys.ID{oneKey}); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(began); took < timeout {

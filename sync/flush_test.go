@@ -157,24 +157,25 @@ func refundBeforeTheEnd(t *testing.T, settled bool) {
 	held := tab.Hold(limit, key, tab.Take(limit, key, []byte("k"), wallClock(), 1, table.Reserve|algorithms.WantReset))
 	m.rep.Attach(source, time.Hour) // which syncs at once
 	time.Sleep(time.Second)
-	name := NewKeyspace("test").Table(source.spec).appendEpoch(nil, keys.IDOf([]byte("k")), wallClock()/int64(ten.Window))
-	stored := func() string {
+	name := NewKeyspace("test").Cells(source.spec).Of(keys.IDOf([]byte("k")))
+	stored := func() (spent, open string) {
 		m.store.mu.Lock()
 		defer m.store.mu.Unlock()
-		return m.store.hashes[string(name)]["sum"]
+		sum := strings.Fields(m.store.hashes[name]["sum"]) // total stamp end epoch open
+		return sum[0], sum[4]
 	}
-	if got := stored(); got != "1 1 0" {
-		t.Fatalf("redis has %q of a reserved unit", got)
+	if spent, open := stored(); spent != "1" || open != "1" {
+		t.Fatalf("redis has %s spent, %s open of a reserved unit", spent, open)
 	}
-	want, spent := "0 0 0", int64(0)
+	want, spent := "0", int64(0)
 	if settled {
-		want, spent = "1 1 1", 1
+		want, spent = "1", 1
 	}
 	tab.Settle(key, held, wallClock(), spent)
 	source.Detach()
 	m.rep.Close()
-	if got := stored(); got != want {
-		t.Errorf("after the end redis has %q, want %q", got, want)
+	if spent, open := stored(); spent != want || open != "0" {
+		t.Errorf("after the end redis has %s spent, %s open, want %s and none", spent, open, want)
 	}
 }
 

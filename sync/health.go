@@ -235,17 +235,17 @@ func (h *Health) ResendDue(now time.Time) bool {
 	return h.resendPending && now.Sub(h.resentAt) >= ResendRate
 }
 
-// Resend takes what is due off, and returns what to log of it. What is not due yet, a later call
-// has.
-func (h *Health) Resend(now time.Time) (due bool, e *LogEntry) {
+// Resend takes what is due off, and returns whether it is sure that something was lost, and what to
+// log of it. What is not due yet, a later call has.
+func (h *Health) Resend(now time.Time) (due, sure bool, e *LogEntry) {
 	if !h.ResendDue(now) {
-		return false, nil
+		return false, false, nil
 	}
-	if h.lossPending && h.mayLog("loss", now) {
+	if sure = h.lossPending; sure && h.mayLog("loss", now) {
 		e = warnEntry(warning.CountsLost, messageForgot)
 	}
 	h.resendPending, h.lossPending, h.resentAt = false, false, now
-	return true, e
+	return true, sure, e
 }
 
 // Reasons are why things fail, by their names.

@@ -189,7 +189,7 @@ func TestHealthResends(t *testing.T) {
 				if s.lost != never {
 					h.NoteLoss(s.lost == sure)
 				}
-				due, e := h.Resend(start.Add(time.Duration(s.at) * time.Second))
+				due, _, e := h.Resend(start.Add(time.Duration(s.at) * time.Second))
 				if got := e.text(); due != s.due || got != s.want {
 					t.Errorf("step %d, at %ds: Resend() = %t and logs %q, want %t and %q", i, s.at, due, got, s.due, s.want)
 				}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
@@ -64,7 +65,8 @@ import (
 // counts after Spec.EpochTTL, all else SpareTTL after it has drained or left its window.
 type Keyspace struct {
 	head    string
-	cluster bool // what belongs to one shard lies apart from that of others
+	cells   string // as head, of cells
+	cluster bool   // what belongs to one shard lies apart from that of others
 }
 
 const (
@@ -84,11 +86,14 @@ const (
 
 // NewKeyspace returns the keyspace of a namespace.
 func NewKeyspace(namespace string) Keyspace {
-	return Keyspace{head: namespace + ":" + schema + ":{"}
+	return Keyspace{head: namespace + ":" + schema + ":{", cells: namespace + ":3:{"}
 }
 
-// in is the keyspace in a Cluster, or in one server.
-func (k Keyspace) in(cluster bool) Keyspace { return Keyspace{k.head, cluster} }
+// In is the keyspace in a Cluster, or in one server.
+func (k Keyspace) In(cluster bool) Keyspace {
+	k.cluster = cluster
+	return k
+}
 
 // shardOf is the shard in which other regions are told of an id.
 func (k Keyspace) shardOf(id keys.ID) int {
@@ -130,6 +135,16 @@ func (k Keyspace) Probe(shard int) []string {
 	key := k.head + strconv.Itoa(shard) + "}:strict:probe"
 	return []string{key, key + ":no"}
 }
+
+// Cells are the keys of a table's cells.
+func (k Keyspace) Cells(s Spec) Keys { return Keys{k.cells, "}:" + s.Zone + ":" + s.Name() + ":"} }
+
+// ToldCells is the key of the cells of which other regions have to know. Where there is no Cluster,
+// all is in shard 0.
+func (k Keyspace) ToldCells(shard int) string { return k.cells + strconv.Itoa(shard) + "}:told" }
+
+// Pulled is the key of how far other regions were read, for the cells of a shard.
+func (k Keyspace) Pulled(shard int) string { return k.cells + strconv.Itoa(shard) + "}:pulled" }
 
 // Table are the keys of a table.
 func (k Keyspace) Table(s Spec) Keys { return Keys{k.head, "}:" + s.Zone + ":" + s.Name() + ":"} }
@@ -196,6 +211,22 @@ func SpecOf(zone string, p algorithms.Params) Spec {
 	return s
 }
 
+// IsCells reports whether the keys of a table are cells.
+func (s Spec) IsCells() bool { return s.Kind == 'f' || s.Kind == 's' || s.Kind == Denials }
+
+// Family is how the script of cells counts: see package cell. opens is set where what is granted is
+// open until its response begins.
+func (s Spec) Family(opens bool) cell.Family {
+	parts := int64(s.Buckets)
+	part := s.Window.Microseconds() / parts
+	f := cell.Family{Kind: cell.Windows, Window: time.Duration(part*parts) * time.Microsecond, Parts: s.Buckets, Live: s.Live + 1, Opens: opens}
+	if s.Live > 0 {
+		f.Kind = cell.Fades
+	}
+	f.Counts = time.Duration(part*int64(f.Live)) * time.Microsecond
+	return f
+}
+
 // Name is the algorithm and window in the names of keys: kind-window[-buckets]. Nothing else is in
 // them, so that nodes share what they count whatever else they are configured with.
 func (s Spec) Name() string {
@@ -210,6 +241,32 @@ func (s Spec) Name() string {
 		name += "-" + strconv.Itoa(s.Buckets)
 	}
 	return name
+}
+
+// parseSpec reads the name of a table: see Keyspace. ok is false where its keys are no cells.
+func parseSpec(table string) (s Spec, ok bool) {
+	i := strings.LastIndexByte(table, ':')
+	kind, rest, _ := strings.Cut(table[i+1:], "-")
+	window, parts, cut := strings.Cut(rest, "-")
+	var err, err2 error
+	s.Window, err = time.ParseDuration(window)
+	if s.Buckets = 1; cut {
+		s.Buckets, err2 = strconv.Atoi(parts)
+	}
+	if i < 0 || len(kind) != 1 || err != nil || err2 != nil || s.Window < time.Microsecond || s.Buckets < 1 || s.Buckets > algorithms.MaxHistory {
+		return s, false
+	}
+	s.Zone, s.Kind = table[:i], kind[0]
+	if s.Kind == 's' {
+		s.Live = s.Buckets
+	}
+	return s, s.IsCells()
+}
+
+// parseID reads an id as it stands in keys.
+func parseID(text string) (id keys.ID, ok bool) {
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	return keys.ID(append(b, make([]byte, 16)...)[:16]), err == nil && len(b) == len(id)
 }
 
 // EpochTTL is how long an epoch's hash stays after its first count: while a decision can use it,

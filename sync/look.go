@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -30,4 +31,23 @@ func (s *Source) Look(ctx context.Context, messages []table.Message) ([]table.An
 		return nil, err
 	}
 	return slices.Clone(c.answers), nil
+}
+
+// LookInCells asks the server about keys that are cells, and returns what it says, and its clock.
+// Nothing is written there.
+func (s *Source) LookInCells(ctx context.Context, said []table.Said) (heard []cell.Heard, server int64, err error) {
+	at := s.at.Load()
+	if at == nil {
+		return nil, 0, redisconn.ErrDown
+	}
+	r := at.to.r
+	c := NewSayCall(0)
+	for i := range said {
+		c.Say(s, r.keys.Cells(s.spec), &said[i], false)
+	}
+	c.Tell(r.keys, s, said[0].ID)
+	if err = c.Send(ctx, r.client); err == nil {
+		err = c.Rejection()
+	}
+	return c.Answer.Cells, c.Now * int64(time.Microsecond), err
 }

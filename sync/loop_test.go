@@ -1,7 +1,6 @@
 package ratesync
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -56,16 +55,15 @@ func (c *fakeServer) Process(_ context.Context, cmd redis.Cmder) error {
 	}
 	now := time.Now()
 	keys, _ := strconv.Atoi(arg(2))
-	reply := itoa(now.Unix()) + "\n" + itoa(int64(now.Nanosecond()/1000))
+	reply := itoa(now.Unix()) + " " + itoa(int64(now.Nanosecond()/1000)) + "\n"
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range keys {
-		key, total := arg(3+i), arg(3+keys+4+2*i) // after node, seq, drain and ttl
+		// Before them are the seq, how many there are, the threshold and "quiet".
+		key, total, more := arg(3+i), arg(3+keys+4+3*i+1), strings.Fields(arg(3+keys+4+3*i+2))
 		reply += "\n" + c.held[key]
-		if total != "" {
-			c.held[key] = total
-		}
-		reply += "\n" + cmp.Or(c.held[key], "0") + " 0"
+		c.held[key] = strings.Join(append([]string{arg(3 + keys), total}, more...), " ")
+		reply += "\n" + strings.Join(append([]string{total, "0", "0"}, more...), " ")
 	}
 	cmd.(*redis.StringCmd).SetVal(reply)
 	return nil

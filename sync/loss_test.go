@@ -206,7 +206,7 @@ func (x *losers) have(key int) (n int) {
 func (x *losers) name(key int) string {
 	spec := x.nodes[0].spec
 	epoch := wallClock() / int64(spec.Window)
-	return string(NewKeyspace("test").Table(spec).appendEpoch(nil, keys.IDOf(rawKey(key)), epoch))
+	return NewKeyspace("test").Cells(spec).Of(keys.IDOf(rawKey(key))) + "#" + itoa(epoch)
 }
 
 // join has the store know of other nodes.

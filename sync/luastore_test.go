@@ -14,6 +14,8 @@ import (
 
 	lua "github.com/yuin/gopher-lua"
 	"github.com/yuin/gopher-lua/parse"
+
+	"github.com/caddy-tide/ratelimit/internal/cell"
 )
 
 // A luaStore runs the scripts of the sync themselves, over hashes and texts in memory and in
@@ -34,8 +36,11 @@ type luaStore struct {
 
 var compiled = map[string]*lua.FunctionProto{
 	pushScript.Hash(): compile(pushSource), heartbeatScript.Hash(): compile(heartbeatSource),
-	bansScript.Hash():  compile(bansSource),
-	relayScript.Hash(): compile(headOfRelay + relayLua), toldScript.Hash(): compile(toldLua),
+	bansScript.Hash():   compile(bansSource),
+	sayScript.hash:      compile(cell.Source),
+	cellsScript.Hash():  compile(cellsLua),
+	cursorScript.Hash(): compile(cursorLua),
+	relayScript.Hash():  compile(headOfRelay + relayLua), toldScript.Hash(): compile(toldLua),
 	regionalScript.Hash(): compile(headOfRelay + regionalLua), regionScript.Hash(): compile("return redis.call('GET', KEYS[1]) or ''"),
 }
 
@@ -148,6 +153,15 @@ func (s *luaStore) call(l *lua.LState) int {
 			s.expire(arg(2), arg(5)) // after PX
 		}
 		l.Push(lua.LString("OK"))
+	case "DEL":
+		delete(s.hashes, arg(2))
+		delete(s.texts, arg(2))
+		delete(s.expires, arg(2))
+		l.Push(lua.LNumber(1))
+	case "PEXPIREAT":
+		ms, _ := strconv.ParseInt(arg(3), 10, 64)
+		s.expires[arg(2)] = time.UnixMilli(ms)
+		l.Push(lua.LNumber(1))
 	case "PEXPIRE":
 		s.expire(arg(2), arg(3))
 		l.Push(lua.LNumber(1))
@@ -198,8 +212,12 @@ func (s *luaStore) callHash(l *lua.LState, arg func(int) string) lua.LValue {
 		for i := 3; i < l.GetTop(); i += 2 {
 			hash[arg(i)] = arg(i + 1)
 		}
+	case "HLEN":
+		return lua.LNumber(len(hash))
 	case "HDEL":
-		delete(hash, arg(3))
+		for i := 3; i <= l.GetTop(); i++ {
+			delete(hash, arg(i))
+		}
 	default:
 		l.RaiseError("command %s is not known", arg(1))
 	}
@@ -241,6 +259,11 @@ func (s *luaStore) callSet(l *lua.LState, arg func(int) string) lua.LValue {
 		for i := 3; i < l.GetTop(); i += 2 {
 			set[arg(i+1)] = score(i)
 		}
+	case "ZSCORE":
+		if at, ok := set[arg(3)]; ok {
+			return lua.LString(strconv.FormatFloat(at, 'g', 17, 64))
+		}
+		return lua.LFalse
 	case "ZREM":
 		delete(set, arg(3))
 	case "ZREVRANGE": // the first
@@ -297,7 +320,9 @@ func (s *luaStore) expire(key, ms string) {
 func (s *luaStore) check(keys []string) {
 	for _, key := range keys {
 		hash := s.hashes[key]
-		if sum, ok := hash["sum"]; ok {
+		if strings.Contains(key, ":3:{") {
+			s.checkCell(key, hash)
+		} else if sum, ok := hash["sum"]; ok {
 			total := int64(0)
 			others := int64(0)
 			for name, value := range hash {
@@ -316,6 +341,70 @@ func (s *luaStore) check(keys []string) {
 			}
 		}
 	}
+}
+
+// checkCell holds the sum of a cell of windows to the totals that it is the sum of.
+func (s *luaStore) checkCell(key string, hash map[string]string) {
+	sum, ok := hash["sum"]
+	if !ok {
+		return
+	}
+	c, ok := parseCellName(key)
+	if !ok {
+		s.t.Errorf("%s is not taken apart", key)
+		return
+	}
+	// What counts no more may stand there, and what lies ahead, once the clock has stepped back.
+	newest := c.spec.Family(false).Epoch(s.time().UnixMicro())
+	for epoch := range totalsOf(sum, 0) {
+		if epoch > newest {
+			return
+		}
+	}
+	all, theirs := map[int64]int64{}, map[int64]int64{}
+	for name, value := range hash {
+		if name == "sum" || name == "~" || name == "fields" {
+			continue
+		}
+		for epoch, n := range totalsOf(value, 1) {
+			if all[epoch] += n; name[0] == '~' {
+				theirs[epoch] += n
+			}
+		}
+	}
+	for epoch, n := range totalsOf(sum, 0) {
+		if n != all[epoch] && epoch >= newest-int64(c.spec.Live) {
+			s.t.Errorf("%s: sum is %q, the nodes' totals in %d are %d: %v", key, sum, epoch, all[epoch], hash)
+		}
+	}
+	for epoch, n := range totalsOf(hash["~"], 0) {
+		if n != theirs[epoch] {
+			s.t.Errorf("%s: ~ is %q, the other regions' totals in %d are %d: %v", key, hash["~"], epoch, theirs[epoch], hash)
+		}
+	}
+}
+
+// totalsOf are the totals of a cell's field, which come after so many numbers, by epochs.
+func totalsOf(text string, skipped int) map[int64]int64 {
+	var all []int64
+	for word := range strings.FieldsSeq(text) {
+		n, _ := strconv.ParseInt(word, 10, 64)
+		all = append(all, n)
+	}
+	totals := map[int64]int64{}
+	if skipped == 1 && len(all) > 3 { // seq total epoch open total…
+		totals[all[2]] = all[1]
+		for i, n := range all[4:] {
+			totals[all[2]-int64(i+1)] = n
+		}
+	}
+	if skipped == 0 && len(all) > 4 { // total stamp end epoch open total…
+		totals[all[3]] = all[0]
+		for i, n := range all[5:] {
+			totals[all[3]-int64(i+1)] = n
+		}
+	}
+	return totals
 }
 
 // forget loses a hash that holds counts, the n-th of them, or all there is. It returns the name of
@@ -390,10 +479,14 @@ func (s *luaStore) restore(from *saved) {
 	}
 }
 
-// field is a node's total in a hash, and sum that of all.
+// field is a node's total in a hash, or in an epoch of a cell, and sum that of all.
 func (s *luaStore) field(key, node string) (total, sum int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if name, at, ok := strings.Cut(key, "#"); ok {
+		epoch, _ := strconv.ParseInt(at, 10, 64)
+		return totalsOf(s.hashes[name][node], 1)[epoch], totalsOf(s.hashes[name]["sum"], 0)[epoch]
+	}
 	hash := s.hashes[key]
 	return second(hash[node]), first(hash["sum"])
 }

@@ -33,9 +33,9 @@ func (r *Replicator) resendDue() bool {
 // all nodes and others as well, and goes then, in a sync of its own: the syncs of nodes that began
 // together fall together.
 func (r *Replicator) resend(nodes int64) {
-	due := false
+	due, sure := false, false
 	r.log(func(h *Health, now time.Time) (e *LogEntry) {
-		due, e = h.Resend(now)
+		due, sure, e = h.Resend(now)
 		return e
 	})
 	if !due {
@@ -43,7 +43,7 @@ func (r *Replicator) resend(nodes int64) {
 	}
 	all, keys := r.attached(), 0
 	for _, s := range all {
-		keys += s.table.Forgotten()
+		keys += s.table.Forgotten(r.now(), sure)
 		if bans := s.bans.Load(); bans != nil {
 			bans.Resend()
 		}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/cell"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -22,7 +24,11 @@ func (s *Source) batch(ctx context.Context, at *attachment, messages []table.Mes
 		defer cancel()
 	}
 	if bans := s.bans.Load(); bans != nil {
-		if err := bans.Read(ctx, r.callTime(at), messages); err != nil {
+		of := make([]keys.ID, len(messages))
+		for i := range messages {
+			of[i] = messages[i].ID
+		}
+		if err := bans.Read(ctx, r.callTime(at), of); err != nil {
 			r.stats.failures.Add(1)
 			s.table.Fail(messages)
 			return err
@@ -66,7 +72,7 @@ func (s *Source) batch(ctx context.Context, at *attachment, messages []table.Mes
 // A pushCall is one call of the script and its answer. They are used again, so that a key costs no
 // allocation.
 type pushCall struct {
-	callArgs
+	cell.Args
 
 	answers  []table.Answer
 	rejected []string // the server's errors for single keys

@@ -96,6 +96,7 @@ type relay struct {
 	held  time.Time   // when the lease was renewed
 	// began is the first number that this node was given as the relay, and base the one before it.
 	began, base int64
+	said        atomic.Int64 // calls that say what other regions have
 	stop        context.CancelFunc
 	work        sync.WaitGroup // of the pairs
 
@@ -366,7 +367,7 @@ func (x *relay) lead(ctx context.Context, fields map[string]string, server int64
 	for _, p := range x.pairs {
 		p.show(fields["shown:"+p.name])
 		p.load(fields["told:"+p.name], server)
-		for _, f := range []func(context.Context){p.beats, p.passes, p.hurries} {
+		for _, f := range []func(context.Context){p.beats, p.passes, p.hurries, p.pulls} {
 			x.work.Go(func() { f(inner) })
 		}
 	}
@@ -579,11 +580,16 @@ func (x *relay) hurry(ctx context.Context) (some bool) {
 	return some
 }
 
+// nextSeq numbers what this relay says of other regions: above what an earlier one has said.
+func (x *relay) nextSeq() int64 { return x.began + x.said.Add(1) }
+
 // sweep drops the names of what is gone.
 func (x *relay) sweep(ctx context.Context) {
-	for shard, page := range x.toldInAll(ctx, x.r.keys.Told, [ShardCount]int64{}, "sweep") {
-		for page.err == nil && len(page.names) >= pageSize {
-			page = x.told(ctx, x.r.keys.Told(shard), page.last, "sweep")
+	for _, key := range []func(int) string{x.r.keys.Told, x.r.keys.ToldCells} {
+		for shard, page := range x.toldInAll(ctx, key, [ShardCount]int64{}, "sweep") {
+			for page.err == nil && len(page.names) >= pageSize {
+				page = x.told(ctx, key(shard), page.last, "sweep")
+			}
 		}
 	}
 }

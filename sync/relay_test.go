@@ -258,15 +258,29 @@ func (w *world[S]) compare() {
 		sums := make(map[string]int64)
 		r.store.mu.Lock()
 		for _, key := range r.store.counting() {
-			h, ok := parseHashName(key)
-			if !ok {
-				w.t.Fatalf("parseHashName(%q) fails", key)
+			id, n := idAndSum(key, r.store.hashes[key]["sum"])
+			if id == "" {
+				w.t.Fatalf("%q is not taken apart", key)
 			}
-			sums[h.id] += first(r.store.hashes[key]["sum"])
+			sums[id] += n
 		}
 		w.compareWith(r, sums)
 		r.store.mu.Unlock()
 	}
+}
+
+// idAndSum are the id in the name of a hash or cell, and what the sum there is of all epochs.
+func idAndSum(key, sum string) (id string, n int64) {
+	if h, ok := parseHashName(key); ok {
+		return h.id, first(sum)
+	}
+	if c, ok := parseCellName(key); ok {
+		for _, total := range totalsOf(sum, 0) {
+			n += total
+		}
+		return base64.RawURLEncoding.EncodeToString(c.id[:]), n
+	}
+	return "", 0
 }
 
 func (w *world[S]) compareWith(r *testRegion[S], sums map[string]int64) {

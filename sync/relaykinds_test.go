@@ -111,7 +111,7 @@ func (k *kinds) take(n int) {
 }
 
 func (k *kinds) hash(raw string) string {
-	return string(NewKeyspace("test").Table(SpecOf("z", k.alg)).appendEpoch(nil, keys.IDOf([]byte(raw)), clock.Now()/int64(k.alg.Window)))
+	return NewKeyspace("test").Cells(SpecOf("z", k.alg)).Of(keys.IDOf([]byte(raw)))
 }
 
 // await waits until each region has what all have counted, except of the key without.

@@ -54,6 +54,11 @@ type pair struct {
 	woken  cycle.Waker  // there is something that should not wait
 	ready  atomic.Bool
 	stats  pairStats
+	// Only pulls uses these: of cells, and up to which score each sorted set there was read, as was
+	// read here then.
+	lower     map[string]lowered
+	pulledTo  [ShardCount]int64
+	cursorsAt [ShardCount]time.Time
 
 	mu sync.Mutex // guards what follows
 	// cursors are, by shard, up to which score the other region was told, and turned counts how
@@ -72,6 +77,9 @@ type pair struct {
 	// mark is the other Redis' last loss as its heartbeats tell, and answered the last number that
 	// a heartbeat was answered with, -1 for none.
 	mark, answered int64
+	// lostAt is when the other Redis was last found to have lost something, and beaten when the
+	// last heartbeat began that was answered there.
+	lostAt, beaten time.Time
 	// said is the number of the last heartbeat, 0 for none, and strange how many of them in a row
 	// have found another one there that is later than the one before.
 	said     int64
@@ -89,6 +97,9 @@ type pair struct {
 	// before that is known, and waiting is how many names wait, by shard.
 	told    int64
 	waiting [ShardCount]int64
+	// pulled is as told, of all that was read there, and unheard how many cells have changed here
+	// since.
+	pulled, unheard int64
 }
 
 // pairStats are what metrics show.
@@ -97,9 +108,9 @@ type pairStats struct{ messages, calls, failures atomic.Int64 }
 func newPair(x *relay, name string, client redis.UniversalClient) *pair {
 	_, cluster := client.(*redis.ClusterClient)
 	return &pair{
-		x: x, name: name, client: client, keys: x.r.keys.in(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls),
+		x: x, name: name, client: client, keys: x.r.keys.In(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls),
 		record: x.r.record.OfRegion(client, x.r.keys.Control()), due: cycle.NewWaker(), woken: cycle.NewWaker(),
-		urgent: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{}, ahead: map[string]int64{},
+		urgent: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{}, ahead: map[string]int64{}, lower: map[string]lowered{},
 	}
 }
 
@@ -137,8 +148,12 @@ func (p *pair) load(saved string, server int64) {
 	p.ready.Store(false)
 	p.cursors, p.answered, p.turned, p.heard = [ShardCount]int64{}, -1, p.turned+1, time.Now()
 	p.waiting = [ShardCount]int64{}
+	p.cursorsAt = [ShardCount]time.Time{}
 	if p.told == 0 {
 		p.told = server
+	}
+	if p.pulled == 0 {
+		p.pulled = server
 	}
 	p.said, p.strange = 0, 0
 	clear(p.sent)
@@ -199,6 +214,7 @@ func (p *pair) beats(ctx context.Context) {
 // beat is one heartbeat. Nothing is sent before the first one is answered, or to a Redis that is
 // not the other region's.
 func (p *pair) beat(ctx context.Context) error {
+	began := time.Now()
 	number, before, err := p.x.number(ctx)
 	if err != nil {
 		return nil // it is this region that has a trouble
@@ -239,6 +255,10 @@ func (p *pair) beat(ctx context.Context) error {
 	p.mu.Lock()
 	turn := mark != p.mark || held < 0
 	p.meet(said > 0 && held > said)
+	if turn {
+		p.lostAt = time.Now()
+	}
+	p.beaten = began
 	p.mark, p.answered, p.heard = mark, number, time.Now()
 	p.mu.Unlock()
 	own := p.x.r.clockNow()

@@ -68,13 +68,22 @@ func (p *pair) status(now int64) RegionStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := RegionStatus{Region: p.name, Up: p.why == "", Reason: p.why, Offset: p.offset.Seconds(), Messages: p.stats.messages.Load()}
-	if p.told != 0 {
-		s.Lag = max(0, time.Duration(now-p.told)).Seconds()
+	if since := p.since(); since != 0 {
+		s.Lag = max(0, time.Duration(now-since)).Seconds()
 	}
+	s.Backlog = p.unheard
 	for _, n := range p.waiting {
 		s.Backlog += n
 	}
 	return s
+}
+
+// since is since when the two regions have not told each other of all. The lock is held.
+func (p *pair) since() int64 {
+	if p.pulled == 0 || p.told == 0 {
+		return max(p.pulled, p.told)
+	}
+	return min(p.pulled, p.told)
 }
 
 // wait notes what has to be told of a shard.
@@ -101,7 +110,7 @@ func (p *pair) shown() string {
 	s := p.status(0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return fmt.Sprint(!p.lost, " ", p.told, " ", s.Backlog, " ", int64(p.offset), " ", p.failed)
+	return fmt.Sprint(!p.lost, " ", p.since(), " ", s.Backlog, " ", int64(p.offset), " ", p.failed)
 }
 
 // show takes over what the node that tells the other region says of the pair.
@@ -113,8 +122,8 @@ func (p *pair) show(shown string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost, p.told, p.offset = !up, told, time.Duration(offset)
-	p.waiting = [ShardCount]int64{backlog}
+	p.lost, p.told, p.pulled, p.offset = !up, told, told, time.Duration(offset)
+	p.waiting, p.unheard = [ShardCount]int64{backlog}, 0
 }
 
 const (

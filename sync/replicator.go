@@ -142,7 +142,7 @@ func (s *Status) Lately() (lines []string) {
 func NewReplicator(client redis.UniversalClient, namespace string, timeout time.Duration, now func() int64, log *zap.Logger) *Replicator {
 	_, cluster := client.(*redis.ClusterClient)
 	r := &Replicator{
-		client: client, keys: NewKeyspace(namespace).in(cluster), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
+		client: client, keys: NewKeyspace(namespace).In(cluster), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
 		node: NewNode(), record: noRecord{}, beat: cycle.NewWaker(), met: make(chan struct{}),
 	}
 	r.counts = group{r: r, links: make(map[*link]struct{})}

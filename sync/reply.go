@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -58,7 +59,7 @@ func parseAnswer(m table.Message, held, sum string) table.Answer {
 const MaxExact = 1 << 53
 
 // noSense is the reason for rejecting an answer.
-const noSense = "an answer that makes no sense"
+const noSense = cell.NoSense
 
 // readFill reads the fill of a bucket.
 func readFill(a *table.Answer, text string) bool {

@@ -275,8 +275,11 @@ func (s *schedule[S]) requests(times int) {
 	}
 }
 
-// hash is the name of a key's epoch at an instant of a table's time.
+// hash is the name of a key's epoch: of a hash, or of a part of a cell.
 func (s *schedule[S]) hash(key string, epoch int64) string {
+	if s.spec.IsCells() {
+		return NewKeyspace("test").Cells(s.spec).Of(keys.IDOf([]byte(key))) + "#" + strconv.FormatInt(epoch, 10)
+	}
 	return string(NewKeyspace("test").Table(s.spec).appendEpoch(nil, keys.IDOf([]byte(key)), epoch))
 }
 

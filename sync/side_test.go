@@ -123,7 +123,11 @@ func sides[S any](t *testing.T, alg algorithms.Params, cuts [][2]int, most int64
 			if !isCut[region][other] && !isCut[other][region] {
 				heard++
 			}
-			if known += start[other]; !isCut[other][region] {
+			from, to := other, region // counts are told, and those of windows read
+			if SpecOf("z", alg).IsCells() {
+				from, to = region, other
+			}
+			if known += start[other]; !isCut[from][to] {
 				known += admitted[other] - start[other]
 			}
 		}

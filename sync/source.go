@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -21,6 +22,11 @@ type Table interface {
 	Ack(now int64, answers []table.Answer) (forgot bool)
 	// Fail makes the keys of messages without an answer dirty again.
 	Fail(messages []table.Message)
+	// Say, Hear and Unheard are the same of tables whose keys are cells, by the number of a call.
+	// server is the store's clock at the answer.
+	Say(now, seq int64, most int, urgent bool, dst []table.Said) []table.Said
+	Hear(now, server int64, said []table.Said, heard []cell.Heard) (forgot bool)
+	Unheard(said []table.Said)
 	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
 	// corrections is of how many other keys it has something else than it should.
 	Unsent(now int64) (keys int, requests int64, corrections int)
@@ -29,9 +35,9 @@ type Table interface {
 	SetLost(shards uint64)
 	// SetClock sets how far the store's clock is ahead of now, the node's.
 	SetClock(now int64, ahead, uncertainty time.Duration)
-	// Forgotten notes that the store has forgotten the totals of all keys, and returns how many
-	// keys there are. ResendRest makes those dirty that were not sent again since.
-	Forgotten() (keys int)
+	// Forgotten notes that the store has forgotten the totals of all keys, or may have, and returns
+	// how many keys there are. ResendRest makes those dirty that were not sent again since.
+	Forgotten(now int64, sure bool) (keys int)
 	ResendRest()
 	// ResetAcks prepares for another store, which has confirmed nothing.
 	ResetAcks()
@@ -48,6 +54,13 @@ type Source struct {
 	// most how much a key may have.
 	least, most atomic.Int64
 
+	// family and opening are how the script of cells counts, the second where what is granted is
+	// open; "" of a table whose keys are no cells.
+	family, opening string
+
+	// late is how often it was to be said of a table whose zone has gone what has changed.
+	late atomic.Int32
+
 	// pending is what a strict zone's node has decided alone and Redis has not confirmed.
 	pending pendingCharges
 }
@@ -55,8 +68,21 @@ type Source struct {
 // NewSource returns the Source of a table, with a random name of a node.
 func NewSource(t Table, spec Spec) *Source {
 	s := &Source{table: t, spec: spec}
+	if spec.IsCells() {
+		s.family, s.opening = spec.Family(false).String(), spec.Family(true).String()
+	}
 	s.init(s, spec.Zone+" "+spec.Window.String())
 	return s
+}
+
+// Cells are the keys of the table's cells.
+func (s *Source) Cells(in Keyspace) Keys { return in.Cells(s.spec) }
+
+// FoundLoss notes that the server has lost something that it had confirmed.
+func (s *Source) FoundLoss() {
+	if at := s.at.Load(); at != nil {
+		at.to.r.foundLoss()
+	}
 }
 
 // leastPart is the part of a limit, 1/leastPart, that other regions have to know of.

@@ -442,11 +442,20 @@ func (v *views[S]) look(m *member[S], key string) (used float64, ok bool) {
 	f.Take(l, k, []byte(key), wallClock(), 0, 0)
 	ctx, cancel := CallContext(v.t.Context(), time.Second)
 	defer cancel()
-	answers, err := m.source.Look(ctx, f.Ask(wallClock()))
-	if err != nil {
-		return 0, false
+	if m.source.spec.IsCells() {
+		reads := f.Reads(wallClock())
+		heard, server, err := m.source.LookInCells(ctx, reads)
+		if err != nil {
+			return 0, false
+		}
+		f.Hear(wallClock(), server, reads, heard)
+	} else {
+		answers, err := m.source.Look(ctx, f.Ask(wallClock()))
+		if err != nil {
+			return 0, false
+		}
+		f.Ack(wallClock(), answers)
 	}
-	f.Ack(wallClock(), answers)
 	f.With(k, func(state *S) { used = v.used(m, state) })
 	return used, true
 }

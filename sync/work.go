@@ -28,6 +28,20 @@ func (w *Work) Go(f func()) bool {
 	return true
 }
 
+// Do calls f in the caller's goroutine. After End it returns false, and f is not called.
+func (w *Work) Do(f func()) bool {
+	w.mu.Lock()
+	if w.ended.Load() {
+		w.mu.Unlock()
+		return false
+	}
+	w.running.Add(1)
+	w.mu.Unlock()
+	defer w.running.Done()
+	f()
+	return true
+}
+
 // End has nothing more begin, and waits for what runs, until a deadline.
 func (w *Work) End(deadline time.Time) {
 	w.mu.Lock()

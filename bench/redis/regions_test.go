@@ -93,24 +93,24 @@ func TestRegions(t *testing.T) {
 		}{
 			{"without regions", false, 0, 0},
 			{"below the threshold", true, time.Second, 1 << 30},
-			{"told, without the relay's reading", true, time.Minute, 1},
-			{"told, once a second", true, time.Second, 1},
+			{"told", true, time.Second, 1},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				here, there := redistest.Start(t), redistest.Start(t)
 				var others map[string]redis.UniversalClient
+				var us *region
 				if c.tells {
 					others = map[string]redis.UniversalClient{"us": there.Client()}
-					newRegion(t, there, "us", map[string]redis.UniversalClient{"eu": here.Client()}, time.Second, 1)
+					us = newRegion(t, there, "us", map[string]redis.UniversalClient{"eu": here.Client()}, time.Second, 1)
 				}
 				r := newRegion(t, here, "eu", others, c.rate, c.least)
 				await(t, r)
-				us := r.perKey(t, d)
-				if was, ok := best[c.name]; !ok || us < was {
-					best[c.name] = us
+				took := r.perKey(t, d)
+				if was, ok := best[c.name]; !ok || took < was {
+					best[c.name] = took
 				}
-				if c.name == "told, once a second" {
-					measureLink(t, r, there, d)
+				if c.name == "told" {
+					measureLink(t, r, us, d)
 				}
 				if c.name == "below the threshold" {
 					if n := r.rep.RegionsStatus().Others[0].Messages; n != 0 {
@@ -125,8 +125,8 @@ func TestRegions(t *testing.T) {
 	for name, us := range best {
 		t.Logf("%s: %.2f us of the region's own Redis a push, %.2f times one without regions", name, us, us/plain)
 	}
-	if n := best["told, without the relay's reading"] / plain; *figures && n > 1.6 {
-		t.Errorf("a push of a key that is told takes %.2f times as long, want at most 1.6", n)
+	if n := best["told"] / plain; *figures && n > 2.4 {
+		t.Errorf("a push of a key that is told, and its reading, take %.2f times as long, want at most 2.4", n)
 	}
 }
 
@@ -140,9 +140,10 @@ func await(t *testing.T, r *region) {
 	}
 }
 
-// measureLink measures what the other region gets for a key.
-func measureLink(t *testing.T, r *region, there *redistest.Server, d time.Duration) {
-	messages := func() int64 { return r.rep.RegionsStatus().Others[0].Messages }
+// measureLink measures what the other region reads for a key, and says in its own Redis.
+func measureLink(t *testing.T, r, us *region, d time.Duration) {
+	there := us.server
+	messages := func() int64 { return us.rep.RegionsStatus().Others[0].Messages }
 	before, in, out, used := messages(), there.Info("stats", "total_net_input_bytes"), there.Info("stats", "total_net_output_bytes"), cpu(t, there)
 	// the load that is measured
 	for end := time.Now().Add(2 * d); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -150,13 +151,13 @@ func measureLink(t *testing.T, r *region, there *redistest.Server, d time.Durati
 	}
 	n := float64(messages() - before)
 	if n == 0 {
-		t.Fatal("nothing was told")
+		t.Fatal("nothing was read")
 	}
 	bytes := float64(there.Info("stats", "total_net_input_bytes")-in) / n
-	t.Logf("%.0f messages: %.0f B there and %.0f B back, %.2f us of the other Redis, each", n, bytes,
+	t.Logf("%.0f cells: %.0f B to the other Redis and %.0f B back, %.2f us of it, each", n, bytes,
 		float64(there.Info("stats", "total_net_output_bytes")-out)/n, (cpu(t, there)-used)*1e6/n)
-	if bytes > 100 {
-		t.Errorf("a key that is told takes %.0f B, want at most 100", bytes)
+	if bytes > 150 {
+		t.Errorf("a key that is told takes %.0f B, want at most 150", bytes)
 	}
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -179,7 +178,7 @@ func askStrictly(url string, d time.Duration) error {
 	defer client.Close()
 	s := strict.New(client, "other", time.Second)
 	defer func() { s.CloseBy(time.Now().Add(time.Second)) }()
-	rules := []strict.Rule{{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}}
+	ask := asker(s)
 	var mu sync.Mutex
 	var took []time.Duration
 	var calls sync.WaitGroup
@@ -188,7 +187,7 @@ func askStrictly(url string, d time.Duration) error {
 	for began := time.Now(); time.Since(began) < d; <-tick.C {
 		calls.Go(func() {
 			from := time.Now()
-			_, _, _ = s.Take(context.Background(), "zone", rules, [16]byte{byte(from.UnixNano())}, 1, nil)
+			_ = ask([]byte{byte(from.UnixNano())})
 			mu.Lock()
 			defer mu.Unlock()
 			took = append(took, time.Since(from))

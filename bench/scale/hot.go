@@ -10,7 +10,10 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/bench/outside"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -79,8 +82,7 @@ func showStrict(t *outside.T, d time.Duration) error {
 }
 
 // strictly asks Redis for each request and returns how many were answered.
-func strictly(url string, nodes, keys int, d time.Duration) (float64, error) {
-	rules := []strict.Rule{{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}}
+func strictly(url string, nodes, most int, d time.Duration) (float64, error) {
 	var (
 		wg      sync.WaitGroup
 		n, next atomic.Int64
@@ -95,14 +97,11 @@ func strictly(url string, nodes, keys int, d time.Duration) (float64, error) {
 		defer client.Close()
 		s := strict.New(client, "caddy", time.Second)
 		defer func() { s.CloseBy(time.Now().Add(time.Second)) }()
+		ask := asker(s)
 		for range 32 {
 			wg.Go(func() {
-				var dst []strict.Verdict
 				for time.Now().Before(end) {
-					var id [16]byte
-					binary.LittleEndian.PutUint64(id[:], uint64(next.Add(1))%uint64(keys))
-					var err error
-					if dst, _, err = s.Take(context.Background(), "zone", rules, id, 1, dst[:0]); err != nil {
+					if err := ask(binary.LittleEndian.AppendUint64(nil, uint64(next.Add(1))%uint64(most))); err != nil {
 						failed.Store(&err)
 						return
 					}
@@ -116,4 +115,19 @@ func strictly(url string, nodes, keys int, d time.Duration) (float64, error) {
 		return 0, *err
 	}
 	return float64(n.Load()), nil
+}
+
+// asker asks Redis for a request of a key, in a zone with a limit that nobody reaches.
+func asker(s *strict.Limiter) func(raw []byte) error {
+	p := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}
+	counters := table.New[algorithms.WindowState](p.Kind, 100_000)
+	source := ratesync.NewSource(counters, ratesync.SpecOf("zone", p))
+	counters.Prepare(table.SyncConfig{Params: p, Rate: time.Second, AtOnce: true, Waker: source.Waker})
+	r := strict.Request{Counters: []strict.Counter{{Table: counters, Source: source}}, Limits: []algorithms.Limit{p.Compile()}, N: 1}
+	return func(raw []byte) error {
+		one := r
+		one.Key, one.Raw = keys.KeyOf(raw), raw
+		_, err := s.Ask(context.Background(), "zone", &one, nil)
+		return err
+	}
 }

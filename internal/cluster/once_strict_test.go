@@ -58,16 +58,20 @@ func (m *onceRun) strictCounts() map[string]strictCount {
 			m.t.Fatal(err)
 		}
 		count := counts[zone]
-		for _, hash := range all {
+		for i, hash := range all {
 			fields := hash.Val()
 			if fields["sum"] == "" {
 				continue // the record of calls
 			}
 			for name, value := range fields {
-				if name == "sum" {
-					count.sum += fieldTotal(m.t, "0 "+value)
-				} else if name != "at" {
-					count.alone += fieldTotal(m.t, value)
+				switch n := 0; name {
+				case "at", "fields":
+				default:
+					if n = unitsOf(m.t, keys[i], name, value); name == "sum" {
+						count.sum += n
+					} else {
+						count.alone += n
+					}
 				}
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -326,12 +325,13 @@ func (m *onceRun) evict() {
 	r := m.redis.Master.Client()
 	defer r.Close()
 	// of these nobody else knows what it had granted
-	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*:*").Val(), isStrict)
+	all := slices.DeleteFunc(append(r.Keys(m.t.Context(), "caddy:2:*:*:*:*:*").Val(), r.Keys(m.t.Context(), "caddy:3:{*:*:*:*").Val()...), isStrict)
 	slices.Sort(all)
 	for range min(len(all), 1+m.random.IntN(10)) {
+		key := all[m.random.IntN(len(all))]
 		// a fill is no hash
 		gone, err := r.Eval(m.t.Context(), "local all = redis.pcall('HGETALL', KEYS[1]); redis.call('UNLINK', KEYS[1]); return all.err and {} or all",
-			[]string{all[m.random.IntN(len(all))]}).StringSlice()
+			[]string{key}).StringSlice()
 		if err != nil {
 			m.t.Fatal(err)
 		}
@@ -339,26 +339,12 @@ func (m *onceRun) evict() {
 			for _, l := range m.ended {
 				for _, field := range l.fields {
 					if field == gone[i] {
-						l.evicted[field] += fieldTotal(m.t, gone[i+1])
+						l.evicted[field] += unitsOf(m.t, key, field, gone[i+1])
 					}
 				}
 			}
 		}
 	}
-}
-
-// fieldTotal returns the total in a node's field, "seq total attempts".
-func fieldTotal(t *testing.T, field string) int {
-	t.Helper()
-	parts := strings.Fields(field)
-	if len(parts) != 3 {
-		t.Fatalf("a field has %q", field)
-	}
-	n, err := strconv.Atoi(parts[1])
-	if err != nil {
-		t.Fatalf("a field has %q", field)
-	}
-	return n
 }
 
 // end ends a node's process, and starts it again. One that is killed has requests under way; one
@@ -496,7 +482,8 @@ func (m *onceRun) counts() (fields map[string]int, off int) {
 		m.t.Fatalf("the sentinels have made the master a %v on their own: the machine is too busy for this test", role)
 	}
 	fields = make(map[string]int)
-	all := slices.DeleteFunc(r.Keys(m.t.Context(), "caddy:*:*:*:*:*:*").Val(), func(key string) bool { return strings.HasSuffix(key, ":fill") || isStrict(key) })
+	names := append(r.Keys(m.t.Context(), "caddy:2:*:*:*:*:*").Val(), r.Keys(m.t.Context(), "caddy:3:{*:*:*:*").Val()...)
+	all := slices.DeleteFunc(names, func(key string) bool { return strings.HasSuffix(key, ":fill") || isStrict(key) })
 	hashes := make([]*redis.MapStringStringCmd, len(all))
 	_, err := r.Pipelined(m.t.Context(), func(p redis.Pipeliner) error {
 		for i, key := range all {
@@ -507,18 +494,16 @@ func (m *onceRun) counts() (fields map[string]int, off int) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	for _, hash := range hashes {
+	for i, hash := range hashes {
 		for name, value := range hash.Val() {
+			if name == "at" || name == "fields" { // no totals
+				continue
+			}
+			n := unitsOf(m.t, all[i], name, value)
 			if name == "sum" {
-				first, _, _ := strings.Cut(value, " ")
-				n, _ := strconv.Atoi(first)
 				off += n
 				continue
 			}
-			if name == "at" { // when a log has grown
-				continue
-			}
-			n := fieldTotal(m.t, value)
 			fields[name] += n
 			off -= n
 		}

@@ -366,7 +366,7 @@ func (m *regionRun) ofEnded(region int) map[string]int {
 		for hash := range sums(m.t, r, zone) {
 			for _, ended := range m.ended[region] {
 				if field := c.HGet(m.t.Context(), hash, ended[zone]).Val(); field != "" {
-					all[zone] += fieldTotal(m.t, field)
+					all[zone] += unitsOf(m.t, hash, "", field)
 				}
 			}
 		}
@@ -410,7 +410,7 @@ func (m *regionRun) takeOut(n *regionNode) {
 			counted := 0
 			for hash := range sums(m.t, m.all[n.region].redis, zone) {
 				if field := c.HGet(m.t.Context(), hash, n.fields[zone]).Val(); field != "" {
-					counted += fieldTotal(m.t, field)
+					counted += unitsOf(m.t, hash, "", field)
 				}
 			}
 			if counted != n.admitted[zone] {

@@ -400,8 +400,8 @@ func (s *scenario) countedAlone(zone string) (n int) {
 		c := r.Client()
 		for hash := range sums(s.t, r, zone) {
 			for name, value := range c.HGetAll(s.t.Context(), hash).Val() {
-				if name != "sum" && name != "at" {
-					n += fieldTotal(s.t, value)
+				if name != "sum" && name != "at" && name != "fields" {
+					n += unitsOf(s.t, hash, name, value)
 				}
 			}
 		}

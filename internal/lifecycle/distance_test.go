@@ -107,7 +107,7 @@ func TestTheRoundTripThatACircuitMeasures(t *testing.T) {
 	const delay = 300 * time.Millisecond
 	proxy.SetDelay(delay)
 	redistest.Eventually(t, "the round trip is known", func() bool {
-		rules := []strict.Rule{{Kind: algorithms.FixedWindow, Limit: 1, Window: 30 * 24 * time.Hour}}
+		rules := []strict.Rule{{Kind: algorithms.TokenBucket, Limit: 1, Window: 30 * 24 * time.Hour}}
 		_, _, _ = r.Strict.Take(t.Context(), "z", rules, [16]byte{}, 1, nil)
 		return roundTrip(r) > 0
 	})

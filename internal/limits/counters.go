@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
@@ -69,6 +70,7 @@ type Counters struct {
 // A Table is the table of a limit, whatever its algorithm.
 type Table interface {
 	ratesync.Table
+	Says() bool
 	control.Forgiver
 
 	// What requests ask.
@@ -88,6 +90,14 @@ type Table interface {
 	AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool
 	Unsettled() *table.Unsettled
 
+	// For zones that Redis decides for.
+	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (t table.Taken, ok bool)
+	Look(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) table.Taken
+	Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m table.Said, busy, ok bool)
+	Granted(now, server int64, said *table.Said, heard *cell.Heard, all []table.Grantee, dst []table.Taken) (took []table.Taken, forgot bool)
+	Ungranted(said *table.Said)
+	Prepare(b table.SyncConfig)
+
 	// For configurations, snapshots and resets.
 	Configure(b table.SyncConfig, maxKeys int)
 	Sweep(now int64)
@@ -106,6 +116,7 @@ type Table interface {
 	EachSpend(now int64, f func(table.Spend))
 	HasDebt(key keys.Key) (keys.ID, bool)
 	Ask(now int64) []table.Message
+	Reads(now int64) []table.Said
 	Remote(l algorithms.Limit, key keys.Key, now int64) int64
 }
 
@@ -187,13 +198,11 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	c.follow(record)
 	config, least := l.syncConfig(every), int64(0)
 	config.Charges, config.Waker = charges, c.Source.Waker
+	config.AtOnce = isStrict && !charges
 	config.After = c.timers.After
 	config.Regions, least = l.regions(redis)
 	limit := l.Params().Compile()
 	c.Source.Tell(least, min(limit.N, limit.Size))
-	if isStrict && redis != nil {
-		redis.Strict.Tell(z.Name, config.Regions)
-	}
 	c.Table.Configure(config, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
@@ -229,7 +238,7 @@ func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
 	z := l.Settings
 	return table.SyncConfig{
 		Params:  l.Params(),
-		Certain: z.CountsDenials,
+		Certain: z.CountsDenials || z.SyncRate == config.Strict && z.Kind.Traits().Windowed,
 		Rate:    every,
 		Early:   z.EarlySync && z.SyncRate != config.Strict,
 		Mixed:   len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r config.Rate) bool { return r.From != "" }),

@@ -33,10 +33,8 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if p.Regions {
 		p.limits, p.ask.N = p.ofSide(p.limits, p.ask.N)
 	}
-	if !p.memory.IsEmpty() && p.Forked == nil { // a fork looks into Redis
-		if says, ok := e.recall(p); ok {
-			return says
-		}
+	if says, ok := e.lastWord(p); ok {
+		return says
 	}
 	if slots != nil {
 		if says := e.takeSlot(p, slots, slowed, r); says != admits {
@@ -152,11 +150,14 @@ func endCounts(e *Evaluation, p *part, why ending) {
 		results[p.first-1].Remaining++
 	}
 	counts, wait := p.CountDenied && why != endsBanned, time.Duration(0)
+	if p.byRedis && p.says >= denies && !counts {
+		return // nothing was spent
+	}
 	if p.grant.By != nil {
 		wait = p.endInRedis(took, results[p.first:], e.Now, counts)
 	} else {
 		for i := range took {
-			wait = max(wait, p.limits[i].end(&p.ask, &took[i], e.Now, counts, &results[p.first+i]))
+			wait = max(wait, p.limits[i].end(&p.ask, &took[i], e.Now, counts, p.byRedis, &results[p.first+i]))
 		}
 	}
 	if !p.shadow {

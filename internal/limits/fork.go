@@ -6,7 +6,9 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // A Key names what a zone counts.
@@ -38,9 +40,22 @@ func (c *Counters) Fork(l algorithms.Limit, k Key, now int64) (f *Counters, ok b
 func (l *Limit) learn(ctx context.Context, same *Limit, raw []byte) error {
 	now, key := clock.Now(), keys.KeyOf(raw)
 	var asks []table.Message
+	var reads []table.Said
 	for _, f := range []*Limit{same, l} {
 		f.Table.Take(f.Enforced, key, raw, now, 0, 0) // it has a slot then
-		asks = f.Table.Ask(now)
+		asks, reads = f.Table.Ask(now), f.Table.Reads(now)
+	}
+	if len(reads) > 0 {
+		if ratesync.LostFor(l.Source.Lost(), reads[0].ID) {
+			return redisconn.ErrDown
+		}
+		heard, server, err := l.Source.LookInCells(ctx, reads)
+		if err != nil {
+			return err
+		}
+		l.Table.Hear(clock.Now(), server, reads, heard)
+		same.Table.Hear(clock.Now(), server, reads, heard)
+		return nil
 	}
 	if len(asks) == 0 {
 		return nil

@@ -35,6 +35,9 @@ type part struct {
 	first, slot int
 	// grant is what Redis granted, where it decided.
 	grant strict.Grant
+	// byRedis is set where Redis has decided on the request's limits, by what their counters said.
+	byRedis bool
+	toAsk   *strict.Request // see request
 }
 
 // A verdict is what one zone says to a request.

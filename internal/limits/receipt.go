@@ -13,8 +13,8 @@ import (
 // end ends what a limit gave to a request that is denied, which d tells of. Where denied requests
 // count the limit keeps it, and takes as much where it denied, or was only read. It returns how
 // long the client waits for this limit as well: too little may be left for the next request.
-func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts bool, d *answer.Result) (wait time.Duration) {
-	isRead := t.Allowed && t.N == 0
+func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts, byRedis bool, d *answer.Result) (wait time.Duration) {
+	isRead := t.Allowed && (t.N == 0 || t.Unspent)
 	switch {
 	case counts && (isRead || !t.Allowed):
 		l.Table.Penalize(l.Enforced, a.Key, *t, a.N)
@@ -35,9 +35,8 @@ func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts bool, d *ans
 			return 0
 		}
 	}
-	is := l.Table.Take(l.Enforced, a.Key, a.Raw, now, a.N, table.Again)
+	is := l.again(a, now, byRedis)
 	if is.Allowed {
-		l.Table.Refund(l.Enforced, a.Key, is, a.N)
 		return 0
 	}
 	if wait = is.Retry; !t.Allowed {
@@ -46,6 +45,17 @@ func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts bool, d *ans
 	}
 	d.RetryAfter = wait
 	return wait
+}
+
+// again is how a limit stands for the next request of as much.
+func (l *Limit) again(a *table.Ask, now int64, byRedis bool) (is table.Taken) {
+	if byRedis {
+		return l.Table.Look(l.Enforced, a.Key, now, a.N, l.Settings.Kind.Traits().Told)
+	}
+	if is = l.Table.Take(l.Enforced, a.Key, a.Raw, now, a.N, table.Again); is.Allowed {
+		l.Table.Refund(l.Enforced, a.Key, is, a.N)
+	}
+	return is
 }
 
 // restate has a result say how a limit stands at now.

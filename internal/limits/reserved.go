@@ -125,6 +125,13 @@ func (u *reservedUnit) settle(m, at int64) {
 	}
 	if u.By != nil {
 		u.By.Settle(u.Key, u.Held, at, m)
+		if u.zone.asksCells() {
+			for i := range u.zone.AllLimits {
+				if l := &u.zone.AllLimits[i]; l.Table == u.By {
+					l.Source.SayLate()
+				}
+			}
+		}
 		return
 	}
 	redis := u.Grant.By

@@ -137,6 +137,9 @@ func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, los
 	if _, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); !ok {
 		return admits, false, false
 	}
+	if p.asksCells() {
+		return e.askCells(p, r)
+	}
 	var buffer [2]strict.Verdict
 	answers, grant, lost := p.decideInRedis(r, p.limits, &p.ask, buffer[:0])
 	// The call took its time. A later Take at the arrival's would pass for a step of the clock.

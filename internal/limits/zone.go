@@ -96,6 +96,9 @@ type Zone struct {
 	// has last denied, nil where it is not asked.
 	Rules  []strict.Rule
 	memory *strict.Memory
+	// counters are those of the limits, for a Redis that decides by cells.
+	counters []strict.Counter
+	enforced []algorithms.Limit
 
 	// Forked is the key of a Fork, nil of all other zones. Lost is why Redis, which it had to ask,
 	// has not answered it, nil where it has. Looked is how the limits of the request stand there.
@@ -161,6 +164,12 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	z.provenance = provenanceOf(z)
 	if z.Rules = Rules(z.AllLimits); z.IsStrict() {
 		z.memory = z.Redis.Strict.Memory(z.Name, z.MaxKeys)
+		z.counters, z.enforced = countersOf(z.AllLimits), enforcedOf(z.AllLimits)
+		if z.asksCells() {
+			for i := range z.AllLimits {
+				z.AllLimits[i].prepare()
+			}
+		}
 	}
 	if z.Slots = NewSlotLimit(&z.Settings, o.Headers); z.Slots != nil {
 		z.KeyNames, z.DeniedKeys = &z.Slots.Names, &z.Slots.Denied

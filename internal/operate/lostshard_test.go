@@ -9,7 +9,9 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
@@ -135,6 +137,15 @@ func TestExplainInAClusterOfWhichAPartIsLost(t *testing.T) {
 	full.zones = slices.DeleteFunc(slices.Clone(p.zones), func(z *limits.Zone) bool { return z.Slots == nil || z.SyncRate != config.Strict })
 	full.compare("a server is just lost", ill)
 	redistest.Eventually(t, "the loss is noticed", unavailable(ill, true))
+	redistest.Eventually(t, "what Redis has denied is not recalled any more", func() bool {
+		return !slices.ContainsFunc(p.zones, func(z *limits.Zone) bool {
+			k, _ := z.KeyOf(request(ill))
+			return slices.ContainsFunc(z.AllLimits, func(l limits.Limit) bool {
+				_, ok := l.Table.Recall(l.Enforced, keys.KeyOf(k.Raw), clock.Now(), 1, 0)
+				return ok
+			})
+		})
+	})
 	for range 3 {
 		p.compare("its part is lost", ill)
 		p.compare("another part is lost", well)

@@ -59,9 +59,16 @@ func (n *recaller) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 }
 
 func (n *recaller) count(cmd redis.Cmder) {
-	if text := cmd.String(); cmd.Name() == "evalsha" {
+	text := ""
+	for _, arg := range cmd.Args() {
+		if part, ok := arg.(*string); ok {
+			arg = *part
+		}
+		text += fmt.Sprint(arg, " ")
+	}
+	if strings.HasPrefix(text, "evalsha ") {
 		for zone, calls := range n.calls {
-			if strings.Contains(text, ":"+zone+":strict") || strings.Contains(text, ":"+zone+":gauge") {
+			if strings.Contains(text, ":"+zone+":strict") || strings.Contains(text, ":"+zone+":gauge") || strings.Contains(text, ":3:{") && strings.Contains(text, "}:"+zone+":") {
 				calls.Add(1)
 			}
 		}

@@ -50,8 +50,8 @@ type TopKey struct {
 	Key string `json:"key,omitempty"`
 	// Used is what all nodes have counted in the current epoch and the one before.
 	Used int64 `json:"used"`
-	// Asked is how many units requests asked for in the current epoch, or the last one, on all
-	// nodes. It is there where the zone syncs at an interval.
+	// Asked is how many units requests asked for in the current epoch, or the last one: of windows
+	// on this node, else on all. It is there where the zone syncs at an interval.
 	Asked *int64 `json:"asked,omitempty"`
 	// Denied is how many requests this node has denied in the last five to ten minutes, and
 	// WouldDeny how many it would have denied except for shadow mode:

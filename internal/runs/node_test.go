@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -35,8 +36,6 @@ type node struct {
 	table *table.Table[algorithms.WindowState]
 	sync  *ratesync.Source
 	bans  *ban.Register
-	rules []strict.Rule
-	calls string // the field of its calls in Redis, "" before the first one
 
 	gauges     *gauge.Table
 	gaugesSync *ratesync.SlotSource
@@ -49,7 +48,7 @@ func startNode(name string, s *store, z settings) *node {
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: z.limit, Window: z.window, Reserves: z.reserves}
 	n := &node{
 		name: name, wire: connect(s), params: p, table: table.New[algorithms.WindowState](p.Kind, 100),
-		bans: new(ban.Register), rules: []strict.Rule{strict.Rule(p)}, gauges: gauge.New(100),
+		bans: new(ban.Register), gauges: gauge.New(100),
 		slots: map[string][]gauge.Slot{}, reserved: map[string][]table.Reserved{},
 	}
 	n.redis = limits.BorrowRedis(n.wire.client, limits.RedisOptions{
@@ -62,11 +61,12 @@ func startNode(name string, s *store, z settings) *node {
 	n.redis.Control.Follow(zone, n.table)
 	n.redis.Control.Follow(zone, n.bans)
 	n.redis.ShareBans(n.bans, n.sync, zone, z.rate == 0)
+	rate := cmp.Or(z.rate, time.Second) // where Redis decides, of what it has not heard
+	n.table.Configure(table.SyncConfig{Params: p, Rate: rate, AtOnce: z.rate == 0, Waker: n.sync.Waker}, 100)
+	n.redis.Replicator.Attach(n.sync, rate)
 	if z.rate == 0 {
 		return n
 	}
-	n.table.Configure(table.SyncConfig{Params: p, Rate: z.rate}, 100)
-	n.redis.Replicator.Attach(n.sync, z.rate)
 	n.gauges.Configure(gauge.Config{Shared: true, Nodes: n.gaugesSync.Nodes, Waker: n.gaugesSync.Waker}, 100)
 	n.redis.Gauges.Attach(n.gaugesSync, z.rate)
 	return n
@@ -121,12 +121,15 @@ func (n *node) counts(key string) (own, others int64) {
 
 // ask has Redis decide.
 func (n *node) ask(key string) string {
-	all, grant, err := n.redis.Strict.Take(context.Background(), zone, n.rules, keys.IDOf([]byte(key)), 1, nil)
+	all, err := n.redis.Strict.Ask(context.Background(), zone, &strict.Request{
+		Counters: []strict.Counter{{Table: n.table, Source: n.sync}}, Limits: []algorithms.Limit{n.params.Compile()},
+		Key: keys.KeyOf([]byte(key)), Raw: []byte(key), N: 1,
+	}, nil)
 	switch {
 	case err != nil:
 		return "no answer"
-	case grant.Admitted():
-		return fmt.Sprintf("admitted, %d left", all[0].Decision.Remaining)
+	case all[0].Allowed:
+		return fmt.Sprintf("admitted, %d left", all[0].Remaining)
 	}
 	return "denied"
 }

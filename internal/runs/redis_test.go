@@ -192,7 +192,7 @@ func kindOf(words []string) string {
 		return ""
 	}
 	for _, kind := range []struct{ name, part string }{
-		{"", "}:nodes"}, {"", "}:control"}, {"", "strict:probe"}, {"ban", ":ban:"}, {"slot", ":concurrent:"}, {"call", ":strict:"},
+		{"", "}:nodes"}, {"", "}:control"}, {"", "strict:probe"}, {"ban", ":ban:"}, {"slot", ":concurrent:"},
 	} {
 		if strings.Contains(words[3], kind.part) {
 			return kind.name

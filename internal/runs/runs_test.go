@@ -57,7 +57,7 @@ func TestARunThatIsOtherwiseFails(t *testing.T) {
 0s A has alice banned for 2m
 0s A has no slot of alice
 0s A gives a slot of alice
-2s redis: window 0 of alice: A "1 3 0", sum "3 1"
+2s redis: cell of alice: A "@1s 2 w0 0", sum "3 0 @4m1s w0 0"
 2s redis: slots of alice: nothing
 2s redis: ban of alice: @1s 60000000
 2s A has sent 7 counts
@@ -197,16 +197,7 @@ var statements = []statement{
 		own, others := n.counts(w[0])
 		return expect(fmt.Sprintf("own %d, others %d", own, others), fmt.Sprintf("own %s, others %s", w[1], w[2]))
 	}),
-	about("NODE asks redis for KEY: TEXT", func(r *run, n *node, w []string) error {
-		got := n.ask(w[0])
-		fields, _ := r.store.HKeys(r.keyOf("calls", keys.IDOf([]byte(w[0]))))
-		for _, field := range fields {
-			if r.nameOf(field) == field {
-				n.calls = field // the field of its calls, which came with this one
-			}
-		}
-		return expect(got, w[1])
-	}),
+	about("NODE asks redis for KEY: TEXT", func(_ *run, n *node, w []string) error { return expect(n.ask(w[0]), w[1]) }),
 	about("NODE bans KEY for TEXT", func(_ *run, n *node, w []string) error {
 		length, err := time.ParseDuration(w[1])
 		if err == nil {
@@ -246,7 +237,7 @@ var statements = []statement{
 	say("redis: WHAT of KEY: TEXT", func(r *run, w []string) error { return expect(r.stored(w[0], w[1]), w[2]) }),
 }
 
-const kinds = `(count|ban|slot|call)`
+const kinds = `(count|ban|slot)`
 
 // say makes a statement of a form in words.
 func say(form string, do func(*run, []string) error) statement {
@@ -289,7 +280,7 @@ func expect[T comparable](got, want T) error {
 }
 
 // stored returns what Redis has of a key: fields and their values in order, or "nothing". What is
-// window with its number since the run began, ban, slots or calls.
+// cell, ban or slots.
 func (r *run) stored(what, key string) string {
 	r.store.catchUp()
 	name := r.keyOf(what, keys.IDOf([]byte(key)))
@@ -316,38 +307,36 @@ func (r *run) keyOf(what string, id keys.ID) string {
 		return space.Zone(zone, "ban").Of(id)
 	case "slots":
 		return space.Zone(zone, "concurrent").Of(id)
-	case "calls":
-		return space.Zone(zone, "strict").Of(id)
 	}
-	number, stamp, reset := strings.Cut(strings.TrimPrefix(what, "window "), "@")
-	n, _ := strconv.ParseInt(number, 10, 64)
-	p := r.all[0].params
-	name := fmt.Sprintf("%s:%d", space.Table(ratesync.SpecOf(zone, p)).Of(id), r.began.UnixNano()/int64(r.window)+n)
-	if at, err := time.ParseDuration(stamp); reset && err == nil {
-		name += fmt.Sprintf("@%d", r.began.Add(at).UnixMicro())
-	}
-	return name
+	return space.Cells(ratesync.SpecOf(zone, r.all[0].params)).Of(id)
 }
 
 // nameOf is what a run calls a field: the name of its node.
 func (r *run) nameOf(field string) string {
 	for _, n := range r.all {
-		if field == n.sync.Node() || field == n.gaugesSync.Node() || field == n.calls {
+		if field == n.sync.Node() || field == n.gaugesSync.Node() {
 			return n.name
 		}
 	}
 	return field
 }
 
-var instants = regexp.MustCompile(`\b94668\d{7}(\d{3})?\b`)
+var (
+	instants = regexp.MustCompile(`\b94668\d{7}(\d{3})?\b`)
+	whole    = regexp.MustCompile(`\b\d{8}\b`)
+)
 
-// readable writes instants of the day on which virtual time begins as what has passed since.
+// readable writes instants of the day on which virtual time begins as the milliseconds since, and
+// the numbers of windows as w0 and so on.
 func (r *run) readable(text string) string {
-	return instants.ReplaceAllStringFunc(text, func(digits string) string {
+	text = instants.ReplaceAllStringFunc(text, func(digits string) string {
 		at := time.UnixMilli(number(digits))
 		if len(digits) > 12 {
 			at = time.UnixMicro(number(digits))
 		}
-		return "@" + at.Sub(r.began).String()
+		return "@" + at.Sub(r.began).Truncate(time.Millisecond).String()
+	})
+	return whole.ReplaceAllStringFunc(text, func(digits string) string {
+		return fmt.Sprint("w", number(digits)-r.began.UnixNano()/int64(r.window))
 	})
 }

@@ -78,7 +78,7 @@ func runClasses[S any](c classes, seed uint64) (o outcome) {
 	tables := make([]*table.Table[S], c.nodes)
 	for i := range tables {
 		tables[i] = table.New[S](c.kind, mostKeys)
-		link := w.Join(i, fmt.Sprint(i), tables[i], c.rate, whole.History)
+		link := w.Join(i, fmt.Sprint(i), tables[i], c.rate, c.params())
 		tables[i].Configure(table.SyncConfig{Params: c.params(), Rate: c.rate, Early: true, Waker: link.Waker, Mixed: !c.alike}, mostKeys)
 		link.Start()
 	}
@@ -202,7 +202,7 @@ func TestWhatAnotherLimitDeniesDeniesNobody(t *testing.T) {
 		tables := make([]*table.Table[algorithms.WindowState], nodes)
 		for i := range tables {
 			tables[i] = table.New[algorithms.WindowState](p.Kind, mostKeys)
-			link := w.Join(i, fmt.Sprint(i), tables[i], sec, l.History)
+			link := w.Join(i, fmt.Sprint(i), tables[i], sec, p)
 			tables[i].Configure(table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}, mostKeys)
 			link.Start()
 		}

@@ -35,7 +35,7 @@ func guess[S any](kind algorithms.Kind, g guesses, seed uint64) (reached, keys i
 	var tables [3]*table.Table[S]
 	for i := range tables {
 		tables[i] = table.New[S](kind, mostKeys)
-		link := w.Join(i, fmt.Sprint(i), tables[i], sec, l.History)
+		link := w.Join(i, fmt.Sprint(i), tables[i], sec, p)
 		c := table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}
 		if g.asks {
 			c.After = link.After

@@ -3,7 +3,10 @@ package sim
 import (
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -20,13 +23,18 @@ type outbox interface {
 	Drain(now int64, most int, urgent bool, dst []table.Message) []table.Message
 	Ack(now int64, answers []table.Answer) (forgot bool)
 	Fail(messages []table.Message)
+	// Says is set where keys are cells. Then these take the place of Drain, Ack and Fail.
+	Says() bool
+	Say(now, seq int64, most int, early bool, dst []table.Said) []table.Said
+	Hear(now, server int64, said []table.Said, heard []cell.Heard) (forgot bool)
+	Unheard(said []table.Said)
 }
 
 // follower is what a table has to know of the store.
 type follower interface {
 	SetLost(shards uint64)
 	SetClock(now int64, ahead, uncertainty time.Duration)
-	Forgotten() (keys int)
+	Forgotten(now int64, sure bool) (keys int)
 	ResendRest()
 }
 
@@ -41,10 +49,12 @@ type Link struct {
 	dead  bool
 	cycle.Waker
 
-	// rate is the sync_rate, clock what the node takes the time for, and history how many epochs
-	// before the current one count. estimates is set where the table estimates what others spent.
+	// rate is the sync_rate, clock what the node takes the time for, epoch the length of one, and
+	// history how many before the current one count. estimates is set where the table estimates
+	// what others spent.
 	rate      func() time.Duration
 	clock     func() int64
+	epoch     time.Duration
 	history   int
 	estimates bool
 
@@ -56,10 +66,10 @@ type Link struct {
 }
 
 // Join links a table to the store: that of a node, by its number and name, which syncs every rate.
-// The table is to be configured with the link's Waker. history is that of the table's limit.
-func (w *Network) Join(node int, name string, t Replica, rate time.Duration, history int) *Link {
+// The table is to be configured with the link's Waker. p are those of its limit.
+func (w *Network) Join(node int, name string, t Replica, rate time.Duration, p algorithms.Params) *Link {
 	n := &Link{
-		net: w, node: node, name: name, table: t, Waker: cycle.NewWaker(), history: history, estimates: true,
+		net: w, node: node, name: name, table: t, Waker: cycle.NewWaker(), epoch: p.Epoch(), history: p.Compile().History, estimates: true,
 		rate: func() time.Duration { return rate }, clock: func() int64 { return w.now },
 	}
 	w.links = append(w.links, n)
@@ -68,9 +78,9 @@ func (w *Network) Join(node int, name string, t Replica, rate time.Duration, his
 
 // A Companion goes along with the sync of a table: the bans of its zone.
 type Companion interface {
-	// Ask returns what a call says and asks besides messages, nil for nothing: ask is what happens
-	// at the store, and ack what the node does with the answer.
-	Ask(messages []table.Message) (ask func() (ack func()))
+	// Ask returns what a call says and asks besides messages about keys, nil for nothing: ask is
+	// what happens at the store, and ack what the node does with the answer.
+	Ask(ids []keys.ID) (ask func() (ack func()))
 }
 
 // Carry has a companion go along. It is for links whose calls are all answered.
@@ -138,43 +148,82 @@ func (n *Link) ended(ok bool) {
 	n.setLost()
 }
 
+// A letter is what one call says. deliver is what happens at the store, with which hear takes in
+// its answer, and fail gives it up.
+type letter struct {
+	ids     []keys.ID
+	deliver func() (hear func() (forgot bool))
+	fail    func()
+}
+
+// take takes out what the table has to say, fixed for whenever that arrives.
+func (n *Link) take(urgent bool) letter {
+	w := n.net
+	n.seq++
+	var x letter
+	if n.table.Says() {
+		said := n.table.Say(n.clock(), n.seq, 1<<20, urgent, nil)
+		for i := range said {
+			x.ids = append(x.ids, said[i].ID)
+		}
+		x.fail = func() { n.table.Unheard(said) }
+		x.deliver = func() func() bool {
+			server := w.now
+			heard := w.store.Say(server, n.name, n.epoch, n.history, said)
+			return func() bool { return n.table.Hear(n.clock(), server, said, heard) }
+		}
+		return x
+	}
+	messages := n.table.Drain(n.clock(), 1<<20, urgent, nil)
+	for i := range messages {
+		if i == 0 || messages[i].Key != messages[i-1].Key {
+			x.ids = append(x.ids, messages[i].ID)
+		}
+	}
+	x.fail = func() { n.table.Fail(messages) }
+	seq, live, rate := n.seq, n.history, n.rate()
+	x.deliver = func() func() bool {
+		answers := w.store.Push(w.now, n.name, seq, live, rate, messages)
+		return func() bool { return n.table.Ack(n.clock(), answers) }
+	}
+	return x
+}
+
 // sync is one call of the script, unless there is nothing to say.
 func (n *Link) sync(urgent bool) {
 	if !urgent {
 		n.table.Tick()
 	}
-	messages := n.table.Drain(n.clock(), 1<<20, urgent, nil)
+	x := n.take(urgent)
 	var ask func() func()
 	if n.carried != nil {
-		ask = n.carried.Ask(messages)
+		ask = n.carried.Ask(x.ids)
 	}
-	if len(messages) == 0 && ask == nil {
+	if len(x.ids) == 0 && ask == nil {
 		n.ended(true)
 		return
 	}
 	if ask == nil {
 		ask = func() func() { return func() {} }
 	}
-	n.seq++
-	call := n.call(messages)
 	w := n.net
-	w.count(messages)
+	w.count(len(x.ids))
 	over := false
 	w.after(cycle.CallTime(timeout, n.rate(), max(1, 2*w.latency)), func() {
 		if over || n.dead {
 			return
 		}
 		over = true
-		n.table.Fail(messages)
+		x.fail()
 		n.ended(false)
 	})
 	if w.cut(n.node) {
 		return
 	}
 	w.after(w.journey(), func() {
-		answers, ack := call(), ask()
+		hear, ack := x.deliver(), ask()
 		if w.rng.Float64() < w.duplicates {
-			w.after(10*w.journey(), func() { call() })
+			w.after(10*w.journey(), func() { x.deliver() })
 		}
 		if w.rng.Float64() < w.lostReplies {
 			return
@@ -185,18 +234,12 @@ func (n *Link) sync(urgent bool) {
 			}
 			over = true
 			ack()
-			if n.table.Ack(n.clock(), answers) {
+			if hear() {
 				n.resend()
 			}
 			n.ended(true)
 		})
 	})
-}
-
-// call fixes what a message says, for whenever it arrives.
-func (n *Link) call(messages []table.Message) func() []table.Answer {
-	seq, live, rate, w := n.seq, n.history, n.rate(), n.net
-	return func() []table.Answer { return w.store.Push(w.now, n.name, seq, live, rate, messages) }
 }
 
 // stop ends a node: at once, or after one more sync.
@@ -206,16 +249,14 @@ func (n *Link) stop(clean bool) {
 		return
 	}
 	n.table.Tick()
-	n.seq++
-	if messages := n.table.Drain(n.clock(), 1<<20, false, nil); len(messages) > 0 {
-		call := n.call(messages)
-		n.net.after(n.net.journey(), func() { call() })
+	if x := n.take(false); len(x.ids) > 0 {
+		n.net.after(n.net.journey(), func() { x.deliver() })
 	}
 }
 
 // resend sends all again. The way of a few keys is too short to spread them.
 func (n *Link) resend() {
-	n.table.Forgotten()
+	n.table.Forgotten(n.clock(), true)
 	n.table.ResendRest()
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A Network is virtual time, and a store with the way to it. It is not safe for concurrent use.
@@ -58,14 +57,10 @@ func (w *Network) Skip(d time.Duration) {
 // Expire has the store drop what it no longer keeps.
 func (w *Network) Expire() { w.store.expire(w.now) }
 
-// count notes a call, or as many as it takes for so many messages.
-func (w *Network) count(messages []table.Message) {
-	w.calls += cycle.Calls(len(messages))
-	for i := range messages {
-		if i == 0 || messages[i].Key != messages[i-1].Key {
-			w.keys++
-		}
-	}
+// count notes a call, or as many as it takes for so many keys.
+func (w *Network) count(keys int) {
+	w.calls += cycle.Calls(keys)
+	w.keys += keys
 }
 
 // journey is how long a message takes one way.

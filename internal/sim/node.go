@@ -24,7 +24,7 @@ type node[S any] struct {
 // newNode starts a node.
 func (w *world[S]) newNode(index int, name string) *node[S] {
 	n := &node[S]{w: w, index: index, table: table.New[S](w.sc.Algorithm.Kind, mostKeys)}
-	n.Link = w.Join(index, name, n.table, 0, w.sc.Algorithm.Compile().History)
+	n.Link = w.Join(index, name, n.table, 0, w.sc.Algorithm)
 	n.Link.rate = func() time.Duration { return n.is().Rate }
 	n.Link.clock, n.estimates = n.clock, w.sc.Model.Estimate
 	n.configure()

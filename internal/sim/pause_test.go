@@ -17,7 +17,7 @@ func comesBack[S any](kind algorithms.Kind, away, apart, latency time.Duration, 
 	var tables [2]*table.Table[S]
 	for i := range tables {
 		tables[i] = table.New[S](kind, mostKeys)
-		link := w.Join(i, fmt.Sprint(i), tables[i], sec, l.History)
+		link := w.Join(i, fmt.Sprint(i), tables[i], sec, p)
 		tables[i].Configure(table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}, mostKeys)
 		link.Start()
 	}

@@ -2,18 +2,22 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A Store is push.lua in Go, without what that does about other programs' data: a hash for each key
-// and epoch, with a field per node, and a fill for each bucket's key.
+// A Store is push.lua and say.lua in Go, without what these do about other programs' data, steps of
+// the clock and resets. The first has a hash for each key and epoch, with a field per node, and a
+// fill for each bucket's key, the second a cell for each key.
 type Store struct {
 	hashes map[hashKey]*hash
 	fills  map[keys.ID]fill
+	cells  map[keys.ID]*cellOf
 	// flushed counts how often it has lost everything.
 	flushed int
 }
@@ -40,19 +44,69 @@ type fill struct {
 	at, till        int64
 }
 
+// cellOf is what each node has said of a key, and until when that is kept.
+type cellOf struct {
+	said    map[string]cell.State
+	expires int64
+}
+
 // NewStore returns an empty one.
 func NewStore() *Store {
-	return &Store{hashes: make(map[hashKey]*hash), fills: make(map[keys.ID]fill)}
+	return &Store{hashes: make(map[hashKey]*hash), fills: make(map[keys.ID]fill), cells: make(map[keys.ID]*cellOf)}
 }
 
 // Flush is FLUSHALL.
 func (s *Store) Flush() {
-	s.hashes, s.fills = make(map[hashKey]*hash), make(map[keys.ID]fill)
+	clear(s.hashes)
+	clear(s.fills)
+	clear(s.cells)
 	s.flushed++
 }
 
 // Unfill loses the fills alone, as an eviction may.
-func (s *Store) Unfill() { s.fills = make(map[keys.ID]fill) }
+func (s *Store) Unfill() { clear(s.fills) }
+
+// Say is one call of say.lua at a time of its clock, in nanoseconds since the epoch. length is that
+// of an epoch, and live how many before the current one count.
+func (s *Store) Say(now int64, node string, length time.Duration, live int, said []table.Said) []cell.Heard {
+	heard := make([]cell.Heard, len(said))
+	for i := range said {
+		c := s.cells[said[i].ID]
+		if c == nil || now >= c.expires {
+			c = &cellOf{said: make(map[string]cell.State), expires: now}
+			s.cells[said[i].ID] = c
+		}
+		h, state := &heard[i], said[i].State
+		if h.Held = c.said[node]; state.Seq > h.Held.Seq {
+			state.Totals = slices.Clone(state.Totals)
+			c.said[node] = state
+			if stays := int64(length)*int64(live+1) + int64(time.Minute); c.expires < now+stays {
+				c.expires = now + 2*stays
+			}
+		}
+		h.Sum.Epoch = now / int64(length)
+		for _, one := range c.said {
+			h.Sum.Epoch = max(h.Sum.Epoch, one.Epoch)
+		}
+		for age := range int64(live + 1) {
+			h.Sum.Totals = append(h.Sum.Totals, c.in(h.Sum.Epoch-age))
+		}
+		for _, one := range c.said {
+			if one.Epoch == h.Sum.Epoch {
+				h.Sum.Open += one.Open
+			}
+		}
+	}
+	return heard
+}
+
+// in is what all have said of an epoch.
+func (c *cellOf) in(epoch int64) (sum int64) {
+	for _, one := range c.said {
+		sum += one.At(epoch)
+	}
+	return sum
+}
 
 // Push is one call of the script at a time of its clock, in nanoseconds since the epoch; live is
 // how many epochs before the current one count.
@@ -180,6 +234,11 @@ func (s *Store) expire(now int64) {
 			delete(s.hashes, key)
 		}
 	}
+	for id, c := range s.cells {
+		if now >= c.expires {
+			delete(s.cells, id)
+		}
+	}
 	for id, f := range s.fills {
 		if now/int64(time.Millisecond) >= f.till {
 			delete(s.fills, id)
@@ -191,6 +250,17 @@ func (s *Store) expire(now int64) {
 func (s *Store) total() (sum int64) {
 	for _, h := range s.hashes {
 		sum += h.sum
+	}
+	for _, c := range s.cells {
+		epochs := make(map[int64]bool)
+		for _, one := range c.said {
+			for age, n := range one.Totals {
+				if epoch := one.Epoch - int64(age); n > 0 && !epochs[epoch] {
+					epochs[epoch] = true
+					sum += c.in(epoch)
+				}
+			}
+		}
 	}
 	return sum
 }

@@ -2,8 +2,8 @@ package simulate
 
 import (
 	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/sim"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // A banStore has the bans of a zone that nodes share, as Redis has them.
@@ -18,13 +18,11 @@ type banLink struct {
 	bans *ban.Register
 }
 
-// Ask tells of the bans that began here, and asks for those of the keys of messages.
-func (l banLink) Ask(messages []table.Message) (ask func() (ack func())) {
+// Ask tells of the bans that began here, and asks for those of keys.
+func (l banLink) Ask(ids []keys.ID) (ask func() (ack func())) {
 	asks := l.bans.Drain(l.net.Now(), 1<<20, nil)
-	for i := range messages {
-		if i == 0 || messages[i].Key != messages[i-1].Key {
-			asks = append(asks, l.bans.Ask(messages[i].ID, l.net.Now()))
-		}
+	for _, id := range ids {
+		asks = append(asks, l.bans.Ask(id, l.net.Now()))
 	}
 	if len(asks) == 0 {
 		return nil

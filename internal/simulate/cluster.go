@@ -48,7 +48,7 @@ func (c *cluster) join(node int, z *limits.Zone) {
 			continue // another handler has the zone as well
 		}
 		s.joined[l.Counters] = true
-		link := s.net.Join(node, fmt.Sprintf("node %d", node), table, config.Rate, l.Enforced.History)
+		link := s.net.Join(node, fmt.Sprintf("node %d", node), table, config.Rate, config.Params)
 		config.Waker, config.After = link.Waker, link.After
 		table.Configure(config, z.MaxKeys)
 		s.links = append(s.links, link)

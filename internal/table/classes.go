@@ -10,9 +10,9 @@ import (
 // Where limits differ from request to request, most of what others ask for may be denied by a limit
 // that is lower than that of the request at hand, and can spend nothing. So there the estimate
 // takes a key no further than the largest limit that was found used up here lately. Where none was,
-// and others were denied something, it is nothing: they were denied while there was room, as far as
-// is known here. A request whose own limit was found used up goes by the whole estimate, as its
-// share is that of all attempts then.
+// and others were denied something, or nobody tells, it is nothing: they were denied while there
+// was room, as far as is known here. A request whose own limit was found used up goes by the whole
+// estimate, as its share is that of all attempts then.
 //
 // Until its limit is found used up, more than a node's share can pass. Early syncs bound that to
 // what comes within a round trip. So without them the estimate holds as a whole, for all requests.
@@ -20,7 +20,7 @@ import (
 // bound returns the most of pending units that may have been spent.
 func (t *Table[S]) bound(b *SyncConfig, e entry[S], limit algorithms.Limit, now, pending int64) int64 {
 	full := int64(e.fullAt(lately(b, now)))
-	if limit.Size <= full || full == 0 && !e.othersDenied {
+	if limit.Size <= full || full == 0 && !e.othersDenied && !t.Says() {
 		return pending
 	}
 	used := limit.Size - t.machine.Take(&e.state, limit, now, 0, 0).Remaining

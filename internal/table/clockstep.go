@@ -95,7 +95,7 @@ func (t *Table[S]) applyStep(st *stripe[S], l algorithms.Limit, i uint32, now in
 		e.At += step
 	}
 	if t.machine.Ledger(&e.state).Resend&algorithms.Moved != 0 {
-		if e.flags&inFlight != 0 {
+		if e.said = 0; e.flags&inFlight != 0 && !t.Says() {
 			e.flags |= outdated
 		}
 		st.markDirty(i, e)

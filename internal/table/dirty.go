@@ -31,8 +31,12 @@ const (
 	stepParity
 )
 
+// asking: a message that asks for more is in flight. It takes the place of outdated where keys are
+// cells.
+const asking = outdated
+
 // isInFlight reports whether a message about the key is under way.
-func (e entry[S]) isInFlight() bool { return e.syncState != nil && e.flags&inFlight != 0 }
+func (e entry[S]) isInFlight() bool { return e.syncState != nil && e.flags&(inFlight|asking) != 0 }
 
 // markDirty lists a key for the interval after this one.
 func (st *stripe[S]) markDirty(i uint32, e entry[S]) { list(&st.dirty, dirty, i, e.syncState) }
@@ -113,7 +117,7 @@ func (t *Table[S]) drainList(st *stripe[S], from *[]uint32, flag uint8, b *SyncC
 		e.flags &^= flag
 		switch {
 		case !e.used() || !listed: // the key has gone, or it has another slot
-		case e.flags&inFlight == 0:
+		case e.flags&inFlight == 0 && (e.flags&asking == 0 || !t.Says()):
 			taken += take(e, at, o)
 		case flag == dirty:
 			st.markDirty(i, e)

@@ -132,6 +132,11 @@ func (s *estimate) Learn(attempts, sum int64, lately bool) {
 		s.pastAttempts, s.pastAll, s.scale = 0, 0, 0
 	}
 	s.Attempts, s.all = mine, all
+	s.conclude(lately)
+}
+
+// conclude works out K from what is noted.
+func (s *estimate) conclude(lately bool) {
 	switch {
 	case s.pastAttempts > 0:
 		s.scale = float32(min(max(1, float64(s.pastAll)/float64(s.pastAttempts)), maxScale))
@@ -141,6 +146,17 @@ func (s *estimate) Learn(attempts, sum int64, lately bool) {
 	if s.pastAttempts > minAttempts {
 		s.pastAttempts, s.pastAll = s.pastAttempts/2, s.pastAll/2
 	}
+}
+
+// learnSpent is Learn by what was spent here and by the others since the answer before.
+func (s *estimate) learnSpent(mine, theirs int64, lately bool) {
+	if lately {
+		s.pastAttempts = addAttempts(s.pastAttempts, mine)
+		s.pastAll = addAttempts(s.pastAll, mine+theirs)
+	} else {
+		s.pastAttempts, s.pastAll, s.scale = 0, 0, 0
+	}
+	s.conclude(lately)
 }
 
 // Alone notes that no share is known, and nothing is expected of others.

@@ -91,7 +91,7 @@ func (t *Table[S]) copySlot(f *Table[S], st *stripe[S], i uint32, as keys.Key, n
 // come back through Ack; a fork of the same key takes them as well, once it was asked.
 func (t *Table[S]) Ask(now int64) (all []Message) {
 	b := t.config.Load()
-	if !b.IsShared() || b.Charges {
+	if !b.IsShared() || b.Charges || t.Says() {
 		return nil
 	}
 	t.eachSynced(func(st *stripe[S], i uint32, _ entry[S]) {
@@ -102,6 +102,21 @@ func (t *Table[S]) Ask(now int64) (all []Message) {
 	for i := range all {
 		all[i].Push = false
 	}
+	return all
+}
+
+// Reads returns what a fork of cells says to hear of its keys: nothing of its own. Its answers come
+// back through Hear; a fork of the same key takes them as well, once it was asked.
+func (t *Table[S]) Reads(now int64) (all []Said) {
+	b := t.config.Load()
+	if !b.IsShared() || !t.Says() {
+		return nil
+	}
+	t.eachSynced(func(st *stripe[S], i uint32, _ entry[S]) {
+		e, at, _ := t.current(st, b.Limit, i, now)
+		e.flags &= stepParity // nothing is under way for the fork
+		all = t.say(b, e, at, 0, all)
+	})
 	return all
 }
 

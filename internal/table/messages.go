@@ -24,6 +24,8 @@ type SyncConfig struct {
 	// Charges is set where the store decides by itself and keeps no totals: Charges takes out what
 	// was decided here, in place of Drain. The machine is Chargeable.
 	Charges bool
+	// AtOnce is set where the store decides on each request: what else changes is said at once.
+	AtOnce bool
 	// Certain leaves out what others have probably spent unseen. A key is synced early only where
 	// it was not synced lately.
 	Certain bool

@@ -19,6 +19,8 @@ type syncState struct {
 	othersDenied bool
 	flags        uint8
 	regions      uint8 // inOthers and hasLower
+	// said is the number of the latest message, 0 where its answer is not to be heard: see say.go.
+	said int64
 	// imported is the number of the call whose answer was imported last: see Import.
 	imported int64
 }
@@ -360,15 +362,29 @@ func (t *Table[S]) Fail(messages []Message) {
 // Resend has all totals that count sent again, at the pace of the syncs: the store has forgotten,
 // or it is another one.
 func (t *Table[S]) Resend() {
-	t.Forgotten()
+	t.forgotten(true)
 	t.ResendRest()
 }
 
 // Forgotten notes that the store has forgotten all totals: a key that gets a request is sent again
-// with it, and the rest when ResendRest says so. It returns how many keys there are.
-func (t *Table[S]) Forgotten() (keys int) {
+// with it, and the rest when ResendRest says so. Where it is sure, what is known of the others
+// stays for their epochs. It returns how many keys there are. now is the caller's clock.
+func (t *Table[S]) Forgotten(now int64, sure bool) (keys int) {
+	b := t.config.Load()
+	if b == nil {
+		return 0
+	}
+	// A step of the clock ends leases, which looks the same.
+	return t.forgotten(sure && !t.isEarly(b, now))
+}
+
+// forgotten is Forgotten; keep says whether what is known of the others stays.
+func (t *Table[S]) forgotten(keep bool) (keys int) {
 	t.eachSynced(func(_ *stripe[S], _ uint32, e entry[S]) {
-		t.machine.Ledger(&e.state).Resend |= algorithms.Forgotten
+		l := t.machine.Ledger(&e.state)
+		if l.Resend |= algorithms.Forgotten; keep && t.Says() {
+			l.Keep()
+		}
 		e.flags &^= confirm
 		keys++
 	})
@@ -404,11 +420,15 @@ func (t *Table[S]) ResetAcks() {
 	t.unsettled.Lose()
 	t.walking.Lock()
 	defer t.walking.Unlock()
+	over := inFlight | outdated | failed | confirm | confirming
+	if t.Says() {
+		over &^= asking // the call goes on
+	}
 	t.each(func(st *stripe[S], i uint32, _ entry[S]) {
 		e := t.withSyncState(st, i)
 		l := t.machine.Ledger(&e.state)
 		l.ResetAcks()
-		*e.syncState = syncState{flags: e.flags &^ (inFlight | outdated | failed | confirm | confirming)}
+		*e.syncState = syncState{flags: e.flags &^ over}
 		st.markDirty(i, e)
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
@@ -297,21 +298,20 @@ func TestShiftKeepsCountsWhenTheClockIsSetRight(t *testing.T) {
 // Of what the store said before a step nothing is believed under the new numbers.
 func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	alg := sliding(100, time.Minute)
-	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
-	admit(t, b, alg, t0, 30, 30)
-	b.sync(s, t0)
+	a, epoch := newNode("a", alg), t0/int64(time.Minute)
 	admit(t, a, alg, t0, 5, 5)
 	now := t0 + int64(time.Minute)
 	admit(t, a, alg, now, 2, 2)
 	a.Tick()
-	a.seq++
-	answers := s.push(a.name, a.seq, a.Drain(now, 1000, false, nil))
-	a.setOffset(now, -time.Minute, true) // the 2 are now of the epoch in which the 30 were
-	a.Ack(now, answers)
+	said := a.Say(now, 1, 1000, false, nil)
+	a.setOffset(now, -time.Minute, true) // the 2 are now of the epoch in which others have spent 30
+	a.Hear(now, now, said, []cell.Heard{{Sum: cell.Sum{Epoch: epoch + 1, Totals: []int64{2, 35}}}})
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 0 || got.Unsent != 7 {
 		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing remote", got)
 	}
-	a.sync(s, now)
+	a.Tick()
+	said = a.Say(now, 2, 1000, false, nil)
+	a.Hear(now, t0, said, []cell.Heard{{Held: cell.State{Seq: 1, Epoch: epoch + 1, Totals: []int64{2, 5}}, Sum: cell.Sum{Epoch: epoch, Totals: []int64{32, 5}}}})
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 30 || got.Unsent != 0 {
 		t.Errorf("Totals() = %+v after a sync, want all confirmed and 30 remote", got)
 	}

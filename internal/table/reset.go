@@ -61,7 +61,7 @@ func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r
 	e := t.applyStep(st, b.Limit, i, at, o)
 	forgiven := t.machine.Reset(&e.state, b.Limit, at, r.Boundary(b.Epoch))
 	*e.syncState = syncState{flags: e.flags &^ (confirm | confirming | failed)}
-	if e.flags&inFlight != 0 {
+	if e.flags&inFlight != 0 && !t.Says() {
 		e.flags |= outdated
 	}
 	if !b.Charges { // of those only what was decided alone is sent

@@ -88,8 +88,7 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 	at := r.At + t.movedBy(o) - r.moved
 	if b.IsShared() {
 		e = t.applyStep(st, r.limit, i, at, o)
-		e.flags &^= confirm
-		st.markDirty(i, e)
+		t.changed(st, b, e, i)
 	}
 	forgiven := r.group == nil || t.isForgiven(e.id, r.Taken)
 	back := t.refundable(&e.state, key, r, now, r.N-m)
@@ -136,8 +135,7 @@ func (t *Table[S]) Charge(l algorithms.Limit, key keys.Key, now, n int64) {
 	}
 	e, at, _ := t.current(st, l, i, now)
 	if b.IsShared() {
-		e.flags &^= confirm
-		st.markDirty(i, e)
+		t.changed(st, b, e, i)
 	}
 	t.machine.Charge(&e.state, l, at, n)
 }

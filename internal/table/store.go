@@ -143,6 +143,8 @@ type Taken struct {
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
+	// Unspent reports that a store has decided, and that nothing was spent in this limit.
+	Unspent bool
 	// number is that of the epoch that a reserved unit was taken in, or where inParts is set of the
 	// reservation, of which a part may be refunded.
 	inParts bool
@@ -397,8 +399,7 @@ func (t *Table[S]) correct(l algorithms.Limit, key keys.Key, taken Taken, f func
 	at := taken.At + o.Since(taken.offset)
 	e := t.applyStep(st, l, i, at, o)
 	f(&e.state, at)
-	e.flags &^= confirm
-	st.markDirty(i, e)
+	t.changed(st, b, e, i)
 }
 
 // Room returns how many units of a key are left at now, and spends none. A key that was never seen

@@ -19,12 +19,17 @@ import (
 //go:embed ban.lua
 var banLua string
 
+//go:embed ban_cells.lua
+var banCellsLua string
+
 // unbannedBy are the scripts that look at the ban first, by those that don't.
 var unbannedBy = map[*redis.Script]*redis.Script{
-	windows.decide: redis.NewScript(ratesync.BanLua + banLua + headLua + ratesync.TellLua + windowLua + tailLua),
 	buckets.decide: redis.NewScript(ratesync.BanLua + banLua + headLua + bucketLua + tailLua),
 	logs.decide:    redis.NewScript(ratesync.BanLua + banLua + headLua + logLua + tailLua),
 }
+
+// unbannedCells is the script of cells that looks at a ban first.
+var unbannedCells = ratesync.ScriptOfCells(ratesync.BanLua + banCellsLua)
 
 // Carry has the calls for a zone look at its bans first from now on, nil for none.
 func (s *Limiter) Carry(zone string, r *ban.Register) {

@@ -188,21 +188,28 @@ func (s *Limiter) leave(rs *ruleset, id [16]byte, w *waiter) bool {
 
 // run makes calls for a key until nothing is left to ask.
 func (s *Limiter) run(rs *ruleset, id [16]byte, q *queue) {
-	t := &turn{rs: rs, id: id, q: q, keys: rs.keysOf(id), woken: make(chan []*turn, 1)}
+	named := rs.keysOf(id)
+	t := &turn{zone: rs.zone, waits: &q.waits, woken: make(chan []*turn, 1), prepare: func() sendable {
+		if c, ok := s.prepare(rs, id, q); ok {
+			return s.request(rs, named, c)
+		}
+		return nil
+	}}
 	circuit, _ := s.circuitOf(id)
 	for {
 		s.turn(&circuit.places, t)
 		if t.asked == nil {
 			return
 		}
-		o, err := t.asked.read()
+		asked := t.asked.(*request)
+		o, err := asked.read()
 		result := s.resultOf(id, err)
 		s.noteBacklog(circuit, result)
 		if s.ctx.Err() != nil && err != nil {
 			err = ErrClosed
 		}
 		rs.mu.Lock()
-		s.finish(rs, id, q, t.asked.call, o, err, result)
+		s.finish(rs, id, q, asked.call, o, err, result)
 		rests := result == rejected && len(q.waiters) == 0 && q.unfinished()
 		if rests {
 			s.suspend(rs, id, q)
@@ -421,6 +428,9 @@ func (q *queue) expire() {
 	}
 }
 
+// UnavailableFor is why Redis can't be asked about a key, nil if it can.
+func (s *Limiter) UnavailableFor(id [16]byte) error { return s.unavailable(id) }
+
 // unavailable is why no call may be made for a key, nil if one may.
 func (s *Limiter) unavailable(id [16]byte) error {
 	if s.ctx.Err() != nil {
@@ -636,7 +646,7 @@ func (q *queue) finishUnanswered(c call, err error, result result) {
 // call asks Redis. It returns what came of each batch.
 func (s *Limiter) call(rs *ruleset, keys []string, c call) ([]*outcome, error) {
 	r := s.request(rs, keys, c)
-	s.send([]*request{r})
+	s.send([]sendable{r})
 	return r.read()
 }
 
@@ -658,7 +668,7 @@ func (s *Limiter) args(rs *ruleset, c call) []any {
 	}
 	args := append(make([]any, 0, 64), rs.field, c.seq, inRuns(runs[0]), c.rollBack, resetInLua(first, c.reset), kept.Milliseconds(), counts)
 	for i, r := range c.rules {
-		args = append(args, s.tells(rs, r, c.id, rs.family.args(r))...)
+		args = append(args, rs.family.args(r)...)
 		args = c.sent.of(i).appendArgs(r, args)
 	}
 	for i := 1; i < len(c.batches); i++ {

@@ -193,12 +193,12 @@ func TestDrainsIsBounded(t *testing.T) {
 func TestTakeRejectsWhatItCantAsk(t *testing.T) {
 	t.Parallel()
 	s := New(client(t, redistest.Start(t).URL), "test", time.Second)
-	fixed := Rule{Kind: algorithms.FixedWindow, Limit: 1, Window: time.Minute}
+	fixed := Rule{Kind: algorithms.SlidingLog, Limit: 1, Window: time.Minute}
 	for name, rules := range map[string][]Rule{
 		"none":          nil,
 		"two kinds":     {fixed, {Kind: algorithms.TokenBucket, Limit: 1, Window: time.Minute}},
-		"no window":     {{Kind: algorithms.FixedWindow, Limit: 1}},
-		"an odd window": {{Kind: algorithms.FixedWindow, Limit: 1, Window: -time.Minute}},
+		"no window":     {{Kind: algorithms.SlidingLog, Limit: 1}},
+		"an odd window": {{Kind: algorithms.SlidingLog, Limit: 1, Window: -time.Minute}},
 	} {
 		if _, g, err := s.Take(context.Background(), "z", rules, id(1), 1, nil); err == nil || g.Admitted() {
 			t.Errorf("%s: admitted %t, %v, want an error", name, g.Admitted(), err)

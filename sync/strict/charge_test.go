@@ -82,9 +82,6 @@ func TestDecisionsMadeAloneAreChargedLater(t *testing.T) {
 func TestAChargeWhoseReplyIsLostCountsOnce(t *testing.T) {
 	server := redistest.Start(t)
 	for name, rule := range kinds {
-		if rule.Kind == algorithms.FixedWindow || rule.Kind == algorithms.SlidingWindow {
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rule.Window = 20 * time.Hour

@@ -3,7 +3,6 @@ package strict
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
@@ -26,7 +25,6 @@ type op int8
 const (
 	refund  op = 1 // refunds what was admitted
 	penalty op = 2 // charges a request that was denied, until the bucket is full
-	settled op = 3 // notes that what was reserved in a window stays spent
 	charged op = 4 // charges what a response has cost beyond what was reserved, whenever it arrives
 	unspent op = 5 // refunds what was reserved in a bucket, as far as it has not drained
 )
@@ -72,9 +70,6 @@ func (c corrections) add(r Rule, now int64, new correction) corrections {
 // A bucket adds up everything, at the last instant of it, except what has a place of its own.
 func inOneBucket(_ Rule, _, new correction) bool { return new.op != unspent }
 
-// A window adds up what is of one epoch.
-func inOneEpoch(r Rule, old, new correction) bool { return r.epoch(old.at) == r.epoch(new.at) }
-
 // A log adds up penalties of one slot, and refunds of units that follow each other.
 func inOneSlot(r Rule, old, new correction) bool {
 	if new.op == refund {
@@ -109,9 +104,6 @@ func (c corrections) cap(limit int64) corrections {
 	}
 	return slices.DeleteFunc(c, func(one correction) bool { return one.n <= 0 })
 }
-
-// cutAll takes out all.
-func cutAll(c corrections) (now, later corrections) { return c, nil }
 
 // cutBucket takes out all, penalties first: they came before the refunds that follow from the same
 // denial. A charge comes last, as a full bucket takes no more of it. Of many refunds of what
@@ -166,10 +158,4 @@ func (c corrections) appendArgs(r Rule, args []any) []any {
 		args = append(args, int(one.op), min(one.n, exact-1), a, b)
 	}
 	return args
-}
-
-// epoch is the number of the window's epoch at an instant of Redis' clock.
-func (r Rule) epoch(at int64) int64 {
-	length, unit := inLua(r.Window / time.Duration(r.spec("").Buckets))
-	return at * unit / length
 }

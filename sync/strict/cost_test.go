@@ -48,10 +48,6 @@ func pay(t testing.TB, s *Limiter, zone string, key [16]byte, n int64, rules ...
 
 // costly are rules of each algorithm for requests of some units each.
 var costly = []Rule{
-	{Kind: algorithms.FixedWindow, Limit: 30, Window: time.Minute},
-	{Kind: algorithms.SlidingWindow, Limit: 30, Window: time.Minute},
-	{Kind: algorithms.SlidingWindow, Limit: 30, Window: 100 * time.Millisecond, Buckets: 7},
-	{Kind: algorithms.SlidingWindow, Limit: 1 << 45, Window: time.Minute},
 	{Kind: algorithms.TokenBucket, Limit: 30, Window: time.Minute},
 	{Kind: algorithms.GCRA, Limit: 7, Window: 777777777, Burst: 30},
 	{Kind: algorithms.LeakyBucket, Limit: 30, Window: time.Second, Queue: 40},

@@ -177,7 +177,7 @@ func TestACallIsBoundedInUnitsAndRuns(t *testing.T) {
 		t.Errorf("a want beyond 2^53 is %d", n)
 	}
 	s := limiter(t, redistest.Start(t).URL)
-	rule := Rule{Kind: algorithms.FixedWindow, Limit: 1 << 60, Window: long}
+	rule := Rule{Kind: algorithms.TokenBucket, Limit: 1 << 60, Window: long}
 	m := mixedCalls{virtual: &virtual{Limiter: s, t: t}, zones: [2]string{"beyond"}}
 	if _, err := s.ruleset("beyond", []Rule{rule}); err != nil {
 		t.Fatal(err)

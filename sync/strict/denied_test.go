@@ -21,9 +21,6 @@ import (
 // no clock: Redis goes by the time that each test sets.
 func countedRules() []Rule {
 	return append([]Rule{
-		{Kind: algorithms.FixedWindow, Limit: 5, Window: time.Minute},
-		{Kind: algorithms.SlidingWindow, Limit: 5, Window: 20 * time.Second},
-		{Kind: algorithms.SlidingWindow, Limit: 4, Window: 4 * time.Second, Buckets: 7},
 		{Kind: algorithms.TokenBucket, Limit: 5, Window: 30 * time.Second},
 		{Kind: algorithms.GCRA, Limit: 10, Window: time.Minute, Burst: 1},
 		{Kind: algorithms.SlidingLog, Limit: 5, Window: 6 * time.Second},
@@ -111,8 +108,8 @@ func tellsWait(t *testing.T, v *virtual, zone string, rules []Rule) (g Grant, wa
 	return g, wait
 }
 
-// chargedOnce is a fixed window of 3 in which denied requests count.
-var chargedOnce = Rule{Kind: algorithms.FixedWindow, Limit: 3, Window: long, CountsDenied: true}
+// chargedOnce is a log of 3 in which denied requests count.
+var chargedOnce = Rule{Kind: algorithms.SlidingLog, Limit: 3, Window: long, CountsDenied: true}
 
 // settles waits until a limiter has nothing more to send.
 func settles(t *testing.T, s *Limiter) {
@@ -126,26 +123,6 @@ func spentOf(t *testing.T, s *Limiter) int64 {
 	wide := chargedOnce
 	wide.Limit = 1000
 	return held(t, s, t.Name(), id(1), wide)
-}
-
-// A call that denies and is sent twice charges nothing more.
-func TestADenialSentTwiceIsChargedOnce(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	proxy, s := proxied(t, server, patience)
-	for range 4 {
-		take(t, s, t.Name(), id(1), chargedOnce)
-		if _, err := proxy.Deliver(proxy.Last()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	settles(t, s)
-	if _, err := proxy.Deliver(proxy.Last()); err != nil { // which has brought the charge
-		t.Fatal(err)
-	}
-	if got := spentOf(t, limiter(t, server.URL)); got != 4 {
-		t.Errorf("%d spent after 3 admitted and one denied, want 4", got)
-	}
 }
 
 // A denial that nobody heard of charges nothing.

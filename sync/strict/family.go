@@ -13,8 +13,6 @@ import (
 var (
 	//go:embed head.lua
 	headLua string
-	//go:embed window.lua
-	windowLua string
 	//go:embed bucket.lua
 	bucketLua string
 	//go:embed log.lua
@@ -57,17 +55,17 @@ type family struct {
 
 // MostUnits is the most that a limit of a kind may be where requests cost different numbers, 0 for
 // no bound: a log has a member for each unit.
-func MostUnits(k algorithms.Kind) int64 { return int64(familyOf(k).maxWanted) }
+func MostUnits(k algorithms.Kind) int64 {
+	if f := familyOf(k); f != nil {
+		return int64(f.maxWanted)
+	}
+	return 0
+}
 
-func familyOf(k algorithms.Kind) *family { return algorithms.ByState(k, windows, buckets, logs) }
+// familyOf is nil for windows, whose keys are cells.
+func familyOf(k algorithms.Kind) *family { return algorithms.ByState(k, nil, buckets, logs) }
 
 var (
-	windows = &family{
-		decide: redis.NewScript(headLua + ratesync.TellLua + windowLua + tailLua),
-		args:   windowArgs, brought: 1, decode: decodeWindow,
-		combine: inOneEpoch, cut: cutAll,
-		hasLeft: func(r Rule, at, now int64) bool { return r.epoch(at) < r.epoch(now)-int64(r.spec("").Live) },
-	}
 	buckets = &family{
 		decide: redis.NewScript(headLua + bucketLua + tailLua),
 		charge: redis.NewScript(headLua + bucketLua + chargeBucketLua + chargeTailLua),
@@ -86,13 +84,6 @@ var (
 		parts: logParts, chargeTTL: logTTL,
 	}
 )
-
-func windowArgs(r Rule) []any {
-	spec := r.spec("")
-	epoch := r.Window / time.Duration(spec.Buckets)
-	length, unit := inLua(epoch)
-	return []any{r.limitInLua(), length, unit, spec.Live, spec.EpochTTL(epoch, 0).Milliseconds(), r.settles()}
-}
 
 // settles is 1 for the scripts where what is granted is settled, and 0 where it is reserved.
 func (r Rule) settles() int {

@@ -22,7 +22,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-var tenAnHour = Rule{Kind: algorithms.SlidingWindow, Limit: 10, Window: long}
+var tenAnHour = Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: long}
 
 // asked returns what takes a unit of a limiter and returns the error.
 func asked(s *Limiter) func() error {
@@ -565,15 +565,15 @@ func TestFollowsASentinelFailover(t *testing.T) {
 
 func TestReadOnlyAndOutOfMemory(t *testing.T) {
 	t.Parallel()
-	server := redistest.Start(t)
+	server, bucket := redistest.Start(t), kinds["token bucket"]
 	s := limiter(t, server.URL)
-	take(t, s, "z", id(1), tenAnHour)
+	take(t, s, "z", id(1), bucket)
 	for _, c := range []struct{ name, set, unset, want string }{
 		{"maxmemory", "1", "0", "OOM"},
 		{"min-replicas-to-write", "1", "0", "NOREPLICAS"},
 	} {
 		server.Do("CONFIG", "SET", c.name, c.set)
-		_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(2), 1, nil)
+		_, _, err := s.Take(context.Background(), "z", []Rule{bucket}, id(2), 1, nil)
 		if got := redisconn.Classify(err); !strings.HasPrefix(got, c.want) {
 			t.Errorf("Classify(%v) = %q, want %s", err, got, c.want)
 		}
@@ -582,10 +582,10 @@ func TestReadOnlyAndOutOfMemory(t *testing.T) {
 		}
 		server.Do("CONFIG", "SET", c.name, c.unset)
 		redistest.Eventually(t, "the circuit closes", func() bool { return !s.Down() })
-		take(t, s, "z", id(1), tenAnHour)
+		take(t, s, "z", id(1), bucket)
 	}
 	server.Do("REPLICAOF", "127.0.0.1", "1")
-	_, _, err := s.Take(context.Background(), "z", []Rule{tenAnHour}, id(1), 1, nil)
+	_, _, err := s.Take(context.Background(), "z", []Rule{bucket}, id(1), 1, nil)
 	if got := redisconn.Classify(err); !strings.HasPrefix(got, "READONLY") {
 		t.Errorf("Classify(%v) = %q, want READONLY", err, got)
 	}
@@ -602,17 +602,12 @@ func TestWhatMayNotBeDoneCountsNothing(t *testing.T) {
 	defer client.Close()
 	s := limiter(t, strings.Replace(server.URL, "redis://", "redis://app:secret@", 1))
 	for name, rule := range map[string]Rule{
-		"windows": {Kind: algorithms.FixedWindow, Limit: 100, Window: long},
-		"told":    {Kind: algorithms.FixedWindow, Limit: 100, Window: long},
 		"buckets": {Kind: algorithms.TokenBucket, Limit: 100, Window: long},
 		"logs":    {Kind: algorithms.SlidingLog, Limit: 100, Window: long},
 		"charged": {Kind: algorithms.SlidingLog, Limit: 100, Window: long, CountsDenied: true},
 	} {
 		for _, command := range strings.Fields("hget hset pexpire get set zadd zrange zrangebyscore zcount zrem zremrangebyscore zremrangebyrank hmget zrevrange") {
 			zone := name + " " + command
-			if name == "told" {
-				s.Tell(zone, 2)
-			}
 			two := []Rule{rule, rule}
 			two[1].Window *= 2
 			took := func() (n int64) {

@@ -30,11 +30,9 @@
 -- has granted is rolled back.
 --
 -- Corrections (see correction.go):
---   1  refunds n units: of a window those of the instant a; of a log those of the call a, from its
---      b-th on
+--   1  refunds n units: of a log those of the call a, from its b-th on
 --   2  charges n units for requests that were denied at the instant a: at most to the brim of a
 --      bucket, at most limit in a log
---   3  notes that n units stay spent that a window had reserved at the instant a
 --   4  charges n units that responses have cost beyond what was reserved, now: a bucket holds at
 --      most what drains in one window beyond its size, a log twice its limit
 --   5  refunds n units that a bucket had reserved, as far as they still stand in it: b is what had

@@ -70,7 +70,7 @@ func TestFullCallOfALogDeniesByTheLastAnswer(t *testing.T) {
 // key is another program's for a while.
 func TestRefusedKeyKeepsWhatIsLeftOpen(t *testing.T) {
 	onALine(t, 100*time.Millisecond, func(t *testing.T, l *line, s *Limiter) {
-		rules := []Rule{{Kind: algorithms.FixedWindow, Limit: 100, Window: long}, {Kind: algorithms.FixedWindow, Limit: 100, Window: 2 * long}}
+		rules := []Rule{{Kind: algorithms.SlidingLog, Limit: 100, Window: long}, {Kind: algorithms.SlidingLog, Limit: 100, Window: 2 * long}}
 		take(t, s, "z", id(1), rules...)
 		other := l.other(t)
 		before := held(t, other, "z", id(1), rules[0])

@@ -38,8 +38,6 @@ type Limiter struct {
 	seq atomic.Int64
 	// bans are those of the zones that have some; nil where none has.
 	bans atomic.Pointer[map[string]*ban.Register]
-	// regions are how many there are, by the zones that go over several; nil where none does.
-	regions atomic.Pointer[map[string]int]
 	// resets are what was reset, by zone; nil where nothing was.
 	resets    atomic.Pointer[map[string]*reset.Set]
 	suspended atomic.Int64 // keys whose queue is suspended
@@ -54,6 +52,8 @@ type Limiter struct {
 	stopProbes context.CancelFunc
 
 	work ratesync.Work // that CloseBy waits for
+
+	askers sync.Map // by zone
 
 	mu       sync.Mutex
 	made     int
@@ -217,14 +217,11 @@ const Over = -1
 // that: the key's next call carries it. heard is that of Refund.
 func (s *Limiter) Settle(g Grant, m int64, tops []int64, heard func(call int64, all []Verdict)) {
 	f := g.ruleset.family
-	if g.unit == 0 || g.N == 0 || m == g.N && f != windows {
+	if g.unit == 0 || g.N == 0 || m == g.N {
 		return
 	}
 	used := min(m, g.N)
 	s.change(g, heard, func(q *queue) {
-		if f == windows && used > 0 {
-			q.correct(correction{op: settled, n: used, at: g.at}, inAll)
-		}
 		if m > g.N {
 			q.correct(correction{op: charged, n: m - g.N, at: g.at}, inAll)
 		}

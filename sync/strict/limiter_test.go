@@ -25,14 +25,10 @@ const long = 1000 * time.Hour
 
 // kinds are rules of every algorithm that admit 100 requests at once.
 var kinds = map[string]Rule{
-	"fixed window":   {Kind: algorithms.FixedWindow, Limit: 100, Window: long},
-	"sliding window": {Kind: algorithms.SlidingWindow, Limit: 100, Window: long},
-	"fine window":    {Kind: algorithms.SlidingWindow, Limit: 100, Window: long, Buckets: 5},
-	"odd window":     {Kind: algorithms.SlidingWindow, Limit: 100, Window: long, Buckets: 7},
-	"token bucket":   {Kind: algorithms.TokenBucket, Limit: 100, Window: long},
-	"gcra":           {Kind: algorithms.GCRA, Limit: 50, Window: long, Burst: 100},
-	"leaky bucket":   {Kind: algorithms.LeakyBucket, Limit: 100, Window: long, Queue: 99},
-	"log":            {Kind: algorithms.SlidingLog, Limit: 100, Window: long},
+	"token bucket": {Kind: algorithms.TokenBucket, Limit: 100, Window: long},
+	"gcra":         {Kind: algorithms.GCRA, Limit: 50, Window: long, Burst: 100},
+	"leaky bucket": {Kind: algorithms.LeakyBucket, Limit: 100, Window: long, Queue: 99},
+	"log":          {Kind: algorithms.SlidingLog, Limit: 100, Window: long},
 }
 
 func id(n int) (id [16]byte) {
@@ -80,15 +76,6 @@ func limiter(t testing.TB, url string) *Limiter {
 	s := New(client(t, url), "test", patience)
 	t.Cleanup(s.Close)
 	return s
-}
-
-// proxied is a limiter behind a proxy, which waits so long for an answer.
-func proxied(t *testing.T, server *redistest.Server, timeout time.Duration) (*faultproxy.Proxy, *Limiter) {
-	t.Helper()
-	proxy := faultproxy.Start(t, server.Addr)
-	s := New(client(t, "redis://"+proxy.Addr), "test", timeout)
-	t.Cleanup(s.Close)
-	return proxy, s
 }
 
 // take takes one unit and fails the test if Redis doesn't decide.
@@ -225,7 +212,7 @@ func TestLimitsOfAnySize(t *testing.T) {
 					g, all := take(t, s, t.Name(), id(1), rule)
 					d := all[0].Decision
 					drained := i // a bucket may have drained meanwhile
-					if rule.Kind == algorithms.FixedWindow || rule.Kind == algorithms.SlidingWindow || rule.Kind == algorithms.SlidingLog {
+					if rule.Kind == algorithms.SlidingLog {
 						drained = 0
 					}
 					if !g.Admitted() || rule.Kind != algorithms.LeakyBucket && (d.Remaining < limit-1-i || d.Remaining > limit-1-i+drained) || d.Remaining < 0 {
@@ -273,9 +260,6 @@ func TestReturnAndCharge(t *testing.T) {
 			s.Penalize(g)
 			s.Refund(all[99], nil)
 			want := 1 // what is full takes no penalty
-			if rule.Kind == algorithms.FixedWindow || rule.Kind == algorithms.SlidingWindow {
-				want = 0
-			}
 			if got := drain(t, s, name, id(1), rule); got != want {
 				t.Errorf("%d admitted after a charge and a return, want %d", got, want)
 			}
@@ -413,7 +397,7 @@ func TestWaitersShareCalls(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
-	rule := Rule{Kind: algorithms.SlidingWindow, Limit: 1 << 20, Window: long}
+	rule := Rule{Kind: algorithms.SlidingLog, Limit: 1 << 20, Window: long}
 	take(t, s, "z", id(1), rule)
 	server.Do("CONFIG", "RESETSTAT")
 	var wg sync.WaitGroup

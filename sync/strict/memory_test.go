@@ -147,7 +147,7 @@ func perWindow(kind algorithms.Kind, limit int64, window time.Duration) Rule {
 }
 
 var allKinds = []algorithms.Kind{
-	algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket,
+	algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket,
 }
 
 // A denial holds until a second after its call was made, in each algorithm, and no denial that it
@@ -225,26 +225,6 @@ func TestABucketIsNotRestatedAsItWasTold(t *testing.T) {
 	})
 }
 
-// Of two rules that deny, one whose own wait is over would admit the request, with nothing left.
-func TestTheShorterOfTwoWaitsEndsFirst(t *testing.T) {
-	remember(t, func(t *testing.T, n *remembering) {
-		short, long := perWindow(algorithms.FixedWindow, 2, time.Second), perWindow(algorithms.FixedWindow, 2, time.Hour)
-		n.sleep(time.Second - time.Duration(clock.Now()%int64(time.Second)) + 700*time.Millisecond)
-		if all := n.spend(short, long); all[0].Decision.Allowed || all[1].Decision.Allowed {
-			t.Fatalf("want both to deny: %+v", all)
-		}
-		n.sleep(200 * time.Millisecond)
-		if all, _, asked := n.ask(short, long); asked || all[0].Decision.Allowed || all[1].Decision.Allowed {
-			t.Errorf("before the first wait is over: asked %t, %+v, want both to deny", asked, all)
-		}
-		n.sleep(200 * time.Millisecond)
-		all, _, asked := n.ask(short, long)
-		if a, b := all[0].Decision, all[1].Decision; asked || !a.Allowed || a.Remaining != 0 || a.Retry != 0 || b.Allowed {
-			t.Errorf("after the first wait: asked %t, %+v and %+v, want that the second one denies", asked, a, b)
-		}
-	})
-}
-
 // A limit of nothing tells the same wait at any time: there is none that passes.
 func TestALimitOfNothingHasNoWaitThatPasses(t *testing.T) {
 	for _, kind := range allKinds {
@@ -262,7 +242,7 @@ func TestALimitOfNothingHasNoWaitThatPasses(t *testing.T) {
 // A refund of this node ends the memory when it is queued: the next request is asked for, and gets
 // the unit.
 func TestARefundEndsTheMemory(t *testing.T) {
-	for _, kind := range allKinds[:5] {
+	for _, kind := range allKinds[:3] {
 		remember(t, func(t *testing.T, n *remembering) {
 			rule := perWindow(kind, 1, time.Hour)
 			_, g, err := n.Take(t.Context(), memorized, []Rule{rule}, id(1), 1, nil)
@@ -289,7 +269,7 @@ func TestARefundEndsTheMemory(t *testing.T) {
 // while the call was under way, nor one of the clients that have left meanwhile.
 func TestLeaversLeaveNoMemory(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule, none := perWindow(algorithms.FixedWindow, 4, time.Hour), perWindow(algorithms.FixedWindow, 0, time.Hour)
+		rule, none := perWindow(algorithms.SlidingLog, 4, time.Hour), perWindow(algorithms.SlidingLog, 0, time.Hour)
 		n.spend(none) // Redis knows the script then
 		n.delay.Store(int64(50 * time.Millisecond))
 		ctx, leave := context.WithCancel(t.Context())
@@ -329,7 +309,7 @@ func TestLeaversLeaveNoMemory(t *testing.T) {
 func TestAFailedOrLateCallEndsTheMemory(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		remember(t, func(t *testing.T, n *remembering) {
-			rule, other := perWindow(algorithms.FixedWindow, 1, time.Hour), perWindow(algorithms.FixedWindow, 5, time.Hour)
+			rule, other := perWindow(algorithms.SlidingLog, 1, time.Hour), perWindow(algorithms.SlidingLog, 5, time.Hour)
 			n.spend(rule)
 			if !n.remembers(rule) {
 				t.Fatal("the denial is not remembered")
@@ -352,7 +332,7 @@ func TestAFailedOrLateCallEndsTheMemory(t *testing.T) {
 // A reset of the key ends the memory, as soon as this node knows of it.
 func TestAResetEndsTheMemory(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule := perWindow(algorithms.FixedWindow, 1, time.Hour)
+		rule := perWindow(algorithms.SlidingLog, 1, time.Hour)
 		n.spend(rule)
 		of := reset.Reset{Stamp: 1, At: clock.Now(), Until: clock.Now() + int64(time.Hour)}
 		n.Reset(memorized, &reset.Set{Keys: map[[16]byte]reset.Reset{id(1): of}})
@@ -365,7 +345,7 @@ func TestAResetEndsTheMemory(t *testing.T) {
 // A circuit that opens ends the memory, and while it is open none is looked at.
 func TestAnOutageEndsTheMemory(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule := perWindow(algorithms.FixedWindow, 1, time.Hour)
+		rule := perWindow(algorithms.SlidingLog, 1, time.Hour)
 		n.spend(rule)
 		n.trip(id(1), errors.New("gone"))
 		if n.remembers(rule) {
@@ -384,7 +364,7 @@ func TestFourSetsOfRulesAreRemembered(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
 		var sets []Rule
 		for i := range 5 {
-			sets = append(sets, perWindow(algorithms.FixedWindow, int64(i+1), time.Hour))
+			sets = append(sets, perWindow(algorithms.SlidingLog, int64(i+1), time.Hour))
 		}
 		_, g, err := n.Take(t.Context(), memorized, sets[4:], id(1), 1, nil)
 		if err != nil {
@@ -413,7 +393,7 @@ func TestFourSetsOfRulesAreRemembered(t *testing.T) {
 func TestWhatIsNeverRemembered(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
 		for i, change := range []func(*Rule){func(r *Rule) { r.CountsDenied = true }, func(r *Rule) { r.Reserves = true }} {
-			rule := perWindow(algorithms.FixedWindow, 1, time.Hour)
+			rule := perWindow(algorithms.SlidingLog, 1, time.Hour)
 			change(&rule)
 			n.spend(rule)
 			if n.remembers(rule) || n.held() > 0 {
@@ -427,7 +407,7 @@ func TestWhatIsNeverRemembered(t *testing.T) {
 // A memory holds no more keys than it may, and drops what is over within two seconds.
 func TestAMemoryIsBoundedAndSwept(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule := []Rule{perWindow(algorithms.FixedWindow, 0, time.Hour)}
+		rule := []Rule{perWindow(algorithms.SlidingLog, 0, time.Hour)}
 		n.memory.Configure(3)
 		n.Memory(memorized, 1).Release() // of a configuration that is rejected
 		for i := range 10 {
@@ -492,7 +472,7 @@ func TestADenialAnswersThoseWhoWait(t *testing.T) {
 // A closed Limiter remembers nothing: another Redis decides by then.
 func TestAClosedLimiterRemembersNothing(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule := perWindow(algorithms.FixedWindow, 1, time.Hour)
+		rule := perWindow(algorithms.SlidingLog, 1, time.Hour)
 		n.spend(rule)
 		n.Close()
 		if n.remembers(rule) {
@@ -504,7 +484,7 @@ func TestAClosedLimiterRemembersNothing(t *testing.T) {
 // What Redis has admitted since, to a request that costs less or has a higher limit, is in what the
 // next denial tells: what is left, and how long to wait.
 func TestAnAdmissionIsInWhatTheMemoryTells(t *testing.T) {
-	for _, kind := range allKinds[:5] {
+	for _, kind := range allKinds[:3] {
 		for _, higher := range []bool{false, true} {
 			remember(t, func(t *testing.T, n *remembering) {
 				rule, wide, dear := perWindow(kind, 10, time.Minute), perWindow(kind, 10, time.Minute), int64(5)
@@ -576,7 +556,7 @@ func TestAnAdmissionEndsTheMemoryBeforeItIsTold(t *testing.T) {
 // Calls by other windows of a zone go beside each other. What one denied is not remembered where
 // another was admitted since it was made, whose answer came first.
 func TestADenialThatWasOvertakenIsNotRemembered(t *testing.T) {
-	for _, kind := range allKinds[:5] {
+	for _, kind := range allKinds[:3] {
 		remember(t, func(t *testing.T, n *remembering) {
 			one, two := []Rule{perWindow(kind, 3, time.Minute)}, []Rule{perWindow(kind, 9, time.Minute), perWindow(kind, 9, time.Hour)}
 			if _, g, err := n.Take(t.Context(), memorized, two, id(1), 3, nil); err != nil || !g.Admitted() {

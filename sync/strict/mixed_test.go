@@ -35,9 +35,6 @@ func goBy(m model, r Rule) {
 func TestDecidesByTheLimitOfEachRequest(t *testing.T) {
 	v := newVirtual(t)
 	for i, rule := range []Rule{
-		{Kind: algorithms.FixedWindow, Window: time.Minute},
-		{Kind: algorithms.SlidingWindow, Window: time.Minute},
-		{Kind: algorithms.SlidingWindow, Window: time.Minute, Buckets: 7},
 		{Kind: algorithms.TokenBucket, Window: time.Minute},
 		{Kind: algorithms.TokenBucket, Window: 777777777, Burst: 5},
 		{Kind: algorithms.GCRA, Window: time.Hour, Burst: 3},
@@ -85,9 +82,6 @@ func mixedRule(r Rule, random *rand.Rand) Rule {
 func TestBatchesAreCallsOneAfterTheOther(t *testing.T) {
 	v := newVirtual(t)
 	for i, one := range []Rule{
-		{Kind: algorithms.FixedWindow, Window: time.Minute},
-		{Kind: algorithms.SlidingWindow, Window: time.Minute, Buckets: 3},
-		{Kind: algorithms.SlidingWindow, Window: time.Minute, Reserves: true},
 		{Kind: algorithms.TokenBucket, Window: time.Minute, Burst: 1},
 		{Kind: algorithms.GCRA, Window: 777777777, Burst: 3},
 		{Kind: algorithms.LeakyBucket, Window: time.Minute, Queue: 7},
@@ -331,7 +325,7 @@ func TestDistinctLimitsShareCalls(t *testing.T) {
 func sharedCalls(t *testing.T, clients, requests, limits int) (calls int64, waited []int64) {
 	onALine(t, time.Hour, func(t *testing.T, l *line, s *Limiter) {
 		l.setTrip(5 * time.Millisecond)
-		rule := Rule{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: long}
+		rule := Rule{Kind: algorithms.SlidingLog, Limit: 1 << 30, Window: long}
 		take(t, s, "z", id(1), rule)
 		first := s.seq.Load()
 		var mu sync.Mutex
@@ -364,7 +358,7 @@ func sharedCalls(t *testing.T, clients, requests, limits int) (calls int64, wait
 func TestTwoClassesAtASteadyRateDontPileUp(t *testing.T) {
 	onALine(t, time.Hour, func(t *testing.T, l *line, s *Limiter) {
 		l.setTrip(20 * time.Millisecond)
-		low := Rule{Kind: algorithms.SlidingWindow, Limit: 80, Window: time.Second}
+		low := Rule{Kind: algorithms.SlidingLog, Limit: 80, Window: time.Second}
 		high := low
 		high.Limit = 100
 		take(t, s, "z", id(1), high)

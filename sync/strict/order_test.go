@@ -103,7 +103,7 @@ func TestRequestsOfThreeNodesAreDecidedInTheOrderOfTheCalls(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	for i, rule := range []Rule{
-		{Kind: algorithms.FixedWindow, Limit: 700, Window: long}, {Kind: algorithms.SlidingWindow, Limit: 700, Window: long},
+
 		{Kind: algorithms.TokenBucket, Limit: 700, Window: long * 1000}, {Kind: algorithms.LeakyBucket, Limit: 1, Window: long * 10, Queue: 699},
 		{Kind: algorithms.SlidingLog, Limit: 700, Window: long},
 	} {

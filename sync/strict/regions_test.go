@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -25,20 +26,20 @@ type strictRegion struct {
 	name    string
 	client  redis.UniversalClient
 	limiter *Limiter
+	node    *cellNode
 	links   map[string]*faultproxy.Proxy
 	others  map[string]redis.UniversalClient
 	relays  []*ratesync.Replicator
 }
 
-func startStrictRegions(t *testing.T, n int) (all []*strictRegion) {
+func startStrictRegions(t *testing.T, n int, rule Rule) (all []*strictRegion) {
 	servers := make([]*redistest.Server, n)
 	for i := range servers {
 		servers[i] = redistest.Start(t)
 	}
 	for i, server := range servers {
 		r := &strictRegion{name: fmt.Sprint("r", i), client: client(t, server.URL), links: make(map[string]*faultproxy.Proxy), others: make(map[string]redis.UniversalClient)}
-		r.limiter = New(r.client, "ns", 10*time.Second)
-		r.limiter.Tell("z", n)
+		r.limiter = New(r.client, "test", 10*time.Second)
 		for j, other := range servers {
 			if i != j {
 				name := fmt.Sprint("r", j)
@@ -47,11 +48,13 @@ func startStrictRegions(t *testing.T, n int) (all []*strictRegion) {
 			}
 		}
 		if i == 0 { // it doubts nothing, as after a relay that ended in order
-			server.Do("HSET", ratesync.NewKeyspace("ns").Relay(), "doubt", 0)
+			server.Do("HSET", ratesync.NewKeyspace("test").Relay(), "doubt", 0)
 		}
 		for range 2 {
 			r.relays = append(r.relays, r.relay())
 		}
+		r.node = r.limiter.cells(t, r.client, rule)
+		r.node.Counters[0].Source.Tell(1, rule.Limit)
 		t.Cleanup(func() {
 			for _, relay := range r.relays {
 				relay.Close()
@@ -64,7 +67,7 @@ func startStrictRegions(t *testing.T, n int) (all []*strictRegion) {
 }
 
 func (r *strictRegion) relay() *ratesync.Replicator {
-	x := ratesync.NewReplicator(r.client, "ns", 10*time.Second, clock.Now, zap.NewNop())
+	x := ratesync.NewReplicator(r.client, "test", 10*time.Second, clock.Now, zap.NewNop())
 	x.Relay(ratesync.Regions{Here: r.name, Others: r.others, Rate: 200 * time.Millisecond})
 	x.Start()
 	return x
@@ -92,14 +95,14 @@ func TestStrictWindowsOfRegionsConverge(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
 	rule := Rule{Kind: algorithms.FixedWindow, Limit: limit, Window: 1000 * time.Hour}
-	all := startStrictRegions(t, regions)
+	all := startStrictRegions(t, regions, rule)
 	own := make(map[[2]int]int64) // by region and key
 	take := func(region, key int, n int64) {
-		_, g, err := all[region].limiter.Take(t.Context(), "z", []Rule{rule}, id(key), n, nil)
+		took, err := all[region].node.ask(fmt.Sprint(key), n)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if g.Admitted() {
+		if !took[0].Unspent {
 			own[[2]int{region, key}] += n
 		}
 	}
@@ -120,7 +123,7 @@ func TestStrictWindowsOfRegionsConverge(t *testing.T) {
 			link.Set(faultproxy.None)
 		}
 	}
-	table := ratesync.NewKeyspace("ns").Table(rule.spec("z"))
+	cells := ratesync.NewKeyspace("test").Cells(rule.spec(t.Name()))
 	for key := range many {
 		want := int64(0)
 		for region := range regions {
@@ -129,15 +132,15 @@ func TestStrictWindowsOfRegionsConverge(t *testing.T) {
 			}
 			want += own[[2]int{region, key}]
 		}
-		hash := fmt.Sprint(table.Of(id(key)), ":", clock.Now()/int64(rule.Window))
+		cell := cells.Of(keys.IDOf([]byte(fmt.Sprint(key))))
 		for _, r := range all {
 			got := ""
 			if !redistest.Poll(30*time.Second, func() bool {
-				sum, _ := r.client.HGet(t.Context(), hash, "sum").Result()
+				sum, _ := r.client.HGet(t.Context(), cell, "sum").Result()
 				got, _, _ = strings.Cut(sum, " ")
 				return got == fmt.Sprint(want) || want == 0
 			}) {
-				t.Fatalf("seed %d: %s has %q of key %d, want %d: %v", seed, r.name, got, key, want, r.client.HGetAll(t.Context(), hash).Val())
+				t.Fatalf("seed %d: %s has %q of key %d, want %d: %v", seed, r.name, got, key, want, r.client.HGetAll(t.Context(), cell).Val())
 			}
 		}
 	}

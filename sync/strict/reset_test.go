@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reset"
@@ -154,9 +153,6 @@ func (run *resetRun) reset() (want int) {
 	switch run.scenario {
 	case "late":
 		want = 94 // the third node was told of the reset, or found an empty log
-		if familyOf(run.rule.Kind) == windows {
-			want = 95
-		}
 	case "twice":
 		run.spend(100)
 		run.apply()
@@ -187,26 +183,6 @@ func (run *resetRun) reset() (want int) {
 	return want
 }
 
-// What is counted in an epoch after that of the reset stays, and what is over is forgotten.
-func TestAResetOfAnEarlierEpoch(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	n := &resetNode{Limiter: limiter(t, r.URL), t: t, zone: "z", rule: kinds["fixed window"]}
-	n.take(60)
-	set := resetNow(t, r)
-	one := set.Keys[id(1)]
-	one.At -= int64(long)
-	set.Keys[id(1)] = one
-	n.Reset("z", set)
-	if got := n.take(100); got != 40 {
-		t.Errorf("a reset of the epoch before leaves %d, want 40", got)
-	}
-	n.Reset("z", nil)
-	if n.resets.Load() != nil {
-		t.Error("a zone without resets is remembered")
-	}
-}
-
 // backup copies what Redis has. What it returns has Redis forget what came since, as a failover to
 // a replica that lags behind does.
 func backup(t *testing.T, r *redistest.Server) (restore func()) {
@@ -230,53 +206,6 @@ func backup(t *testing.T, r *redistest.Server) (restore func()) {
 				t.Fatal(err)
 			}
 		}
-	}
-}
-
-// A window that begins or ends at the reset counts what came after it, and nothing else.
-func TestAResetAtABoundary(t *testing.T) {
-	v := newVirtual(t)
-	for name, rule := range kinds {
-		if familyOf(rule.Kind) != windows {
-			continue
-		}
-		t.Run(name, func(t *testing.T) {
-			part := long.Microseconds() / int64(max(1, rule.Buckets))
-			near := func(zone string, from time.Duration) *resetNode {
-				v.use(zone, rule)
-				v.set((v.now/part+1)*part + from.Microseconds())
-				return &resetNode{Limiter: v.Limiter, t: t, zone: zone, rule: rule}
-			}
-			forgive := func(n *resetNode) { n.Reset(n.zone, resetAt(time.UnixMicro(v.now))) }
-
-			n := near(name, -700*time.Millisecond)
-			spent := n.take(100)
-			v.set(v.now + 1)
-			forgive(n)
-			v.set(v.now + 1)
-			if spent += n.take(30); spent != 130 {
-				t.Errorf("%d are admitted before and after a reset, want 130", spent)
-			}
-			v.set(v.now + 750_000)
-			want := 70
-			if n.rule.Kind == algorithms.FixedWindow {
-				want = 100
-			}
-			if got := n.take(120); got != want {
-				t.Errorf("%d are admitted in the epoch after the reset, want %d", got, want)
-			}
-
-			n = near(name+" later", -700*time.Millisecond)
-			n.take(100)
-			v.set(v.now + 750_000)
-			n.take(100)
-			v.set(v.now + 1)
-			forgive(n)
-			v.set(v.now + 1)
-			if got := n.take(120); got != 100 {
-				t.Errorf("%d are admitted after a reset in the first second of an epoch, want 100", got)
-			}
-		})
 	}
 }
 

@@ -80,7 +80,7 @@ func newRuleset(in ratesync.Keyspace, zone string, rules []Rule, field string) (
 	}
 	rs := &ruleset{family: familyOf(rules[0].Kind), zone: zone, bans: in.Zone(zone, "ban"), field: field, keys: []ratesync.Keys{in.Zone(zone, "strict")}, queues: make(map[[16]byte]*queue)}
 	for _, r := range rules {
-		if r.Kind != rules[0].Kind || r.Window <= 0 {
+		if r.Kind != rules[0].Kind || r.Window <= 0 || familyOf(r.Kind) == nil {
 			return nil, fmt.Errorf("strict zone %q: rules %+v don't go together", zone, rules)
 		}
 		rs.shape = append(rs.shape, r.shape())

@@ -1,14 +1,12 @@
 package strict
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -185,7 +183,7 @@ func TestWhatIsSettledInRedisIsWhatWasUsed(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	for i, rule := range []Rule{
-		{Kind: algorithms.FixedWindow, Limit: 1 << 40, Window: long}, {Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: long},
+
 		{Kind: algorithms.SlidingLog, Limit: 1024, Window: long},
 		{Kind: algorithms.TokenBucket, Limit: 1 << 20, Window: long * 1000}, {Kind: algorithms.GCRA, Limit: 1 << 20, Window: long * 1000},
 	} {
@@ -295,7 +293,6 @@ func TestADebtInRedisIsBounded(t *testing.T) {
 		{Rule{Kind: algorithms.TokenBucket, Limit: 10, Window: long, Burst: 30}, 40},
 		{Rule{Kind: algorithms.GCRA, Limit: 10, Window: long, Burst: 30}, 40},
 		{Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: long}, 20},
-		{Rule{Kind: algorithms.FixedWindow, Limit: 10, Window: long}, 1 << 52},
 	} {
 		c.rule.Reserves = true
 		zone := fmt.Sprint(c.rule.Kind)
@@ -375,7 +372,7 @@ func TestSettlementsOverStepsAndLosses(t *testing.T) {
 	server := redistest.Start(t)
 	v := newVirtualOn(t, server)
 	v.set(v.now + int64(500*time.Hour/time.Microsecond)) // far from the boundaries of windows
-	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA} {
+	for _, kind := range []algorithms.Kind{algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA} {
 		for what, change := range map[string]func(){
 			"ahead": func() { v.set(v.now + int64(time.Hour/time.Microsecond)) },
 			"back":  func() { v.set(v.now - int64(time.Hour/time.Microsecond)) },
@@ -419,36 +416,4 @@ func usedNow(t *testing.T, v *virtual, zone string, rule Rule) int64 {
 	t.Helper()
 	_, said := pay(t, v.Limiter, zone, id(1), 0, rule)
 	return rule.Limit - said[0].Decision.Remaining
-}
-
-// Of what responses do in Redis the last word reaches who hears it: also what comes after a call
-// that is under way, and where the request that shares the call has left, admitted or denied.
-func TestTheLastWordOfSettlementsIsHeard(t *testing.T) {
-	rule := Rule{Kind: algorithms.SlidingWindow, Limit: 2, Window: long, Reserves: true}
-	for name, cost := range map[string]int64{"alone": 0, "with one admitted": 1, "with one denied": 2} {
-		t.Run(name, func(t *testing.T) {
-			onALine(t, 10*time.Second, func(t *testing.T, l *line, s *Limiter) {
-				var said []int64 // what is reserved
-				settle := func(g Grant, m int64) {
-					s.Settle(g, m, []int64{0}, func(_ int64, all []Verdict) { said = append(said, all[0].Reports[0].Reserved) })
-				}
-				first, _ := take(t, s, name, id(1), rule)
-				second, _ := take(t, s, name, id(1), rule)
-				l.setTrip(time.Second)
-				settle(first, 1)
-				synctest.Wait() // its call is on its way
-				settle(second, 0)
-				ctx, leave := context.WithCancel(t.Context())
-				if cost > 0 {
-					go func() { _, _, _ = s.Take(ctx, name, []Rule{rule}, id(1), cost, nil) }()
-				}
-				time.Sleep(1500 * time.Millisecond) // the next one is
-				leave()
-				settles(t, s)
-				if len(said) == 0 || said[len(said)-1] != 0 {
-					t.Errorf("the words are that %v are reserved, want none in the end", said)
-				}
-			})
-		})
-	}
 }

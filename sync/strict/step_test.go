@@ -8,10 +8,9 @@ import (
 )
 
 // What a step of the server's clock gives a client that has spent its limit of 5 in a minute, as
-// the documentation has it: a step ahead counts as time that has passed, and a step back gives
-// windows a limit more where it goes to another one or another sub-window, and logs and buckets
-// nothing. Another server
-// whose clock is ahead or behind does the same after a failover.
+// the documentation has it: a step ahead counts as time that has passed, and a step back gives logs
+// and buckets nothing. Another server whose clock is ahead or behind does the same after a
+// failover.
 //
 // no clock: Redis goes by the time that the test sets.
 func TestWhatAStepOfTheServersClockGives(t *testing.T) {
@@ -22,13 +21,13 @@ func TestWhatAStepOfTheServersClockGives(t *testing.T) {
 			if k.Kind == algorithms.LeakyBucket && reserves {
 				continue // count_responses doesn't go with it
 			}
-			rule := Rule{Kind: k.Kind, Limit: 5, Window: time.Minute, Queue: 4, Reserves: reserves, Buckets: k.Buckets}
+			rule := Rule{Kind: k.Kind, Limit: 5, Window: time.Minute, Queue: 4, Reserves: reserves}
 			for _, step := range []struct {
-				by                    time.Duration
-				windows, log, buckets int
+				by           time.Duration
+				log, buckets int
 			}{
-				{time.Hour, 5, 5, 5}, {-time.Hour, 5, 0, 0},
-				{20 * time.Second, 0, 0, 1}, {-20 * time.Second, 0, 0, 0},
+				{time.Hour, 5, 5}, {-time.Hour, 0, 0},
+				{20 * time.Second, 0, 1}, {-20 * time.Second, 0, 0},
 			} {
 				zone := name + step.by.String()
 				if reserves {
@@ -52,12 +51,7 @@ func TestWhatAStepOfTheServersClockGives(t *testing.T) {
 					}
 				}
 				want := step.buckets
-				switch {
-				case rule.Kind.Traits().Windowed:
-					if want = step.windows; rule.Buckets > 1 && step.by < 0 {
-						want = 5 // to another sub-window
-					}
-				case rule.Kind == algorithms.SlidingLog:
+				if rule.Kind == algorithms.SlidingLog {
 					want = step.log
 				}
 				if more != want {

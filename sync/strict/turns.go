@@ -2,7 +2,9 @@ package strict
 
 import (
 	"context"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,16 +19,26 @@ const maxPipelined = 8
 // are under way; a place carries the calls of several keys where more keys wait than there are
 // places.
 type turn struct {
-	rs   *ruleset
-	id   [16]byte
-	q    *queue
-	keys []string
+	zone  string
+	waits *atomic.Bool
 	// woken gets the turns that this one's goroutine is to make, with itself, or nil when another
 	// goroutine has made it.
 	woken chan []*turn
+	// prepare takes out what is to be asked, nil where there is nothing and the key has stopped.
+	prepare func() sendable
+	asked   sendable
+}
 
-	// asked is what was asked, nil where there was nothing to ask and the queue has stopped.
-	asked *request
+// A sendable is a call as it goes to Redis.
+type sendable interface {
+	issue(ctx context.Context, to commander, known bool)
+	// isUnknown reports whether it was not issued, or the server doesn't know its script.
+	isUnknown() bool
+}
+
+type commander interface {
+	redis.Scripter
+	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
 // places are the calls of one circuit that are under way, and the turns that wait. It is safe for
@@ -54,19 +66,30 @@ func (p *places) enter(t *turn) []*turn {
 	}
 	p.add(t)
 	p.mu.Unlock()
-	t.q.waits.Store(true)
-	defer t.q.waits.Store(false)
+	t.waits.Store(true)
+	defer t.waits.Store(false)
 	return <-t.woken
+}
+
+// tryEnter takes a place if one is free.
+func (p *places) tryEnter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.free == 0 {
+		return false
+	}
+	p.free--
+	return true
 }
 
 func (p *places) add(t *turn) {
 	for i := range p.lanes {
-		if l := &p.lanes[i]; l.zone == t.rs.zone {
+		if l := &p.lanes[i]; l.zone == t.zone {
 			l.turns = append(l.turns, t)
 			return
 		}
 	}
-	p.lanes = append(p.lanes, lane{t.rs.zone, []*turn{t}})
+	p.lanes = append(p.lanes, lane{t.zone, []*turn{t}})
 }
 
 // leave gives the place to those that wait, if somebody does.
@@ -102,21 +125,24 @@ func (s *Limiter) turn(p *places, t *turn) {
 	if turns == nil {
 		return
 	}
-	all := make([]*request, 0, len(turns))
-	for _, t := range turns { // only now: who came meanwhile shares the call
-		t.asked = nil
-		if c, ok := s.prepare(t.rs, t.id, t.q); ok {
-			t.asked = s.request(t.rs, t.keys, c)
-			all = append(all, t.asked)
-		}
-	}
-	s.send(all)
-	p.leave()
+	s.make(p, turns)
 	for _, other := range turns {
 		if other != t {
 			other.woken <- nil
 		}
 	}
+}
+
+// make makes turns' calls in a place, which it leaves.
+func (s *Limiter) make(p *places, turns []*turn) {
+	all := make([]sendable, 0, len(turns))
+	for _, t := range turns { // only now: who came meanwhile shares the call
+		if t.asked = t.prepare(); t.asked != nil {
+			all = append(all, t.asked)
+		}
+	}
+	s.send(all)
+	p.leave()
 }
 
 // A request is a call as it goes to Redis, and its reply.
@@ -141,28 +167,39 @@ func (s *Limiter) request(rs *ruleset, keys []string, c call) *request {
 }
 
 // send asks Redis, in one round trip.
-func (s *Limiter) send(all []*request) {
+func (s *Limiter) send(all []sendable) {
 	if len(all) == 0 {
 		return
 	}
 	ctx, cancel := s.callContext(s.ctx)
 	defer cancel()
-	if len(all) == 1 {
-		r := all[0]
-		r.reply = r.script.Run(ctx, s.client, r.keys, r.args...)
-		return
-	}
-	for _, eval := range []func(*redis.Script, context.Context, redis.Scripter, []string, ...any) *redis.Cmd{(*redis.Script).EvalSha, (*redis.Script).Eval} {
+	for _, known := range []bool{true, false} {
+		todo := slices.DeleteFunc(slices.Clone(all), func(r sendable) bool { return !r.isUnknown() })
+		if len(todo) == 0 {
+			return
+		}
+		if len(todo) == 1 {
+			todo[0].issue(ctx, s.client, known)
+			continue
+		}
 		pipe := s.client.Pipeline()
-		for _, r := range all {
-			if r.reply == nil || redis.HasErrorPrefix(r.reply.Err(), "NOSCRIPT") {
-				r.reply = eval(r.script, ctx, pipe, r.keys, r.args...)
-			}
+		for _, r := range todo {
+			r.issue(ctx, pipe, known)
 		}
-		if pipe.Len() > 0 {
-			_, _ = pipe.Exec(ctx) // each reply has its error
-		}
+		_, _ = pipe.Exec(ctx) // each reply has its error
 	}
+}
+
+func (r *request) issue(ctx context.Context, to commander, known bool) {
+	if known {
+		r.reply = r.script.EvalSha(ctx, to, r.keys, r.args...)
+	} else {
+		r.reply = r.script.Eval(ctx, to, r.keys, r.args...)
+	}
+}
+
+func (r *request) isUnknown() bool {
+	return r.reply == nil || redis.HasErrorPrefix(r.reply.Err(), "NOSCRIPT")
 }
 
 // read returns what came of each batch.

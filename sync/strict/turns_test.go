@@ -17,7 +17,7 @@ func TestAZoneWithManyKeysDoesNotHoldUpAnother(t *testing.T) {
 	const trip = 20 * time.Millisecond
 	onALine(t, time.Hour, func(t *testing.T, l *line, s *Limiter) {
 		l.setTrip(trip)
-		rule := Rule{Kind: kinds["sliding window"].Kind, Limit: 1 << 30, Window: long}
+		rule := Rule{Kind: kinds["log"].Kind, Limit: 1 << 30, Window: long}
 		n := 0
 		most := func() (most time.Duration) {
 			for range 15 {
@@ -62,7 +62,7 @@ func TestAPlaceCarriesTheCallsOfAllZones(t *testing.T) {
 	turns := map[string][]*turn{}
 	for _, zone := range []string{"a", "b", "c"} {
 		for range map[string]int{"a": 20, "b": 2, "c": 1}[zone] {
-			one := &turn{rs: &ruleset{zone: zone}}
+			one := &turn{zone: zone}
 			turns[zone] = append(turns[zone], one)
 			p.add(one)
 		}

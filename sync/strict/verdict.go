@@ -165,44 +165,6 @@ func verdicts(rules []Rule, o *outcome, at place, dst []Verdict) []Verdict {
 	return dst
 }
 
-// decodeWindow asks the algorithm itself how long to wait, with the totals in Redis as remote ones.
-func decodeWindow(r Rule, v *Verdict, o *outcome, state []int64, at place) {
-	now := o.at * int64(time.Microsecond)
-	totals, settled := state[1:], []int64(nil)
-	if r.Reserves {
-		half := len(totals) / 2
-		totals, settled = totals[:half], totals[half:]
-	}
-	v.Reserved = false
-	if len(settled) > 0 && !v.Decision.Allowed {
-		v.Reports = reportsOf(state[0], settled, v.Reports)
-		var s algorithms.WindowState
-		windowMachine.Merge(&s, r.compile(), now, v.Reports)
-		v.Reserved = windowMachine.Take(&s, r.compile(), now, at.cost, 0).Allowed
-	}
-	v.Reports = reportsOf(state[0], totals, v.Reports[:0])
-	for i, n := range settled {
-		v.Reports[i].Reserved = totals[i] - n
-	}
-	l, want := r.compile(), algorithms.WantNext|algorithms.WantReset
-	if !v.Decision.Allowed {
-		want |= algorithms.WantRetry
-	}
-	var s algorithms.WindowState
-	windowMachine.Merge(&s, l, now, v.Reports)
-	v.Decision.Waits = windowMachine.Waits(&s, l, now, at.cost, 0, want)
-}
-
-// reportsOf appends a report for each of the totals of an epoch and those before it.
-func reportsOf(epoch int64, totals []int64, dst []algorithms.Report) []algorithms.Report {
-	for age, total := range totals {
-		dst = append(dst, algorithms.Report{Epoch: epoch - int64(age), Remote: total})
-	}
-	return dst
-}
-
-var windowMachine = algorithms.MachineOf[algorithms.WindowState](algorithms.SlidingWindow)
-
 // decodeLog reads {count, when the one is from whose leaving makes room, when the newest is from},
 // and the first of these for each cost that was denied, where not all cost one.
 func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, at place) {

@@ -46,7 +46,7 @@ func TestStrictRecordsAreRenewed(t *testing.T) {
 	r := redistest.Start(t)
 	app := sitetest.AppWith(r)
 	app.StrictTimeout = 0
-	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("renewed", "sync_rate 0\nlimit 1000/30d"))
+	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("renewed", "algorithm token_bucket\nsync_rate 0\nlimit 1000/30d"))
 	s.Admits("1.2.3.4", 1, 1)
 	record := ""
 	for _, name := range r.Client().Keys(context.Background(), "test:*:renewed:*").Val() {

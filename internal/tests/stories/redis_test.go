@@ -153,7 +153,7 @@ func (r *standIn) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // delays are how long a way to the server takes, for each kind of call another one: what happens at
 // one instant would be done in any order.
 var delays = map[string]time.Duration{
-	"strict": 101, "counts": 149, "slots": 211, "bans": 273, "heartbeat": 331, "control": 391, "charge": 433, "probe": 477,
+	"strict": 101, "counts": 149, "cells": 127, "slots": 211, "bans": 273, "heartbeat": 331, "control": 391, "charge": 433, "probe": 477,
 }
 
 // ask makes calls, if they arrive.
@@ -215,7 +215,7 @@ func (r *standIn) kindOf(words []string) string {
 		sum := sha1.Sum([]byte(words[1]))
 		hash, kind := hex.EncodeToString(sum[:]), "script"
 		for _, k := range [][2]string{
-			{"heartbeat", "leases[#leases"}, {"counts", "function recount("}, {"slots", "function grant("}, {"probe", "'probe'"},
+			{"heartbeat", "leases[#leases"}, {"counts", "function recount("}, {"cells", "function ledgers("}, {"slots", "function grant("}, {"probe", "'probe'"},
 			{"bans", "local left, whole, age"}, {"charge", "function charge("}, {"strict", "rules = {width"}, {"control", "'version'"},
 		} {
 			if strings.Contains(words[1], k[1]) {
@@ -275,6 +275,14 @@ func messagesOf(kind string, keys, args []string) (all []string) {
 		}
 		for i := range len(keys) - fills {
 			all = append(all, keys[i]+" "+strings.Join(args[4+width*i:4+width*(i+1)], ","))
+		}
+	case "cells":
+		cells, _ := strconv.Atoi(args[1])
+		for i := range cells { // total, epoch, what is open, and what a strict call asks for
+			all = append(all, keys[i]+" "+args[5+3*i]+args[6+3*i])
+		}
+		if bans := len(keys) - cells; len(args) > 4+3*cells+bans {
+			return []string{strings.Join(all, " ") + " asks " + strings.Join(args[4+3*cells+bans:], ",")}
 		}
 	case "slots":
 		for i, key := range keys {
@@ -337,6 +345,13 @@ func (r *standIn) echo(kind string, more int64) {
 					args[i] = strconv.FormatInt(total+more, 10)
 				}
 			}
+		}
+	}
+	if kind == "cells" {
+		n, _ := strconv.Atoi(words[2])
+		args := words[3+n:]
+		if total, err := strconv.ParseInt(args[5], 10, 64); err == nil {
+			args[5] = strconv.FormatInt(total+more, 10)
 		}
 	}
 	var args []any

@@ -16,12 +16,13 @@
 -- by then. Other times are microseconds of this server's clock. All numbers are whole and below
 -- 2^53.
 --
--- KEYS: cells; bans; where limits go over regions the sorted set told. ARGV: node; seq; number of
--- cells; threshold of told, or ""; 1 where no earlier message of these cells is without an answer.
+-- KEYS: cells; bans; where limits go over regions the sorted set told. ARGV: seq; number of cells;
+-- threshold of told, or ""; 1 where no earlier message of these cells is without an answer.
 -- Then for each cell:
 --   family  "w" for windows and logs, "s" where the oldest epoch fades, "b" for a bucket; window,
 --           epochs of a window, epochs that count, size, rate, milliseconds for which the newest
---           epoch counts, 1 where what is granted is open, and the stamp
+--           epoch counts, 1 where what is granted is open, or of another region where no total may
+--           fall, the stamp, and the node; "" is as before
 --   state   total; of a bucket open start total
 --   more    " epoch open total…"; of a bucket fresh, span, heard and the level that the node
 --           knows: whole rest
@@ -30,14 +31,15 @@
 --
 -- Reply, in lines: seconds and microseconds; what is granted of each of these, or "old", "banned"
 -- or "failed"; for each cell the node's field as it was and the sum by now, or "@" and the stamp
--- that the cell is under, or "!" and an error; the bans.
+-- that the cell is under, or "!" and an error; the bans. Where told is named, a sum ends in " ~" if
+-- another region has something of the cell.
 --
 -- A message counts only if its seq is above that of the field, so repeated and overtaken ones
 -- change nothing. The seq 0 reads. Everything is read before anything is written.
-local call, match, node, seq, cells, least, quiet = redis.call, string.match, ARGV[1], ARGV[2] + 0, ARGV[3] + 0, tonumber(ARGV[4]), ARGV[5] == '1'
+local call, match, seq, cells, least, quiet = redis.call, string.match, ARGV[1] + 0, ARGV[2] + 0, tonumber(ARGV[3]), ARGV[4] == '1'
 local bans = #KEYS - cells - (least and 1 or 0)
-local asked = 6 + 3 * cells + bans -- where what a call asks for begins
-local strict, region = asked <= #ARGV, string.byte(node) == 126
+local asked = 5 + 3 * cells + bans -- where what a call asks for begins
+local strict = asked <= #ARGV
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local reply, cell, score, status = {clock[1] .. ' ' .. clock[2], ''}, {}, nil, nil
@@ -49,13 +51,12 @@ local F = {} -- the family of the cell at hand
 -- table, where 0 is the epoch of now. The functions are made where they are needed, as most
 -- messages need none.
 local function ledgers()
-  local epoch, live, max, min = F.epoch, F.live, math.max, math.min
+  local epoch, next, live, max, min = F.epoch, F.next, F.live, math.max, math.min
 
-  -- Adds to v what of a list still counts. What lies more than an epoch ahead was counted before
-  -- the clock stepped back: it counts as now's.
+  -- Adds to v what of a list still counts. What lies ahead was counted before the clock stepped
+  -- back, unless the next epoch is about to begin: it counts as now's.
   local function add(v, sign, newest, list)
-    local age = epoch - newest
-    local ahead = age < -1
+    local age, ahead = epoch - newest, newest + 0 > next
     for n in string.gmatch(list, '%d+') do
       if age < live then
         local at = ahead and max(age, 0) or age
@@ -93,13 +94,13 @@ local function look(key, add, list)
   local all = call('HGETALL', key)
   for i = 1, #all, 2 do
     local name, own = all[i], {}
-    if name ~= 'sum' and name ~= '~' and name ~= 'fields' and name ~= node then
+    if name ~= 'sum' and name ~= '~' and name ~= 'fields' and name ~= F.node then
       local far = string.byte(name) == 126
       local s, total, epoch, opened, older = match(all[i + 1], '^(%d+) (%d+) (%d+) (%d+)([%d ]*)$')
       if s then add(own, 1, epoch, total .. older) end
       if s and (far or next(own)) then
         alive = alive + 1
-        if epoch + 0 > F.epoch + 1 then
+        if epoch + 0 > F.next then
           epoch, total, older = list(own)
           fold[#fold + 1], fold[#fold + 2] = name, string.format('%s %d %d %s%s', s, total, epoch, opened, older)
         end
@@ -124,7 +125,7 @@ local function windows(key, f, s, far, total, more)
   local top, open, rest = match(more, '^ (%d+) (%d+)(.*)$')
   local fseq, ffirst, ftop, fopen, frest = match(f or '', '^(%d+) (%d+) (%d+) (%d+)([%d ]*)$')
   local sfirst, under, till, stop, sopen, srest = match(s or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)([%d ]*)$')
-  local epoch, live, max, min, format = F.epoch, F.live, math.max, math.min, string.format
+  local epoch, next, live, max, min, format = F.epoch, F.next, F.live, math.max, math.min, string.format
   local all, first, x = f and not fseq or s and not under, total + 0, nil
   open, top = open + 0, top + 0
   if under and under ~= F.stamp then
@@ -134,21 +135,25 @@ local function windows(key, f, s, far, total, more)
   if fseq and fseq + 0 > now + 864e8 then fseq, all = nil, true end -- no clock gave that
   if seq == 0 or fseq and seq <= fseq + 0 then return {key = key, held = f or '', there = s or ''} end
   local add, list, behind = ledgers()
-  if top > epoch + 1 then -- the node has not heard that the clock stepped back
+  if top > next then -- the node has not heard that the clock stepped back
     local own = {}
     add(own, 1, top, format('%d', first) .. rest)
     top, first, rest = list(own)
   end
   if fseq then ftop, ffirst = ftop + 0, ffirst + 0 else fopen, ftop, ffirst, frest = 0, top, 0, '' end
   if under then till, stop, sfirst = till + 0, stop + 0, sfirst + 0 else till, sopen, stop, sfirst, srest = 0, 0, top, 0, '' end
-  all = all or fseq and (not under or region and not far) or stop > epoch + 1 or ftop > epoch + 1
+  all = all or fseq and (not under or F.region and not far) or stop > next or ftop > next
     or under and not fseq and call('HLEN', key) > (tonumber(call('HGET', key, 'fields') or '') or 64)
-  if top > epoch and fseq then -- ahead it leaves out an epoch that still counts here
+  local rises = F.region and F.opens == '1'
+  if fseq and (rises or top > epoch) then -- ahead it leaves out an epoch that still counts here
     local own, had = {}, {}
     add(own, 1, top, format('%d', first) .. rest)
     add(had, 1, ftop, format('%d', ffirst) .. frest)
     own[live - 1] = own[live - 1] or had[live - 1]
-    top, first, rest = list(own, top)
+    if rises then
+      for age, n in pairs(had) do own[age] = max(own[age] or 0, n) end
+    end
+    top, first, rest = list(own, max(top, rises and ftop or top))
   end
   local same = top == ftop and first == ffirst and rest == frest and open == fopen + 0 and not x
   local was, most, past, regions, opened = stop, top > epoch and live or live - 1, nil, nil, nil
@@ -177,7 +182,7 @@ local function windows(key, f, s, far, total, more)
     stop, sfirst, srest = list(v, max(was, top))
     same, sopen = false, (opened[epoch - stop] or 0) + (top == stop and open or 0)
   end
-  if region then
+  if F.region then
     if not regions then
       regions = {}
       local n, at, older = match(far or '0 0 0 0 0', '^(%d+) %d+ %d+ (%d+) %d+([%d ]*)$')
@@ -287,7 +292,7 @@ local function bucket(key, f, s, far, state, around)
   if more > 0 or rate > flows then flows = rate end
   more = math.min(more, F.size + rate - whole)
   if more > 0 then whole, added = whole + more, added + more end
-  if region then
+  if F.region then
     x = x or {}
     local there = match(far or '', '^%d+ 0 0 (%d+)$') or 0
     x.far = string.format('%s 0 0 %d', F.stamp, math.max(0, there + total - (knows and ftotal or 0)))
@@ -299,23 +304,37 @@ local function bucket(key, f, s, far, state, around)
   }
 end
 
+-- Has other regions hear of a cell of which all have so much, and the other regions that: from the
+-- threshold on, of what both have, and where it must be.
+local function tell(key, all, older, far, must)
+  local told, theirs, more = KEYS[#KEYS], match(far or '', F.kind == 'b' and '^%d+ 0 0 (%d+)$' or '^(%d+) %d+ 0 %d+ 0([%d ]*)$')
+  local here = all - (theirs or 0)
+  for n in string.gmatch(older, '%d+') do here = here + n end
+  for n in string.gmatch(more or '', '%d+') do here = here - n end
+  if must and not F.region or here > 0 and (must or not F.region and (far or here >= least)) then
+    score = score or math.max(now, (tonumber(call('ZREVRANGE', told, 0, 0, 'WITHSCORES')[2] or '') or 0) + 1)
+    call('ZADD', told, string.format('%d', score), key)
+  end
+end
+
 local tail, top, open, older
 for i = 1, cells do
-  local key, total, more, had, c = KEYS[i], ARGV[4 + 3 * i], ARGV[5 + 3 * i], nil, nil
-  if ARGV[3 + 3 * i] ~= F.text then
-    local kind, window, parts, live, size, rate, ttl, opens, stamp = match(ARGV[3 + 3 * i], '^(%a) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%d+)$')
+  local key, text, total, more, had, c = KEYS[i], ARGV[2 + 3 * i], ARGV[3 + 3 * i], ARGV[4 + 3 * i], nil, nil
+  if text ~= '' then
+    local kind, window, parts, live, size, rate, ttl, opens, stamp, node = match(text, '^(%a) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%d+) (%S+)$')
     local into = math.fmod(now, window)
     local past = into * parts
     local part = math.fmod(past, window)
+    local epoch = (now - into) / window * parts + (past - part) / window
     F = {
-      text = ARGV[3 + 3 * i], kind = kind, window = window + 0, live = live + 0, size = size + 0, rate = rate + 0, ttl = ttl + 0, opens = opens, stamp = stamp,
-      epoch = (now - into) / window * parts + (past - part) / window, into = part, due = now / 1000 + ttl + 60000,
+      node = node, region = string.byte(node) == 126, kind = kind, window = window + 0, live = live + 0, size = size + 0, rate = rate + 0, ttl = ttl + 0, opens = opens, stamp = stamp,
+      epoch = epoch, next = window - part <= 1e6 * parts and epoch + 1 or epoch, into = part, due = now / 1000 + ttl + 60000,
     }
   end
-  if least or region then had = redis.pcall('HMGET', key, node, 'sum', '~') else had = redis.pcall('HMGET', key, node, 'sum') end
+  if least or F.region then had = redis.pcall('HMGET', key, F.node, 'sum', '~') else had = redis.pcall('HMGET', key, F.node, 'sum') end
   local f, s = had[1], had[2]
   -- Mostly the newest total alone has grown, or an epoch began.
-  if f and s and F.kind ~= 'b' and not region then
+  if f and s and F.kind ~= 'b' and not F.region then
     if more ~= tail then
       tail = more
       top, open, older = match(more, '^ (%d+) (%d+)(.*)$')
@@ -323,7 +342,7 @@ for i = 1, cells do
     end
     local fseq, ftotal, ftail = match(f, '^(%d+) (%d+)(.*)$')
     local all, under, till, stop, sopen, rest = match(s, '^(%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
-    if under == F.stamp and fseq and seq > fseq + 0 and top <= F.epoch + 1 and all + total < 1e14 then
+    if under == F.stamp and fseq and seq > fseq + 0 and top <= F.next and all + total < 1e14 then
       if stop + 0 == top and ftail == more and all - ftotal >= 0 then
         all = all + total - ftotal
       elseif ftail then
@@ -344,7 +363,7 @@ for i = 1, cells do
     else
       all = nil
     end
-    if all and (strict or least) then
+    if all and strict then
       c = {
         key = key, family = F, held = f, there = s, far = had[3], same = total == ftotal and ftail == more, x = nil, more = 0, used = 0, till = till + 0,
         top = top, total = total + 0, tail = more, stop = top, all = all, stail = ' ' .. top .. ' ' .. sopen .. rest,
@@ -352,8 +371,10 @@ for i = 1, cells do
     elseif all then
       local ends = till + 0 < F.due and math.floor(2 * F.due - now / 1000)
       s = all .. ' ' .. under .. ' ' .. (ends or till) .. ' ' .. stop .. ' ' .. sopen .. rest
-      call('HSET', key, node, ARGV[2] .. ' ' .. total .. more, 'sum', s)
+      call('HSET', key, F.node, ARGV[1] .. ' ' .. total .. more, 'sum', s)
       if ends then call('PEXPIREAT', key, ends) end
+      if least then tell(key, all, rest, had[3], total + 0 < ftotal + 0 and call('ZSCORE', KEYS[#KEYS], key)) end
+      if least and had[3] then s = s .. ' ~' end
       reply[1 + 2 * i], reply[2 + 2 * i] = f, s
       c = false
     end
@@ -364,12 +385,13 @@ for i = 1, cells do
     if F.kind == 'b' then c = bucket(key, f, s, had[3], total, more) else c = windows(key, f, s, had[3], total, more) end
     if not c.total then status = status or 'old' end
   end
+  if c and least and had[3] then c.mark = ' ~' end
   cell[i] = c
 end
 
 local ban = {}
 for i = 1, bans do
-  local says, there = ARGV[5 + 3 * cells + i], call('GET', KEYS[cells + i]) or ''
+  local says, there = ARGV[4 + 3 * cells + i], call('GET', KEYS[cells + i]) or ''
   local b, l, s = match(there, '^(%d+) (%d+) (%d+)$')
   local begun, length, stamp = match(says, '^(%d+) (%d+) (%d+)$')
   local new = begun and (not b or stamp + 0 > s + 0 or stamp == s and begun + 0 > b + 0)
@@ -424,7 +446,7 @@ for i = 1, cells do
       if c.whole >= 0 and c.flows > 0 then need = math.max(need, math.min(3e11, (c.whole + 1) / c.flows * F.window / 1000)) end
       if F.opens == '1' then c.open, c.sopen = c.open + n, c.sopen + n end
       c.all = math.min(2^52, c.all + n)
-      field = string.format('%s %d %s %d %d %d', ARGV[2], c.open, c.start, c.total + n, n, n > 0 and c.added or 0)
+      field = string.format('%s %d %s %d %d %d', ARGV[1], c.open, c.start, c.total + n, n, n > 0 and c.added or 0)
       before = F.stamp .. ' '
       after = string.format(' %d %d %d %d %d %d %d', math.min(c.sopen, math.max(0, c.whole + 1)), c.all, c.whole, c.rest, now, c.flows, c.added)
     else
@@ -434,7 +456,7 @@ for i = 1, cells do
         c.total, c.tail = granted(c.top, c.total, c.tail, n)
         c.all, c.stail = granted(c.stop, c.all, c.stail, n)
       end
-      field = string.format('%s %d%s', ARGV[2], c.total, c.tail)
+      field = string.format('%s %d%s', ARGV[1], c.total, c.tail)
       before, after = string.format('%d %s ', c.all, F.stamp), c.stail
     end
     if x then
@@ -445,20 +467,15 @@ for i = 1, cells do
     end
     local ends = c.till < now / 1000 + need + 60000 and math.floor(now / 1000 + 2 * (need + 60000))
     c.there = before .. (ends or c.till) .. after
-    call('HSET', c.key, node, field, 'sum', c.there)
+    call('HSET', c.key, F.node, field, 'sum', c.there)
     if ends then call('PEXPIREAT', c.key, ends) end
-    if least and not region then -- other regions hear of it
-      local told, here, far, older = KEYS[#KEYS], c.all, match(c.far or '', F.kind == 'b' and '^%d+ 0 0 (%d+)$' or '^(%d+) %d+ 0 %d+ 0([%d ]*)$')
-      here = here - (far or 0)
-      for n in string.gmatch(F.kind == 'b' and '' or match(c.stail, '^ %d+ %d+(.*)$'), '%d+') do here = here + n end
-      for n in string.gmatch(older or '', '%d+') do here = here - n end
-      if here >= least or x and x.empty or call('ZSCORE', told, c.key) then
-        score = score or math.max(now, (tonumber(call('ZREVRANGE', told, 0, 0, 'WITHSCORES')[2] or '') or 0) + 1)
-        call('ZADD', told, string.format('%d', score), c.key)
-      end
+    if least then
+      local must = x and x.empty
+      if F.region then must = c.held == '' elseif not must then must = call('ZSCORE', KEYS[#KEYS], c.key) end
+      tell(c.key, c.all, F.kind == 'b' and '' or match(c.stail, '^ %d+ %d+(.*)$'), x and x.far or c.far, must)
     end
   end
-  if c then reply[1 + 2 * i], reply[2 + 2 * i] = c.failed and '!' or c.under and '@' or c.held, c.failed or c.under or c.there end
+  if c then reply[1 + 2 * i], reply[2 + 2 * i] = c.failed and '!' or c.under and '@' or c.held, c.failed or c.under or c.there .. (c.mark or '') end
 end
 for i = 1, bans do
   if ban[i][2] then call('SET', KEYS[cells + i], ban[i][1], 'PX', ban[i][2]) end

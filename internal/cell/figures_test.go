@@ -46,7 +46,7 @@ func TestFigures(t *testing.T) {
 	load := func(files ...string) string {
 		text := "local spareTTL = 60000\nlocal toldTTL = 2592000000\n"
 		for _, name := range files {
-			b, err := os.ReadFile("../" + name)
+			b, err := os.ReadFile("../../sync/" + name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,7 +57,6 @@ func TestFigures(t *testing.T) {
 	say := c.ScriptLoad(context.Background(), Source).Val()
 	later := c.ScriptLoad(context.Background(), strings.Replace("local us = table.remove(ARGV)\n"+Source, "call('TIME')", "{math.floor(us / 1000000), math.fmod(us, 1000000)}", 1)).Val()
 	push := load("tell.lua", "push.lua")
-	window := load("strict/head.lua", "tell.lua", "strict/window.lua", "strict/tail.lua")
 	bucket := load("strict/head.lua", "strict/bucket.lua", "strict/tail.lua")
 	log := load("strict/head.lua", "strict/log.lua", "strict/tail.lua")
 	hour := time.Hour.Microseconds()
@@ -82,7 +81,7 @@ func TestFigures(t *testing.T) {
 		return s
 	}
 	args := func(call *Call) []any {
-		keys, args := call.Args()
+		keys, args := argsOf(call)
 		all := []any{"evalsha", say, len(keys)}
 		for _, k := range keys {
 			all = append(all, k)
@@ -98,10 +97,10 @@ func TestFigures(t *testing.T) {
 	batch := func(kind string, filled, size int) func(i int) []any {
 		family := families[kind].String()
 		return func(i int) []any {
-			call := Call{Node: me, Seq: next()}
+			call := Call{Seq: next()}
 			s := state(kind, int64(3+i*size/2000), filled)
 			for k := range size {
-				call.Cells = append(call.Cells, Said{fmt.Sprint(kind, filled, idOf((i*size+k)%2000)), family, s})
+				call.Cells = append(call.Cells, Said{fmt.Sprint(kind, filled, idOf((i*size+k)%2000)), family, me, s})
 			}
 			return args(&call)
 		}
@@ -136,7 +135,7 @@ func TestFigures(t *testing.T) {
 	begins := func(kind string, size int) func(i int) []any { // an epoch begins with each message
 		f := families[kind]
 		return func(i int) []any {
-			call := Call{Node: me, Seq: next()}
+			call := Call{Seq: next()}
 			cycle := i * size / 2000
 			at := now + int64(cycle)*f.Window.Microseconds()/int64(f.Parts)
 			s := State{Epoch: f.Epoch(at)}
@@ -144,7 +143,7 @@ func TestFigures(t *testing.T) {
 				s.Totals = append(s.Totals, 3)
 			}
 			for k := range size {
-				call.Cells = append(call.Cells, Said{fmt.Sprint("begins", kind, idOf((i*size+k)%2000)), f.String(), s})
+				call.Cells = append(call.Cells, Said{fmt.Sprint("begins", kind, idOf((i*size+k)%2000)), f.String(), me, s})
 			}
 			all := append(args(&call), at)
 			all[1] = later
@@ -170,14 +169,14 @@ func TestFigures(t *testing.T) {
 	const keys, n = 10000, 10000
 	strict := func(kinds []string, filled int, size int64) func(i int) []any {
 		return func(i int) []any {
-			call := Call{Node: me, Seq: next(), Quiet: true, Asks: []Ask{{Count: 1, Cost: 1}}}
+			call := Call{Seq: next(), Quiet: true, Asks: []Ask{{Count: 1, Cost: 1}}}
 			total := int64(i / keys)
 			if size < 10 {
 				total = 5
 			}
 			for _, kind := range kinds {
 				call.Asks[0].Limits = append(call.Asks[0].Limits, Limit{size, 1e6})
-				call.Cells = append(call.Cells, Said{fmt.Sprint("S", kind, filled, size, idOf(i*7919%keys)), families[kind].String(), state(kind, total, filled)})
+				call.Cells = append(call.Cells, Said{fmt.Sprint("S", kind, filled, size, idOf(i*7919%keys)), families[kind].String(), me, state(kind, total, filled)})
 			}
 			return args(&call)
 		}
@@ -193,12 +192,8 @@ func TestFigures(t *testing.T) {
 			return append(append(all, "f", next(), 1, 0, "0", 120000, 0), rule...)
 		}
 	}
-	add("strict before: fixed", 1, 16, n, strictBefore(window, "w", 1000000, hour, 1, 0, 3660000, 1, 0))
-	add("strict before: sliding", 1, 16, n, strictBefore(window, "s", 1000000, hour, 1, 1, 7260000, 1, 0))
 	add("strict before: bucket", 1, 16, n, strictBefore(bucket, "b", 1000000, 1000000, 3660000, hour, 1, 1, 0))
 	add("strict before: log", 1, 16, n, strictBefore(log, "l", 1000, hour, 3660000, 0))
-	add("strict before: denied", 1, 16, n, strictBefore(window, "d", 0, hour, 1, 0, 3660000, 1, 0))
-	add("strict before: two limits", 1, 16, n, strictBefore(window, "w2,w3", 1000000, hour, 1, 0, 3660000, 1, 0, 1000000, hour, 1, 0, 3660000, 1, 0))
 	add("strict fixed", 1, 16, n, strict([]string{"fixed"}, 0, 1e6))
 	add("strict sliding", 1, 16, n, strict([]string{"sliding"}, 1, 1e6))
 	add("strict bucket", 1, 16, n, strict([]string{"bucket"}, 1, 1e6))

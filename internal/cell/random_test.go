@@ -191,7 +191,8 @@ func (c *cast) state(k int, node string, seq int64) State {
 		s.Heard = pick(c.r, had.seq, had.seq, 0)
 		return s
 	}
-	s.Epoch = f.Epoch(c.now) + pick(c.r, int64(0), 0, 0, -1, -3, 1)
+	next := min(1, f.Epoch(c.now+c.r.Int64N(1e6))-f.Epoch(c.now)) // of a clock that is ahead
+	s.Epoch = f.Epoch(c.now) + pick(c.r, next, 0, 0, -1, -3)
 	for range c.r.IntN(f.Live + 1) {
 		s.Totals = append(s.Totals, c.r.Int64N(30))
 	}
@@ -234,10 +235,10 @@ func (c *cast) call() {
 	seq := c.seqs[node] + pick(c.r, int64(1), 1, 1, 1, 2, 0, -1)
 	seq = max(1, seq)
 	c.seqs[node] = max(c.seqs[node], seq)
-	call := Call{Node: node, Seq: seq, Quiet: c.r.IntN(2) == 0}
+	call := Call{Seq: seq, Quiet: c.r.IntN(2) == 0}
 	cells := c.r.Perm(4)[:1+c.r.IntN(3)]
 	for _, k := range cells {
-		call.Cells = append(call.Cells, Said{fmt.Sprint("cell", k), c.family[k].String(), c.state(k, node, seq)})
+		call.Cells = append(call.Cells, Said{fmt.Sprint("cell", k), c.family[k].String(), node, c.state(k, node, seq)})
 	}
 	if c.r.IntN(2) == 0 {
 		call.Asks = c.asks(cells)
@@ -247,14 +248,14 @@ func (c *cast) call() {
 			c.cells[k] = nil
 		}
 	}
-	keys, args := call.Args()
+	keys, args := argsOf(&call)
 	text, err := c.on.run(c.now, keys, args)
 	if err != nil {
 		c.t.Errorf("%v", err)
 		return
 	}
-	got, err := call.Read(text)
-	if err != nil {
+	var got Answer
+	if err := call.Read(text, &got); err != nil {
 		c.t.Errorf("%q: %v", text, err)
 		return
 	}
@@ -266,7 +267,7 @@ func (c *cast) compare(call *Call, cells []int, got Answer, text string) {
 	next, same, old := make([]*model, len(cells)), make([]bool, len(cells)), false
 	for i, k := range cells {
 		s := call.Cells[i].State
-		next[i], same[i] = c.cells[k].take(c.family[k], call.Node, s, c.now)
+		next[i], same[i] = c.cells[k].take(c.family[k], call.Cells[i].Node, s, c.now)
 		old = old || next[i] == nil
 	}
 	var grants []int64
@@ -287,7 +288,7 @@ func (c *cast) compare(call *Call, cells []int, got Answer, text string) {
 		for i, k := range cells {
 			if fit*ask.Cost > 0 {
 				more += fit * ask.Cost
-				next[i].grant(c.family[k], call.Node, fit*ask.Cost, c.now)
+				next[i].grant(c.family[k], call.Cells[i].Node, fit*ask.Cost, c.now)
 			}
 		}
 	}
@@ -301,8 +302,8 @@ func (c *cast) compare(call *Call, cells []int, got Answer, text string) {
 		if next[i] == nil {
 			continue
 		}
-		next[i].note(call.Node)
-		field, _ := c.on.do("HGET", call.Cells[i].Key, call.Node).(string)
+		next[i].note(call.Cells[i].Node)
+		field, _ := c.on.do("HGET", call.Cells[i].Key, call.Cells[i].Node).(string)
 		written := strings.HasPrefix(field, fmt.Sprint(call.Cells[i].State.Seq, " "))
 		if !written && !(more == 0 && call.Quiet && same[i]) {
 			c.t.Errorf("%s: %+v was not written", call.Cells[i].Key, call.Cells[i].State)

@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"strconv"
 	"testing"
 )
 
@@ -122,7 +123,7 @@ func (n *node) call(key string, now, ask int64) Call {
 			s.Totals = s.Totals[:len(s.Totals)-1]
 		}
 	}
-	c := Call{Node: n.name, Seq: n.seq, Told: n.told, Least: n.least, Cells: []Said{{key, n.f.String(), s}}}
+	c := Call{Seq: n.seq, Told: n.told, Least: n.least, Cells: []Said{{key, n.f.String(), n.name, s}}}
 	if ask > 0 {
 		c.Asks = []Ask{{Count: ask, Cost: 1, Limits: []Limit{{n.size, n.f.Rate}}}}
 	}
@@ -132,13 +133,13 @@ func (n *node) call(key string, now, ask int64) Call {
 // send makes a call at an instant.
 func (n *node) send(c *Call, now int64) Answer {
 	n.t.Helper()
-	keys, args := c.Args()
+	keys, args := argsOf(c)
 	text, err := n.on.run(now, keys, args)
 	if err != nil {
 		n.t.Fatalf("%+v: %v", *c, err)
 	}
-	a, err := c.Read(text)
-	if err != nil {
+	var a Answer
+	if err := c.Read(text, &a); err != nil {
 		n.t.Fatalf("%+v: %q: %v", *c, text, err)
 	}
 	return a
@@ -215,7 +216,7 @@ func (n *node) sync(key string, now, ask int64) (granted int64) {
 // sum is what all have of a cell.
 func (n *node) sum(key string, now int64) Sum {
 	n.t.Helper()
-	c := Call{Node: "reader", Cells: []Said{{key, n.f.String(), State{Stamp: n.stamp}}}}
+	c := Call{Cells: []Said{{key, n.f.String(), "reader", State{Stamp: n.stamp}}}}
 	return n.send(&c, now).Cells[0].Sum
 }
 
@@ -235,4 +236,20 @@ func (n *node) counts(key string, now int64) float64 {
 		}
 	}
 	return all
+}
+
+// argsOf are the KEYS and ARGV of a call.
+func argsOf(c *Call) (keys []string, args []any) {
+	var a Args
+	c.Append(&a)
+	a.Finish()
+	all := a.All()
+	n, _ := strconv.Atoi(*all[0].(*string))
+	for _, key := range all[1 : 1+n] {
+		keys = append(keys, *key.(*string))
+	}
+	for _, arg := range all[1+n:] {
+		args = append(args, *arg.(*string))
+	}
+	return keys, args
 }

@@ -1,13 +1,11 @@
-// The arguments of a call of Redis with many of them, without an allocation for each: they are
-// parts of one text.
-
-package ratesync
+package cell
 
 import "strconv"
 
-// callArgs are the arguments of one call after the other. What is appended to Text belongs to the
-// argument that the next End ends. The zero Args are ready to use.
-type callArgs struct {
+// Args are the arguments of one call of Redis after the other. They are parts of one text, so that
+// there is no allocation for each. What is appended to Text belongs to the argument that the next
+// End ends. The zero Args are ready to use.
+type Args struct {
 	Text []byte
 
 	ends  []int // of the arguments in Text
@@ -16,22 +14,29 @@ type callArgs struct {
 }
 
 // Reset begins with another call.
-func (a *callArgs) Reset() { a.Text, a.ends = a.Text[:0], a.ends[:0] }
+func (a *Args) Reset() { a.Text, a.ends = a.Text[:0], a.ends[:0] }
 
 // Number adds an argument.
-func (a *callArgs) Number(n int64) {
+func (a *Args) Number(n int64) {
 	a.Text = strconv.AppendInt(a.Text, n, 10)
 	a.End("")
 }
 
+// Append appends numbers with a space before each of them.
+func (a *Args) Append(all ...int64) {
+	for _, n := range all {
+		a.Text = strconv.AppendInt(append(a.Text, ' '), n, 10)
+	}
+}
+
 // End ends an argument, after its last part.
-func (a *callArgs) End(part string) {
+func (a *Args) End(part string) {
 	a.Text = append(a.Text, part...)
 	a.ends = append(a.ends, len(a.Text))
 }
 
 // Finish makes the arguments of the text.
-func (a *callArgs) Finish() {
+func (a *Args) Finish() {
 	text, from := string(a.Text), 0
 	a.parts = a.parts[:0]
 	for _, end := range a.ends {
@@ -45,7 +50,7 @@ func (a *callArgs) Finish() {
 }
 
 // All returns the arguments after Finish. They are valid until the next Reset.
-func (a *callArgs) All() []any { return a.args }
+func (a *Args) All() []any { return a.args }
 
 // Replace puts others in the place of the first ones.
-func (a *callArgs) Replace(first ...string) { copy(a.parts, first) }
+func (a *Args) Replace(first ...string) { copy(a.parts, first) }

@@ -1,0 +1,246 @@
+package cell
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Append adds how many KEYS the script has, the KEYS and ARGV.
+func (c *Call) Append(a *Args) {
+	n := len(c.Cells) + len(c.Bans)
+	if c.Told != "" {
+		n++
+	}
+	a.Number(int64(n))
+	for i := range c.Cells {
+		a.End(c.Cells[i].Key)
+	}
+	for i := range c.Bans {
+		a.End(c.Bans[i].Key)
+	}
+	if c.Told != "" {
+		a.End(c.Told)
+	}
+	a.Number(c.Seq)
+	a.Number(int64(len(c.Cells)))
+	if c.Told != "" {
+		a.Text = strconv.AppendInt(a.Text, c.Least, 10)
+	}
+	a.End("")
+	if c.Quiet {
+		a.Text = append(a.Text, '1')
+	}
+	a.End("")
+	for i := range c.Cells {
+		said := &c.Cells[i]
+		if before := &c.Cells[max(0, i-1)]; i == 0 || before.Family != said.Family || before.Node != said.Node || before.State.Stamp != said.State.Stamp {
+			a.Text = append(a.Text, said.Family...)
+			a.Append(said.State.Stamp)
+			a.Text = append(a.Text, ' ')
+			a.Text = append(a.Text, said.Node...)
+		}
+		a.End("")
+		said.append(a)
+	}
+	for i := range c.Bans {
+		a.End(c.Bans[i].Known)
+	}
+	for i := range c.Asks {
+		a.Number(c.Asks[i].Count)
+		a.Number(c.Asks[i].Cost)
+		for _, limit := range c.Asks[i].Limits {
+			a.Number(limit.Size)
+			a.Number(limit.Rate)
+		}
+	}
+}
+
+// append adds what a node says of a cell.
+func (s *Said) append(a *Args) {
+	state := &s.State
+	if s.Family[0] == Bucket {
+		a.Text = strconv.AppendInt(a.Text, state.Open, 10)
+		a.Append(state.Start, state.Total)
+		a.End("")
+		a.Text = strconv.AppendInt(a.Text, state.Fresh, 10)
+		a.Append(state.Span, state.Heard, state.Whole, state.Rest)
+		a.End("")
+		return
+	}
+	a.Number(state.At(state.Epoch))
+	a.Append(state.Epoch, state.Open)
+	a.Append(state.Totals[min(1, len(state.Totals)):]...)
+	a.End("")
+}
+
+// ErrReply is the error of a reply that makes no sense.
+var ErrReply = errors.New("the reply of redis has another form than its script gives")
+
+// Read reads the answer to a call into a, of which what is there is used again.
+func (c *Call) Read(text string, a *Answer) error {
+	clock, rest, _ := strings.Cut(text, "\n")
+	granted, rest, more := strings.Cut(rest, "\n")
+	now, ok := numbers(clock, make([]int64, 0, 2))
+	if !ok || len(now) != 2 {
+		return ErrReply
+	}
+	a.Now = now[0]*1e6 + now[1]
+	if a.Grants, a.Status = a.Grants[:0], ""; len(c.Asks) > 0 {
+		for one := range strings.SplitSeq(granted, ",") {
+			n, err := strconv.ParseInt(one, 10, 64)
+			if err != nil {
+				a.Grants, a.Status = a.Grants[:0], granted
+				break
+			}
+			a.Grants = append(a.Grants, n)
+		}
+		if a.Status == "" && len(a.Grants) != len(c.Asks) {
+			return ErrReply
+		}
+	}
+	for len(a.Cells) < len(c.Cells) {
+		a.Cells = append(a.Cells, Heard{})
+	}
+	a.Cells = a.Cells[:len(c.Cells)]
+	next := func() (line string) {
+		ok = ok && more
+		line, rest, more = strings.Cut(rest, "\n")
+		return line
+	}
+	for i := range c.Cells {
+		held, sum := next(), next()
+		if !ok || !a.Cells[i].read(held, sum, c.Cells[i].Family[0]) {
+			return ErrReply
+		}
+	}
+	a.Bans = a.Bans[:0]
+	for range c.Bans {
+		a.Bans = append(a.Bans, next())
+	}
+	if !ok || more {
+		return ErrReply
+	}
+	return nil
+}
+
+// read reads the two lines of a cell.
+func (h *Heard) read(held, sum string, kind byte) bool {
+	*h = Heard{Held: State{Totals: h.Held.Totals[:0]}, Sum: Sum{Totals: h.Sum.Totals[:0]}}
+	if held == "!" {
+		h.Err = sum
+		return true
+	}
+	sum, h.Regions = strings.CutSuffix(sum, " ~")
+	var buffer [MaxTotals + 8]int64
+	s, ok := numbers(sum, buffer[:0])
+	if held == "@" {
+		h.Under = at(0, s, 0)
+		return ok && len(s) == 1 && h.Under > 0
+	}
+	switch {
+	case sum == "":
+	case !ok:
+		h.Err = NoSense
+	case kind == Bucket && len(s) == 9:
+		h.Sum = Sum{Stamp: s[0], End: s[1], Open: s[2], Total: s[3], Whole: s[4], Rest: s[5], At: s[6], Rate: s[7], Added: s[8]}
+	case kind != Bucket && len(s) > 4 && makesSense(s):
+		totals := append(append(h.Sum.Totals, s[0]), s[5:]...)
+		h.Sum = Sum{Stamp: s[1], End: s[2], Open: s[4], Epoch: s[3], Totals: totals}
+	default:
+		h.Err = NoSense
+	}
+	f, ok := numbers(held, buffer[:0])
+	switch {
+	case held == "":
+	case !ok:
+		h.Err = NoSense
+	case kind == Bucket && len(f) == 6:
+		h.Held, h.Granted = State{Seq: f[0], Open: f[1], Start: f[2], Total: f[3]}, f[4]
+	case kind != Bucket && len(f) > 3 && makesSense(f):
+		totals := append(append(h.Held.Totals, f[1]), f[4:]...)
+		h.Held = State{Seq: f[0], Open: f[3], Epoch: f[2], Totals: totals}
+	default:
+		h.Err = NoSense
+	}
+	return true
+}
+
+// NoSense is the error of a cell of which an answer says what makes no sense. Nothing of it is
+// believed: whoever else writes there could lock clients out otherwise.
+const NoSense = "an answer that makes no sense"
+
+// makesSense reports whether numbers are some that the script counts.
+func makesSense(all []int64) bool { return slices.Min(all) >= 0 && slices.Max(all) < MaxExact }
+
+// MaxExact is how far the numbers of Redis' Lua, which are doubles, can count.
+const MaxExact = 1 << 53
+
+// MaxTotals is the most totals that a state has.
+const MaxTotals = 32
+
+// numbers appends the numbers of a text with a space between them.
+func numbers(text string, to []int64) (all []int64, ok bool) {
+	for text != "" {
+		word, rest, _ := strings.Cut(text, " ")
+		n, err := strconv.ParseInt(word, 10, 64)
+		if err != nil {
+			return nil, false
+		}
+		to, text = append(to, n), rest
+	}
+	return to, true
+}
+
+// Here is what the nodes of a region have of a cell of windows, of which so many epochs count, by
+// its sum and its field of the other regions.
+func Here(sum, others string, live int) (s State, ok bool) {
+	var h, far Heard
+	h.read("", sum, Windows)
+	far.read("", others, Windows)
+	if len(h.Sum.Totals) == 0 {
+		return s, false
+	}
+	s = State{Stamp: h.Sum.Stamp, Epoch: h.Sum.Epoch}
+	for age := range min(live, len(h.Sum.Totals)) {
+		n := h.Sum.Totals[age]
+		if far.Sum.Stamp == s.Stamp {
+			n = max(0, n-far.Sum.In(s.Epoch-int64(age)))
+		}
+		s.Totals = append(s.Totals, n)
+	}
+	return s, true
+}
+
+// Raise has a state have so much in an epoch, if it has less there.
+func (s *State) Raise(epoch, n int64) {
+	if n <= s.At(epoch) {
+		return
+	}
+	for s.Epoch < epoch {
+		s.Totals = slices.Insert(s.Totals, 0, 0)
+		s.Epoch++
+	}
+	for int64(len(s.Totals)) <= s.Epoch-epoch {
+		s.Totals = append(s.Totals, 0)
+	}
+	s.Totals[s.Epoch-epoch] = n
+}
+
+// RaiseAll raises a state to another one.
+func (s *State) RaiseAll(to *State) {
+	for age, n := range to.Totals {
+		s.Raise(to.Epoch-int64(age), n)
+	}
+}
+
+// IsBelow reports whether a state has less than another one in an epoch, of the so many that count.
+func (s *State) IsBelow(other *State, live int) bool {
+	for age, n := range other.Totals {
+		if epoch := other.Epoch - int64(age); n > s.At(epoch) && epoch > s.Epoch-int64(live) {
+			return true
+		}
+	}
+	return false
+}

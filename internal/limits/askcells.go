@@ -1,0 +1,154 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/sync/strict"
+)
+
+// asksCells reports whether Redis decides by cells: what it grants is in this node's counters, as
+// if they had decided.
+func (z *Zone) asksCells() bool { return z.IsStrict() && z.Kind.Traits().Windowed }
+
+// askCells is askRedis by cells.
+func (e *Evaluation) askCells(p *part, r *http.Request) (says verdict, done, lost bool) {
+	if p.Forked != nil {
+		return admits, false, p.lookInCells(r.Context(), p.limits)
+	}
+	had := len(e.receipts)
+	var err error
+	e.receipts, err = p.decideByCells(r, p.request(), e.receipts)
+	// The call took its time. A later Take at the arrival's would pass for a step of the clock.
+	e.Now = clock.Now()
+	if err != nil {
+		e.receipts = e.receipts[:had]
+		if p.mergeBan(err) {
+			p.wait = p.restOf(p.ask.Raw, p.shadow, e.Now)
+			return banned, p.wait > 0, true
+		}
+		return admits, false, !errors.Is(err, strict.ErrFull) && !errors.Is(err, errDecidesHere)
+	}
+	p.byRedis, p.ask.Now = true, e.Now
+	return e.judge(p, nil), true, false
+}
+
+// lastWord has what Redis said last decide, and reports whether it does.
+func (e *Evaluation) lastWord(p *part) (says verdict, ok bool) {
+	switch {
+	case p.Forked != nil: // a fork looks into Redis
+	case p.asksCells():
+		if e.recallCells(p) {
+			return e.judge(p, nil), true
+		}
+	case !p.memory.IsEmpty():
+		return e.recall(p)
+	}
+	return admits, false
+}
+
+// recallCells has Redis' last word deny a request, and reports whether it does: where denied
+// requests count each of them changes something, and where responses decide what was spent may be
+// refunded at any time.
+func (e *Evaluation) recallCells(p *part) (denies bool) {
+	if len(p.limits) == 0 || !p.request().Recall(&e.receipts) {
+		return false
+	}
+	p.byRedis, p.ask.Now = true, e.Now
+	return true
+}
+
+// request is what Redis is asked for.
+func (p *part) request() *strict.Request {
+	if r := p.toAsk; r != nil {
+		return r
+	}
+	r := &strict.Request{
+		Key: p.ask.Key, Raw: p.ask.Raw, N: p.ask.N, Want: p.Want | p.Reserving,
+		Remembers: !p.CountDenied && !p.Settles(), Counters: p.counters, Limits: p.enforced,
+	}
+	if p.isOwn(p.limits) {
+		r.Counters, r.Limits = countersOf(p.limits), enforcedOf(p.limits)
+	}
+	p.toAsk = r
+	return r
+}
+
+func enforcedOf(limits []Limit) []algorithms.Limit {
+	all := make([]algorithms.Limit, len(limits))
+	for i := range limits {
+		all[i] = limits[i].Enforced
+	}
+	return all
+}
+
+// prepare has Redis be asked before the configuration becomes the current one.
+func (l *Limit) prepare() {
+	b := l.syncConfig(catchUp)
+	b.AtOnce, b.Waker = true, l.Source.Waker
+	l.Table.Prepare(b)
+}
+
+func countersOf(limits []Limit) []strict.Counter {
+	all := make([]strict.Counter, len(limits))
+	for i := range limits {
+		all[i] = strict.Counter{Table: limits[i].Table, Source: limits[i].Source}
+	}
+	return all
+}
+
+// errDecidesHere is where the configuration that has taken over has this node's counters decide.
+var errDecidesHere = errors.New("this node decides")
+
+// decideByCells asks Redis. A request that is on its way when its own configuration ends goes by
+// the Redis of the current one, whose counts are the ones that go on.
+func (p *part) decideByCells(r *http.Request, ask *strict.Request, dst []table.Taken) (took []table.Taken, err error) {
+	for by := p.Redis; ; {
+		took, err = by.Strict.Ask(r.Context(), p.Name, ask, dst)
+		if !errors.Is(err, strict.ErrClosed) {
+			if err == nil || !errors.As(err, new(*strict.Banned)) && !errors.Is(err, strict.ErrFull) {
+				p.Notices.Strict(r, p.Name, by, err)
+			}
+			return took, err
+		}
+		var next *Zone
+		if p.Successor != nil {
+			next = p.Successor(p.Name)
+		}
+		if next == nil || next.Redis == by {
+			return dst, err
+		}
+		if !next.IsStrict() {
+			return dst, errDecidesHere
+		}
+		by = next.Redis
+	}
+}
+
+// lookInCells has a fork know what Redis has, and notes how limits stand. It reports whether Redis
+// has not said it.
+func (z *Zone) lookInCells(ctx context.Context, limits []Limit) (lost bool) {
+	z.Looked = nil
+	if z.Lost = z.Redis.Strict.UnavailableFor(z.Forked.ID); z.Lost != nil {
+		return true
+	}
+	for i := range limits {
+		l := &limits[i]
+		reads := l.Table.Reads(clock.Now())
+		if len(reads) == 0 {
+			continue
+		}
+		heard, server, err := l.Source.LookInCells(ctx, reads)
+		if err != nil {
+			z.Lost = err
+			return true
+		}
+		l.Table.Hear(clock.Now(), server, reads, heard)
+		z.Looked = append(z.Looked, l.Stand(l.Enforced, z.Forked.Raw, clock.Now()))
+	}
+	return false
+}

@@ -1,0 +1,216 @@
+package table
+
+import (
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
+
+// Where the store decides on each request, a request says what its key has spent and asks for more
+// in one message. What it is granted is this node's own from then on, as if it had decided alone.
+// While it is on its way nothing else is said of the key: a state without the grant would take it
+// back. After a call without an answer that is what happens.
+
+// A Grantee is a request that the store was asked for.
+type Grantee struct {
+	Limit    algorithms.Limit
+	N        int64
+	Want     algorithms.Want
+	Admitted bool
+}
+
+// Asking is Say for one key of which more is asked, until Granted or Ungranted. ok is false where
+// the table is full and has no slot for the key, and busy while it is asked for otherwise.
+func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Said, busy, ok bool) {
+	b := t.config.Load()
+	if b == nil {
+		return m, false, false
+	}
+	st, i, ok := t.lockOrEnter(l, key, raw, now)
+	defer st.mu.Unlock()
+	if !ok {
+		return m, false, false
+	}
+	e, at, _ := t.current(st, b.Limit, i, now)
+	if e.flags&asking != 0 {
+		return m, true, true
+	}
+	e.flags |= asking
+	var one [1]Said
+	return t.say(b, e, at, seq, one[:0])[0], false, true
+}
+
+// Granted takes in the answer to a message that asked for more at now, and appends what each of
+// the requests is told: in their order, so that each one sees what is left by those before it.
+func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all []Grantee, dst []Taken) (took []Taken, forgot bool) {
+	b := t.config.Load()
+	// What is granted is of the store's time. Where its clock has taken a step, or no heartbeat was
+	// answered yet, the answer tells before they do.
+	if at := t.clock().In(now); server < said.At-int64(drift) || server > at+int64(drift) {
+		half := time.Duration(max(0, at-said.At)) / 2
+		t.SetClock(now, t.Offset()+time.Duration(server-at)+half, half)
+	}
+	units := int64(0)
+	for i := range all {
+		if all[i].Admitted {
+			units += all[i].N
+		}
+	}
+	st, i, ok := t.lock(said.Key)
+	if ok {
+		e, _, _ := t.current(st, b.Limit, i, now)
+		e.flags &^= asking
+		isLatest := said.State.Seq == e.said // or the clock has stepped, or it is another store
+		if isLatest || said.State.Stamp == t.resetOf(said.ID).Stamp {
+			t.file(b, e, server, said, units)
+			if isLatest {
+				forgot = t.hear(b, e, server, server, said, heard, t.isEarly(b, now))
+			}
+			if l := t.machine.Ledger(&e.state); l.Unsent(b.Limit.History) > 0 || l.Corrects(b.Limit.History) {
+				t.changed(st, b, e, i)
+			}
+		}
+	}
+	o := t.clock()
+	st.mu.Unlock()
+	s, before := t.stateOf(b, server, heard), int64(0)
+	for i := range all {
+		g := &all[i]
+		if g.Admitted {
+			before += g.N
+		}
+		taken := Taken{N: g.N, At: server, offset: o, Unspent: !g.Admitted || g.N == 0}
+		t.tell(&s, server, g, units-before, &taken)
+		if g.Admitted && g.Want&Reserve != 0 {
+			t.reserve(g.Limit, said.Key, &taken, server/int64(b.Epoch))
+		}
+		dst = append(dst, taken)
+	}
+	return dst, forgot
+}
+
+// file makes what was granted this node's own, which the store has.
+func (t *Table[S]) file(b *SyncConfig, e entry[S], server int64, said *Said, units int64) {
+	if units == 0 {
+		return
+	}
+	t.machine.Advance(&e.state, b.Limit, server)
+	l, epoch := t.machine.Ledger(&e.state), server/int64(b.Epoch)
+	own := min(epoch, l.Epoch)
+	c, _ := l.At(own)
+	c.Own += units
+	l.Put(own, c)
+	if b.Params.Reserves {
+		if said.State.Epoch < epoch {
+			said.State.Open = 0
+		}
+		said.State.Open += units
+	}
+	for said.State.Epoch < epoch {
+		said.State.Totals = append([]int64{0}, said.State.Totals...)
+		said.State.Epoch++
+	}
+	for len(said.State.Totals) <= int(said.State.Epoch-epoch) {
+		said.State.Totals = append(said.State.Totals, 0)
+	}
+	said.State.Totals[said.State.Epoch-epoch] += units
+}
+
+// stateOf is how a key stands by an answer alone.
+func (t *Table[S]) stateOf(b *SyncConfig, server int64, heard *cell.Heard) (s S) {
+	var reports [algorithms.MaxHistory + 1]algorithms.Report
+	newest, n := server/int64(b.Epoch), 0
+	for age := range int64(b.Limit.History + 1) {
+		reports[n] = algorithms.Report{Epoch: newest - age, Remote: heard.Sum.In(newest - age)}
+		n++
+	}
+	t.machine.Merge(&s, b.Limit, server, reports[:n])
+	return s
+}
+
+// tell works out what a request is told, where so many units were granted to those behind it.
+func (t *Table[S]) tell(s *S, server int64, g *Grantee, behind int64, taken *Taken) {
+	l := t.machine.Ledger(s)
+	c, _ := l.At(l.Epoch)
+	c.Remote -= behind
+	l.Put(l.Epoch, c)
+	taken.Result = t.machine.Take(s, g.Limit, server, 0, 0)
+	taken.Allowed = g.Admitted || g.N == 0 || taken.Remaining >= g.N
+	want := g.Want
+	if !taken.Allowed {
+		want |= algorithms.WantRetry
+	}
+	if want != 0 {
+		taken.Waits = t.machine.Waits(s, g.Limit, server, g.N, 0, want)
+	}
+	c.Remote += behind
+	l.Put(l.Epoch, c)
+}
+
+// Ungranted notes that a message got no answer: the next one, soon, takes back what it may have
+// been granted.
+func (t *Table[S]) Ungranted(said *Said) {
+	st, i, ok := t.lock(said.Key)
+	defer st.mu.Unlock()
+	if b := t.config.Load(); ok && b.IsShared() {
+		e := t.withSyncState(st, i)
+		e.flags &^= asking
+		e.At = 0 // nothing that was heard before is remembered
+		t.changed(st, b, e, i)
+	}
+}
+
+// Prepare has a table that no configuration has been applied to yet go by one, so that the store
+// can be asked.
+func (t *Table[S]) Prepare(b SyncConfig) { t.config.CompareAndSwap(nil, b.Compile()) }
+
+// changed notes that a key differs from what the store has of it. Where the store decides on each
+// request it is said at once.
+func (t *Table[S]) changed(st *stripe[S], b *SyncConfig, e entry[S], i uint32) {
+	e.flags &^= confirm
+	st.markDirty(i, e)
+	if b.AtOnce && e.flags&(asking|urgent) == 0 && t.markUrgent(st, i, e) {
+		b.Waker.Wake()
+	}
+}
+
+// rememberFor is how long the store's word holds that denies a request.
+const rememberFor = time.Second
+
+// Recall returns what a request is told by the last word of the store, where that is not a second
+// old; ok is false where it is, or the table has no such key. It spends nothing.
+func (t *Table[S]) Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken Taken, ok bool) {
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
+	if !ok {
+		return taken, false
+	}
+	e, at, o := t.current(st, l, i, now)
+	if e.At == 0 || at-e.At >= int64(rememberFor) {
+		return taken, false
+	}
+	return t.look(e, l, at, o, n, want), true
+}
+
+// Look returns how a key stands at now for a request of n units, and spends nothing.
+func (t *Table[S]) Look(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken Taken) {
+	st, i, ok := t.lock(key)
+	defer st.mu.Unlock()
+	if ok {
+		e, at, o := t.current(st, l, i, now)
+		taken = t.look(e, l, at, o, n, want)
+	}
+	return taken
+}
+
+func (t *Table[S]) look(e entry[S], l algorithms.Limit, at int64, o Offset, n int64, want algorithms.Want) (taken Taken) {
+	taken = Taken{N: n, At: at, offset: o, Unspent: true}
+	taken.Result = t.machine.Take(&e.state, l, at, 0, 0)
+	if taken.Allowed = taken.Remaining >= n; !taken.Allowed {
+		want |= algorithms.WantRetry
+	}
+	taken.Waits = t.machine.Waits(&e.state, l, at, n, 0, want)
+	return taken
+}

@@ -1,0 +1,250 @@
+package ratesync
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/cell"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// A Script is the text of a script and its hash.
+type Script struct{ text, hash string }
+
+// ScriptOfCells is the script of cells after another text.
+func ScriptOfCells(before string) *Script {
+	text := before + cell.Source
+	return &Script{text, redis.NewScript(text).Hash()}
+}
+
+var sayScript = ScriptOfCells("")
+
+// NextSeq is the number of a call that is about to be made of the states of tables that are read
+// after it. It begins at the time, so that a node whose clock is right is above what it said
+// before.
+func NextSeq(of ...*Source) int64 {
+	seq := time.Now().UnixMicro()
+	for i := 0; i < len(of); {
+		switch last := of[i].seq.Load(); {
+		case last >= seq:
+			seq, i = last+1, 0
+		case of[i].seq.CompareAndSwap(last, seq):
+			i++
+		}
+	}
+	return seq
+}
+
+// A cellsOut says what a table has spent.
+type cellsOut struct {
+	sender[table.Said]
+
+	s  *Source
+	at *attachment
+}
+
+var cellBuffers sync.Pool
+
+func (x *cellsOut) drain(most int, urgent bool, dst []table.Said) []table.Said {
+	return x.s.table.Say(x.at.to.r.now(), NextSeq(x.s), most, urgent, dst)
+}
+
+func (x *cellsOut) idOf(m table.Said) keys.ID { return m.ID }
+
+func (x *cellsOut) lost() uint64 { return lostTo(x.at, x.failed) }
+
+func (x *cellsOut) call(ctx context.Context, said []table.Said) error {
+	return x.s.say(ctx, x.at, said)
+}
+
+func (x *cellsOut) fail(said []table.Said) { x.s.table.Unheard(said) }
+
+// say is one call of the script. Its messages are heard or unheard when it returns.
+func (s *Source) say(ctx context.Context, at *attachment, said []table.Said) error {
+	r := at.to.r
+	if !at.flushing {
+		var cancel context.CancelFunc
+		ctx, cancel = CallContext(ctx, r.callTime(at))
+		defer cancel()
+	}
+	if bans := s.bans.Load(); bans != nil {
+		asks := make([]keys.ID, len(said))
+		for i := range said {
+			asks[i] = said[i].ID
+		}
+		if err := bans.Read(ctx, r.callTime(at), asks); err != nil {
+			r.stats.failures.Add(1)
+			s.table.Unheard(said)
+			return err
+		}
+	}
+	c := NewSayCall(said[0].State.Seq)
+	defer c.Free()
+	in := r.keys.Cells(s.spec)
+	for i := range said {
+		c.Say(s, in, &said[i], false)
+	}
+	c.Tell(r.keys, s, said[0].ID)
+	err := c.Send(ctx, r.client)
+	if err != nil {
+		r.stats.failures.Add(1)
+		s.table.Unheard(said)
+		return err
+	}
+	now := r.now()
+	r.noteSaid(s, c, now)
+	if s.table.Hear(now, c.Now*int64(time.Microsecond), said, c.Answer.Cells) {
+		r.foundLoss()
+	}
+	if err = c.Rejection(); err != nil {
+		r.stats.failures.Add(1)
+	}
+	return err
+}
+
+// SayLate says what has changed of a table whose zone has gone, as responses that begin later
+// settle what they have cost. Once nothing uses its Redis any more, nothing is said.
+func (s *Source) SayLate() {
+	s.mu.Lock()
+	at := s.last
+	s.mu.Unlock()
+	if at == nil || s.at.Load() != nil || s.late.Add(1) > 1 {
+		return // its loop says it, or who does is under way
+	}
+	r := at.to.r
+	if !r.work.Go(func() {
+		for n := int32(0); !s.late.CompareAndSwap(n, 0); {
+			n = s.late.Load()
+			s.table.Tick()
+			said := s.table.Say(r.now(), NextSeq(s), sayLate, false, nil)
+			for i := range said {
+				_ = s.say(context.Background(), at, said[i:i+1])
+			}
+		}
+	}) {
+		s.late.Store(0)
+	}
+}
+
+// sayLate is how many keys are said at once of a table whose zone has gone.
+const sayLate = 1 << 16
+
+// noteSaid notes that a call of a table was answered.
+func (r *Replicator) noteSaid(s *Source, c *SayCall, now int64) {
+	r.stats.calls.Add(1)
+	r.stats.keys.Add(int64(len(c.Call.Cells)))
+	r.stats.last.Store(now)
+	for i := range c.Answer.Cells {
+		if why := c.Answer.Cells[i].Err; why != "" {
+			r.stats.failedKeys.Add(1)
+			if isForeign(why) {
+				r.noteForeign(s, why)
+			}
+		}
+	}
+}
+
+// isForeign reports whether an error is about one key, which another program uses. Others are about
+// the whole server, such as OOM, which reports it for each write of a script.
+func isForeign(why string) bool { return why == noSense || strings.HasPrefix(why, "WRONGTYPE") }
+
+// A SayCall is one call of the script of cells and its answer. They are used again, so that a key
+// costs no allocation.
+type SayCall struct {
+	cell.Call
+	cell.Answer
+	// Script is the script of cells, or one that begins with something else.
+	Script *Script
+	args   cell.Args
+	names  []byte // of the cells
+	ends   []int
+}
+
+var sayCalls = sync.Pool{New: func() any { return new(SayCall) }}
+
+// NewSayCall returns an empty call with a number. Free gives it back.
+func NewSayCall(seq int64) *SayCall {
+	c := sayCalls.Get().(*SayCall)
+	c.Call = cell.Call{Seq: seq, Cells: c.Call.Cells[:0], Bans: c.Call.Bans[:0], Asks: c.Call.Asks[:0]}
+	c.names, c.ends = c.names[:0], c.ends[:0]
+	c.Script = sayScript
+	return c
+}
+
+// Free ends the use of a call.
+func (c *SayCall) Free() { sayCalls.Put(c) }
+
+// Say adds what a table, whose cells have these keys, says of a key. opens is set where what is
+// granted is open until its response begins.
+func (c *SayCall) Say(s *Source, in Keys, m *table.Said, opens bool) {
+	family := s.family
+	if opens {
+		family = s.opening
+	}
+	c.names = in.append(c.names, m.ID)
+	c.ends = append(c.ends, len(c.names))
+	c.Call.Cells = append(c.Call.Cells, cell.Said{Family: family, Node: s.node, State: m.State})
+}
+
+// Tell has other regions told of what a table says, in a call for the shard of an id.
+func (c *SayCall) Tell(in Keyspace, s *Source, id keys.ID) {
+	least := s.least.Load()
+	if least == 0 {
+		return
+	}
+	c.Told = in.ToldCells(in.shardOf(id))
+	if c.Least == 0 || least < c.Least {
+		c.Least = least
+	}
+}
+
+// Cmd is the command that makes the call: by the text of the script where the server doesn't know
+// it.
+func (c *SayCall) Cmd(ctx context.Context, known bool) *redis.StringCmd {
+	names, from := string(c.names), 0
+	for i, end := range c.ends {
+		c.Call.Cells[i].Key = names[from:end]
+		from = end
+	}
+	c.args.Reset()
+	if known {
+		c.args.End("evalsha")
+		c.args.End(c.Script.hash)
+	} else {
+		c.args.End("eval")
+		c.args.End(c.Script.text)
+	}
+	c.Append(&c.args)
+	c.args.Finish()
+	return redis.NewStringCmd(ctx, c.args.All()...)
+}
+
+// Send makes the call and reads the answer.
+func (c *SayCall) Send(ctx context.Context, client redis.UniversalClient) error {
+	cmd := c.Cmd(ctx, true)
+	err := client.Process(ctx, cmd)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = c.Cmd(ctx, false)
+		err = client.Process(ctx, cmd)
+	}
+	if err != nil {
+		return err
+	}
+	return c.Read(cmd.Val(), &c.Answer)
+}
+
+// Rejection is an error about the whole server that it reported for a cell, nil for none.
+func (c *SayCall) Rejection() error {
+	for i := range c.Answer.Cells {
+		if why := c.Answer.Cells[i].Err; why != "" && !isForeign(why) {
+			return redisconn.Rejection(why)
+		}
+	}
+	return nil
+}

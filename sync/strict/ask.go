@@ -1,0 +1,619 @@
+package strict
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/cell"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// A Table has the cells of one limit.
+type Table interface {
+	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken table.Taken, ok bool)
+	Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m table.Said, busy, ok bool)
+	Granted(now, server int64, said *table.Said, heard *cell.Heard, all []table.Grantee, dst []table.Taken) (took []table.Taken, forgot bool)
+	Ungranted(said *table.Said)
+	Hear(now, server int64, said []table.Said, heard []cell.Heard) (forgot bool)
+	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
+	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
+	Settle(key keys.Key, r table.Reserved, now, m int64)
+}
+
+// A Counter is what Redis decides by in one limit of a zone.
+type Counter struct {
+	Table  Table
+	Source *ratesync.Source
+}
+
+// A Request asks for N units of a key in each limit of a zone.
+type Request struct {
+	// Counters are those of the zone's limits that the request goes by, and Limits what each
+	// admits.
+	Counters []Counter
+	Limits   []algorithms.Limit
+	Key      keys.Key
+	Raw      []byte
+	N        int64
+	Want     algorithms.Want
+	// Remembers is set where what Redis has just denied is denied again without a call.
+	Remembers bool
+}
+
+// ErrFull is the error of a request whose key has no counter of its own: this node decides.
+var ErrFull = errors.New("the key has no counter of its own")
+
+// An asker has the lines of one zone's keys.
+type asker struct {
+	zone    string
+	stripes [16]struct {
+		mu    sync.Mutex
+		lines map[keys.Key]*callers
+	}
+}
+
+// callers are the requests of one key that wait for its next call. They are there as long as
+// somebody makes calls for it, one after the other.
+type callers struct {
+	of   *asker
+	key  keys.Key
+	raw  []byte // a copy, as requests that leave use theirs again
+	id   keys.ID
+	asks []*ask // the stripe's mutex guards it
+	// waits is set while its next call waits for a place, and behind where the last one could not
+	// take all.
+	waits, behind atomic.Bool
+}
+
+// An ask is a request that waits. What it waits for is written before done is closed.
+type ask struct {
+	*Request
+	done  chan struct{}
+	gone  bool // its context has ended, or it has waited for too long
+	asked bool // a call that asks for it is under way
+	late  int  // how many calls that it was in were not answered in time
+	took  []table.Taken
+	err   error
+}
+
+// askerOf is that of a zone.
+func (s *Limiter) askerOf(zone string) *asker {
+	if a, ok := s.askers.Load(zone); ok {
+		return a.(*asker)
+	}
+	a, _ := s.askers.LoadOrStore(zone, &asker{zone: zone})
+	return a.(*asker)
+}
+
+func (a *asker) lock(key keys.Key) (unlock func(), lines *map[keys.Key]*callers) {
+	st := &a.stripes[key.B>>60]
+	st.mu.Lock()
+	return st.mu.Unlock, &st.lines
+}
+
+// Ask has Redis decide on a request of a zone, in all limits or none, and appends to dst what each
+// limit says: the units are taken where that is Granted. An error means that Redis has not decided.
+// The end of the context is one as well, and what is granted later is refunded.
+func (s *Limiter) Ask(ctx context.Context, zone string, r *Request, dst []table.Taken) ([]table.Taken, error) {
+	id := keys.IDOf(r.Raw)
+	c, _ := s.circuitOf(id)
+	if err := cmpErr(s.ended(), c.unavailable(), ctx.Err()); err != nil {
+		return dst, err
+	}
+	w := &ask{Request: r, took: dst, done: make(chan struct{})}
+	a := s.askerOf(zone)
+	unlock, lines := a.lock(r.Key)
+	l := (*lines)[r.Key]
+	if l != nil {
+		l.asks = append(l.asks, w)
+		unlock()
+		return s.await(ctx, c, l, w, dst)
+	}
+	if l = (&callers{of: a, key: r.Key, raw: slices.Clone(r.Raw), id: id, asks: []*ask{w}}); *lines == nil {
+		*lines = make(map[keys.Key]*callers)
+	}
+	(*lines)[r.Key] = l
+	unlock()
+	// Where a call may be made at once, the request makes it.
+	makes := func() {
+		if l.once(s, c) {
+			s.work.Go(func() { l.run(s, c) })
+		}
+	}
+	ok := false
+	if c.places.tryEnter() {
+		if ok = s.work.Do(makes); !ok {
+			c.places.leave()
+		}
+	} else {
+		ok = s.work.Go(func() { l.run(s, c) })
+	}
+	if !ok {
+		l.fail(ErrClosed)
+	}
+	return s.await(ctx, c, l, w, dst)
+}
+
+// cmpErr is the first error.
+func cmpErr(all ...error) error {
+	for _, err := range all {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Limiter) ended() error {
+	if s.work.HasEnded() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// Recall has Redis' last word deny a request. It reports whether it does, and appends to dst what
+// each limit says then.
+func (r *Request) Recall(dst *[]table.Taken) bool {
+	if !r.Remembers || r.N == 0 {
+		return false
+	}
+	now, denied, had := clock.Now(), false, len(*dst)
+	for i := range r.Counters {
+		t, ok := r.Counters[i].Table.Recall(r.Limits[i], r.Key, now, r.N, r.Want)
+		if !ok {
+			*dst = (*dst)[:had]
+			return false
+		}
+		*dst, denied = append(*dst, t), denied || !t.Allowed
+	}
+	if !denied {
+		*dst = (*dst)[:had]
+	}
+	return denied
+}
+
+// await waits until a request is decided. An error means that it was not, and has left its line.
+func (s *Limiter) await(ctx context.Context, c *circuit, l *callers, w *ask, dst []table.Taken) ([]table.Taken, error) {
+	select {
+	case <-w.done:
+		if err := ctx.Err(); err != nil && w.err == nil {
+			w.refund()
+			return w.took, err
+		}
+	default:
+		if err := s.waitFor(ctx, c, l, w); err != nil {
+			return dst, err
+		}
+	}
+	if w.err != nil && redisconn.IsLate(w.err) {
+		s.timeouts.Add(1)
+	}
+	return w.took, w.err
+}
+
+// waitFor waits for others.
+func (s *Limiter) waitFor(ctx context.Context, c *circuit, l *callers, w *ask) error {
+	timeout := s.Timeout()
+	queued := time.NewTimer(timeout)
+	defer queued.Stop()
+	for {
+		select {
+		case <-w.done:
+			return nil
+		case <-queued.C:
+			if l.overdue(w) {
+				c.overdue.Add(1)
+				s.timeouts.Add(1)
+				return ErrBacklog
+			}
+			queued.Reset(max(timeout/4, time.Millisecond)) // a call is under way
+		case <-ctx.Done():
+			if l.leave(w) {
+				return ctx.Err()
+			}
+			return nil
+		case <-s.ctx.Done():
+			if l.leave(w) {
+				return ErrClosed
+			}
+			return nil
+		}
+	}
+}
+
+// overdue takes a request out that no call has asked for yet. One that will be in the next call
+// waits for the one under way, which has a timeout: where that takes longer, this node is busy, and
+// no backlog is there.
+func (l *callers) overdue(w *ask) bool {
+	unlock, _ := l.of.lock(l.key)
+	defer unlock()
+	select {
+	case <-w.done:
+		return false
+	default:
+	}
+	if w.asked || !l.waits.Load() && !l.behind.Load() {
+		return false
+	}
+	w.leave()
+	return true
+}
+
+// leave takes a request out whose context has ended, and returns false if its answer is there.
+func (l *callers) leave(w *ask) bool {
+	unlock, _ := l.of.lock(l.key)
+	defer unlock()
+	select {
+	case <-w.done:
+		return false
+	default:
+	}
+	w.leave()
+	return true
+}
+
+// leave notes that nobody waits for an answer any more. What is granted all the same is noted
+// elsewhere, as who has left uses its own list again. The line's lock is held.
+func (w *ask) leave() { w.gone, w.took = true, nil }
+
+// fail ends a line, with an error for all who wait.
+func (l *callers) fail(err error) {
+	unlock, lines := l.of.lock(l.key)
+	defer unlock()
+	delete(*lines, l.key)
+	for _, w := range l.asks {
+		w.end(err)
+	}
+	l.asks = nil
+}
+
+func (w *ask) end(err error) {
+	if !w.gone {
+		w.err = err
+		close(w.done)
+	}
+}
+
+// refund refunds what a request was granted that has left.
+func (w *ask) refund() {
+	for i, t := range w.took[len(w.took)-len(w.Counters):] {
+		if t.Unspent {
+			continue
+		}
+		by := w.Counters[i].Table
+		by.Refund(w.Limits[i], w.Key, t, t.N)
+		if w.Want&table.Reserve != 0 {
+			by.Settle(w.Key, by.Hold(w.Limits[i], w.Key, t), clock.Now(), t.N)
+		}
+	}
+}
+
+// run makes calls for a line until nobody waits.
+func (l *callers) run(s *Limiter, c *circuit) {
+	t := l.turn(s)
+	for {
+		s.turn(&c.places, t)
+		if t.asked == nil || !t.asked.(*say).finish(s, c) {
+			return
+		}
+	}
+}
+
+// once makes one call in a place that is taken, and reports whether somebody waits for another one.
+func (l *callers) once(s *Limiter, c *circuit) (more bool) {
+	t := l.turn(s)
+	s.make(&c.places, []*turn{t})
+	return t.asked != nil && t.asked.(*say).finish(s, c)
+}
+
+func (l *callers) turn(s *Limiter) *turn {
+	return &turn{zone: l.of.zone, waits: &l.waits, woken: make(chan []*turn, 1), prepare: func() sendable {
+		if m := s.prepareSay(l); m != nil {
+			return m
+		}
+		return nil
+	}}
+}
+
+// A say is a call for a line.
+type say struct {
+	*ratesync.SayCall
+	of    *callers
+	asks  []*ask
+	said  []table.Said // by counter
+	ban   ban.Message
+	now   int64
+	reply *redis.StringCmd
+}
+
+const maxAsks = 1024 // requests of one call
+
+// prepareSay takes out what the next call of a line is to ask, nil where there is none.
+func (s *Limiter) prepareSay(l *callers) *say {
+	for {
+		asks, err := s.takeAsks(l)
+		if len(asks) == 0 || err != nil {
+			return nil
+		}
+		m := &say{SayCall: ratesync.NewSayCall(0), of: l, asks: asks, now: clock.Now()}
+		if err := m.say(s); err != nil {
+			m.Free()
+			for _, w := range asks {
+				w.end(err)
+			}
+			continue
+		}
+		for _, w := range asks {
+			m.add(w)
+		}
+		if bans := s.bansOf(l.of.zone); bans != nil {
+			m.ban = bans.Ask(l.id, m.now)
+			m.Script = unbannedCells
+			m.Call.Bans = append(m.Call.Bans, cell.Ban{Key: s.keys.Zone(l.of.zone, "ban").Of(l.id), Known: ratesync.PardonAge(m.ban)})
+		}
+		return m
+	}
+}
+
+// takeAsks takes out those who are in the next call: the first ones, as far as they go by the same
+// counters. Where nobody waits the line ends.
+func (s *Limiter) takeAsks(l *callers) (asks []*ask, err error) {
+	unlock, lines := l.of.lock(l.key)
+	defer unlock()
+	if err = s.unavailable(l.id); err != nil {
+		for _, w := range l.asks {
+			w.end(err)
+		}
+		l.asks = nil
+	}
+	l.asks = slices.DeleteFunc(l.asks, func(w *ask) bool {
+		if w.gone {
+			return true
+		}
+		if len(l.asks) > 1 && w.late == 0 && w.Recall(&w.took) {
+			close(w.done)
+			return true
+		}
+		return false
+	})
+	n, runs := 0, 0
+	for ; n < min(len(l.asks), maxAsks) && slices.Equal(l.asks[n].Counters, l.asks[0].Counters); n++ {
+		if n == 0 || !l.asks[n].isLike(l.asks[n-1]) {
+			if runs++; runs > maxRuns {
+				break
+			}
+		}
+		l.asks[n].asked = true
+	}
+	if n == 0 {
+		delete(*lines, l.key)
+		return nil, err
+	}
+	asks, l.asks = l.asks[:n:n], l.asks[n:]
+	l.behind.Store(len(l.asks) > 0)
+	return asks, nil
+}
+
+// isLike reports whether a request asks for the same by the same limits.
+func (w *ask) isLike(other *ask) bool {
+	return w.N == other.N && slices.Equal(w.Limits, other.Limits)
+}
+
+// say has all counters of the call say what the key has spent.
+func (m *say) say(s *Limiter) error {
+	first := m.asks[0]
+	var of [4]*ratesync.Source
+	sources := of[:0]
+	for _, c := range first.Counters {
+		sources = append(sources, c.Source)
+	}
+	m.Seq = ratesync.NextSeq(sources...)
+	for i, c := range first.Counters {
+		said, busy, ok := c.Table.Asking(first.Limits[i], first.Key, m.of.raw, m.now, m.Seq)
+		for end := time.Now().Add(s.Timeout()); ok && busy && time.Now().Before(end); {
+			time.Sleep(time.Millisecond) // by another Redis, from which a configuration leaves
+			said, busy, ok = c.Table.Asking(first.Limits[i], first.Key, m.of.raw, m.now, m.Seq)
+		}
+		if !ok || busy {
+			m.unsay()
+			return ErrFull
+		}
+		m.said = append(m.said, said)
+		m.Say(c.Source, c.Source.Cells(s.keys), &m.said[i], first.Want&table.Reserve != 0)
+		m.Tell(s.keys.In(s.cluster), c.Source, m.of.id)
+	}
+	return nil
+}
+
+// unsay ends that: the call was not made, or has no answer.
+func (m *say) unsay() {
+	for i := range m.said {
+		m.asks[0].Counters[i].Table.Ungranted(&m.said[i])
+	}
+}
+
+// add asks for a request.
+func (m *say) add(w *ask) {
+	if n := len(m.Asks); n > 0 && w.isLike(m.asks[m.first(n-1)]) {
+		m.Asks[n-1].Count++
+		return
+	}
+	one := cell.Ask{Count: 1, Cost: w.N}
+	for _, l := range w.Limits {
+		one.Limits = append(one.Limits, cell.Limit{Size: min(room(l), exact-1), Rate: min(l.N, exact-1)})
+	}
+	m.Asks = append(m.Asks, one)
+}
+
+// room is how much fits into a limit: nothing where that is closed.
+func room(l algorithms.Limit) int64 {
+	if l.N == 0 {
+		return 0
+	}
+	return l.Size
+}
+
+// first is the first request of a run.
+func (m *say) first(run int) (i int) {
+	for _, one := range m.Asks[:run] {
+		i += int(one.Count)
+	}
+	return i
+}
+
+func (m *say) issue(ctx context.Context, to commander, known bool) {
+	m.reply = m.Cmd(ctx, known)
+	_ = to.Process(ctx, m.reply) // it has its error
+}
+
+func (m *say) isUnknown() bool {
+	return m.reply == nil || redis.HasErrorPrefix(m.reply.Err(), "NOSCRIPT")
+}
+
+// finish tells what came of a call, and reports whether somebody waits for another one.
+func (m *say) finish(s *Limiter, c *circuit) (more bool) {
+	defer m.Free()
+	err := bannedBy(m.ban, m.reply.Err())
+	if err == nil {
+		m.Call.Bans = m.Call.Bans[:0]
+		err = m.Read(m.reply.Val(), &m.Answer)
+	}
+	result := s.resultOf(m.of.id, err)
+	if err == nil {
+		result, err = m.hear()
+	}
+	s.noteBacklog(c, result)
+	if s.ctx.Err() != nil && err != nil {
+		err = ErrClosed
+	}
+	unlock, lines := m.of.of.lock(m.of.key)
+	defer unlock()
+	l := m.of
+	if result == answered {
+		m.tell()
+	} else {
+		l.asks = append(m.again(result, err), l.asks...)
+	}
+	if len(l.asks) == 0 {
+		delete(*lines, l.key)
+	}
+	return len(l.asks) > 0
+}
+
+// hear reads an answer: whether it decides, and else what to do.
+func (m *say) hear() (result, error) {
+	now, server := clock.Now(), m.Now*int64(time.Microsecond)
+	reset := slices.ContainsFunc(m.Answer.Cells, func(h cell.Heard) bool { return h.Under > 0 })
+	if m.Status == "" && !reset {
+		return answered, nil
+	}
+	m.unsay()
+	for i := range m.said {
+		m.asks[0].Counters[i].Table.Hear(now, server, m.said[i:i+1], m.Answer.Cells[i:i+1])
+	}
+	m.said = nil
+	switch {
+	case reset:
+		return outdated, nil
+	case m.Status == "old":
+		return late, context.DeadlineExceeded
+	}
+	for i := range m.Answer.Cells {
+		if why := m.Answer.Cells[i].Err; why != "" {
+			return rejected, redisconn.Rejection(why)
+		}
+	}
+	return rejected, ratesync.ErrReply
+}
+
+// tell hands out what was granted. In each run those who are still there go first. What nobody uses
+// is refunded.
+func (m *say) tell() {
+	order, all, next := make([]*ask, 0, len(m.asks)), make([]table.Grantee, 0, len(m.asks)), m.asks
+	for run, one := range m.Asks {
+		asks := next[:one.Count]
+		next = next[one.Count:]
+		slices.SortStableFunc(asks, func(a, b *ask) int { return boolInt(a.gone) - boolInt(b.gone) })
+		for i, w := range asks {
+			order = append(order, w)
+			all = append(all, table.Grantee{N: w.N, Want: w.Want, Admitted: int64(i) < m.Grants[run]})
+		}
+	}
+	now, server := clock.Now(), m.Now*int64(time.Microsecond)
+	took := make([]table.Taken, 0, 4)
+	for i, c := range m.asks[0].Counters {
+		for j, w := range order {
+			all[j].Limit = w.Limits[i]
+		}
+		forgot := false
+		if took, forgot = c.Table.Granted(now, server, &m.said[i], &m.Answer.Cells[i], all, took[:0]); forgot {
+			c.Source.FoundLoss()
+		}
+		for j, w := range order {
+			w.took = append(w.took, took[j])
+		}
+	}
+	for i, w := range order {
+		if all[i].N > 0 && !all[i].Admitted {
+			w.deny()
+		}
+	}
+	for _, w := range order {
+		if w.gone {
+			w.refund()
+		}
+		w.end(nil)
+	}
+}
+
+// deny has a limit deny a request that Redis has denied though all seem to have room: it reckons by
+// other fractions of time.
+func (w *ask) deny() {
+	took := w.took[len(w.took)-len(w.Counters):]
+	least := 0
+	for i := range took {
+		if !took[i].Allowed {
+			return
+		}
+		if took[i].Remaining < took[least].Remaining {
+			least = i
+		}
+	}
+	took[least].Allowed, took[least].Retry = false, time.Millisecond
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// again ends a call that was not answered. Its requests ask again where Redis does answer.
+func (m *say) again(r result, err error) (again []*ask) {
+	m.unsay()
+	for _, w := range m.asks {
+		switch {
+		case w.gone:
+		case r == outdated, r == late && w.late < maxLate:
+			w.late++
+			w.asked = false
+			again = append(again, w)
+		default:
+			w.end(err)
+		}
+	}
+	return again
+}

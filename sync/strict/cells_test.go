@@ -1,0 +1,410 @@
+package strict
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
+)
+
+// windowsOf are windows of every kind that admit so many units.
+func windowsOf(limit int64, window time.Duration) map[string]Rule {
+	return map[string]Rule{
+		"fixed window":   {Kind: algorithms.FixedWindow, Limit: limit, Window: window},
+		"sliding window": {Kind: algorithms.SlidingWindow, Limit: limit, Window: window},
+		"fine window":    {Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 5},
+		"odd window":     {Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 7},
+	}
+}
+
+// A cellNode is a node with a strict zone of windows.
+type cellNode struct {
+	t     *testing.T
+	s     *Limiter
+	rules []Rule
+	by    []*table.Table[algorithms.WindowState]
+	Request
+}
+
+// cells is a node at the end of a limiter, which says what changes at once.
+func (s *Limiter) cells(t *testing.T, c redis.UniversalClient, rules ...Rule) *cellNode {
+	rep := ratesync.NewReplicator(c, "test", s.Timeout(), clock.Now, zap.NewNop())
+	n := &cellNode{t: t, s: s, rules: rules}
+	for _, r := range rules {
+		by := tableOf[algorithms.WindowState](algorithms.Params(r), 100_000)
+		source := ratesync.NewSource(by, r.spec(t.Name()))
+		by.Configure(table.SyncConfig{Params: algorithms.Params(r), Rate: time.Second, AtOnce: true, Waker: source.Waker}, 100_000)
+		rep.Attach(source, time.Second)
+		t.Cleanup(source.Detach)
+		n.by = append(n.by, by)
+		n.Counters = append(n.Counters, Counter{by, source})
+		n.Limits = append(n.Limits, r.compile())
+	}
+	t.Cleanup(rep.Close)
+	n.Want = allWaits
+	return n
+}
+
+// ask asks for units of a key, by the node's limits or others.
+func (n *cellNode) ask(key string, units int64, limits ...algorithms.Limit) ([]table.Taken, error) {
+	r := n.Request
+	r.Key, r.Raw, r.N = keys.KeyOf([]byte(key)), []byte(key), units
+	if limits != nil {
+		r.Limits = limits
+	}
+	return n.s.Ask(n.t.Context(), n.t.Name(), &r, nil)
+}
+
+func (n *cellNode) admits(key string, units int64) bool {
+	n.t.Helper()
+	all, err := n.ask(key, units)
+	if err != nil {
+		n.t.Fatalf("Ask: %v", err)
+	}
+	return !all[0].Unspent
+}
+
+// drain asks for one unit after the other until one is denied.
+func (n *cellNode) drain(key string) (admitted int) {
+	n.t.Helper()
+	for n.admits(key, 1) {
+		admitted++
+	}
+	return admitted
+}
+
+// withCells runs a test in virtual time, with a node at the end of a line and one that has no
+// faults.
+func withCells(t *testing.T, timeout time.Duration, rule Rule, test func(t *testing.T, l *line, n, other *cellNode)) {
+	onALine(t, timeout, func(t *testing.T, l *line, s *Limiter) {
+		clock.Advance(time.Duration(time.Now().UnixNano() - clock.Now()))
+		well := l.other(t)
+		test(t, l, s.cells(t, s.client, rule), well.cells(t, well.client, rule))
+	})
+}
+
+// Random lives of a key: each request is told what one counter in Redis would tell it, whatever it
+// costs, whatever its limit, and after refunds.
+func TestWindowsAreDecidedAsTheAlgorithmDoes(t *testing.T) {
+	for name, rule := range windowsOf(30, 70*time.Second) {
+		withCells(t, time.Second, rule, func(t *testing.T, _ *line, n, other *cellNode) {
+			random, m := rand.New(rand.NewPCG(1, 1)), modelFor(rule).(*modelOf[algorithms.WindowState])
+			for step := range 600 {
+				wait := time.Duration(random.Int64N(4e6)) * time.Microsecond
+				if random.IntN(20) == 0 {
+					wait *= 30
+				}
+				time.Sleep(wait) // of virtual time
+				by, p := n, algorithms.Params(rule)
+				if random.IntN(2) == 0 {
+					by = other
+				}
+				p.Limit = 10 + random.Int64N(30)
+				m.limit = p.Compile()
+				now, cost := time.Now().UnixNano(), 1+random.Int64N(4)
+				want := m.takeSome(now, cost)
+				all, err := by.ask("k", cost, m.limit)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := all[0]
+				got.Delay, got.Estimated = 0, false
+				if !same(got.Decision, want) {
+					t.Fatalf("%s, step %d, cost %d at limit %d:\n got %+v\nwant %+v", name, step, cost, p.Limit, got.Decision, want)
+				}
+				if want.Allowed && random.IntN(4) == 0 {
+					m.refund(now, cost)
+					by.by[0].Refund(m.limit, keys.KeyOf([]byte("k")), got, cost)
+					time.Sleep(5 * time.Millisecond) // until it is said
+				}
+			}
+		})
+	}
+}
+
+// What a call has granted whose reply is lost is taken back without a request, and counts for
+// nobody.
+func TestRollsBackInCellsWhatNobodyHeardOf(t *testing.T) {
+	for _, rule := range windowsOf(100, long) {
+		withCells(t, 100*time.Millisecond, rule, func(t *testing.T, l *line, n, other *cellNode) {
+			n.admits("k", 1)
+			l.set(faultproxy.DropReplies)
+			if _, err := n.ask("k", 1); err == nil {
+				t.Fatal("Ask() without a reply, want an error")
+			}
+			l.set(faultproxy.None)
+			time.Sleep(5 * time.Second) // of virtual time
+			if got := other.drain("k"); got != 99 {
+				t.Errorf("%d admitted after one whose reply came and one whose reply was lost, want 99", got)
+			}
+		})
+	}
+}
+
+// A call that is held up on the way for longer than its node waits, and arrives after the next one,
+// is granted nothing.
+func TestALateCallIsGrantedNothing(t *testing.T) {
+	for _, rule := range windowsOf(100, long) {
+		withCells(t, 100*time.Millisecond, rule, func(t *testing.T, l *line, n, other *cellNode) {
+			n.admits("k", 1)
+			l.set(faultproxy.Hold)
+			if _, err := n.ask("k", 1); err == nil {
+				t.Fatal("Ask() without a reply, want an error")
+			}
+			l.set(faultproxy.None)
+			time.Sleep(5 * time.Second) // of virtual time
+			n.admits("k", 1)
+			l.deliver(t)
+			if got := other.drain("k"); got != 98 {
+				t.Errorf("%d admitted after two and one that came late, want 98", got)
+			}
+		})
+	}
+}
+
+// The very bytes of a call, as a client repeats them that follows a redirect, count once.
+func TestACallOfCellsThatIsSentTwiceCountsOnce(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	for name, rule := range windowsOf(100, long) {
+		t.Run(name, func(t *testing.T) {
+			proxy := faultproxy.Start(t, server.Addr)
+			s := limiter(t, "redis://"+proxy.Addr)
+			n := s.cells(t, client(t, server.URL), rule)
+			n.admits("k", 1) // loads the script
+			var calls [][]byte
+			for range 4 {
+				n.admits("k", 1)
+				calls = append(calls, proxy.Last())
+			}
+			for range 3 { // the last one again, then older ones that come late
+				for i := range calls {
+					if _, err := proxy.Deliver(calls[len(calls)-1-i]); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if all, err := n.ask("k", 1); err != nil || all[0].Remaining != 94 {
+				t.Errorf("%+v, %v after 6 calls, 4 of which came four times; want 94 remaining", all, err)
+			}
+		})
+	}
+}
+
+// Many requests on three nodes, in two windows of which one is tighter: never more than the limit,
+// and all of it.
+func TestNodesThatAskAdmitExactlyTheLimit(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	for name, rule := range windowsOf(300, long) {
+		wide := rule
+		wide.Limit, wide.Window = 1000, 2*long
+		var admitted atomic.Int64
+		var all sync.WaitGroup
+		for range 3 {
+			n := limiter(t, server.URL).cells(t, client(t, server.URL), rule, wide)
+			for range 8 {
+				all.Go(func() {
+					for range 30 {
+						if n.admits(name, 1) {
+							admitted.Add(1)
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		if got := admitted.Load(); got != 300 {
+			t.Errorf("%s: 720 requests on three nodes: %d are admitted of 300", name, got)
+		}
+	}
+}
+
+// Requests that come while a call of their key is under way share the next one, whatever they cost
+// and whatever their limits.
+func TestRequestsOfAKeyShareCalls(t *testing.T) {
+	withCells(t, time.Minute, Rule{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: long}, func(t *testing.T, l *line, n, _ *cellNode) {
+		n.admits("k", 1)
+		time.Sleep(2 * time.Second) // of virtual time
+		l.setTrip(20 * time.Millisecond)
+		before, _ := l.counts()
+		var all sync.WaitGroup
+		for i := range 100 {
+			all.Go(func() {
+				limit := n.Limits[0]
+				limit.N, limit.Size = limit.N-int64(i%7), limit.Size-int64(i%7)
+				if took, err := n.ask("k", 1+int64(i%3), limit); err != nil || took[0].Unspent {
+					t.Errorf("%+v, %v", took, err)
+				}
+			})
+		}
+		all.Wait()
+		if after, _ := l.counts(); after-before > 4 {
+			t.Errorf("100 requests of a key took %d calls", after-before)
+		}
+	})
+}
+
+// Keys of a zone with hundreds of clients hold up the requests of another zone by less than three
+// round trips.
+func TestCellsOfManyKeysDoNotHoldUpAnotherZone(t *testing.T) {
+	const trip = 20 * time.Millisecond
+	rule := Rule{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: long}
+	withCells(t, time.Hour, rule, func(t *testing.T, l *line, n, _ *cellNode) {
+		flood := n.s.cells(t, n.s.client, rule)
+		n.admits("0", 1) // loads the script
+		l.setTrip(trip)
+		var keys, decided atomic.Int64
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range 400 {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					r := flood.Request
+					r.Raw = fmt.Append(nil, keys.Add(1))
+					r.Key, r.N = keyOf(r.Raw), 1
+					if _, err := n.s.Ask(ctx, "flood", &r, nil); err == nil {
+						decided.Add(1)
+					}
+				}
+			})
+		}
+		redistest.Eventually(t, "the flood is under way", func() bool { return decided.Load() > 1000 })
+		most := time.Duration(0)
+		for i := range 15 {
+			start := time.Now()
+			n.admits(fmt.Sprint("login", i), 1)
+			most = max(most, time.Since(start))
+		}
+		cancel()
+		all.Wait()
+		if most > 4*trip {
+			t.Errorf("a request took %s beside a flood, with a Redis %s away", most, trip)
+		}
+	})
+}
+
+func keyOf(raw []byte) keys.Key { return keys.KeyOf(raw) }
+
+// What Redis has denied is denied again for a second without a call, unless a request costs less.
+func TestWhatRedisHasDeniedIsRecalled(t *testing.T) {
+	withCells(t, time.Second, Rule{Kind: algorithms.FixedWindow, Limit: 5, Window: long}, func(t *testing.T, l *line, n, _ *cellNode) {
+		n.Remembers = true
+		n.admits("k", 3)
+		if n.admits("k", 4) {
+			t.Fatal("7 are admitted of 5")
+		}
+		before, _ := l.counts()
+		recalls := func(units int64) bool {
+			r := n.Request
+			r.Key, r.Raw, r.N = keyOf([]byte("k")), []byte("k"), units
+			return r.Recall(new([]table.Taken))
+		}
+		for range 400 {
+			if !recalls(4) {
+				t.Fatal("it is not recalled")
+			}
+		}
+		if after, _ := l.counts(); after != before {
+			t.Errorf("%d calls for 400 denied requests", after-before)
+		}
+		if recalls(2) {
+			t.Error("2 are denied where 3 of 5 are spent")
+		}
+		if time.Sleep(1100 * time.Millisecond); recalls(4) { // of virtual time
+			t.Error("it is recalled after more than a second")
+		}
+	})
+}
+
+// A node that syncs at an interval and one that asks Redis share their counts.
+func TestAskedAndSyncedShareTheirCounts(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	rule := Rule{Kind: algorithms.FixedWindow, Limit: 10, Window: long}
+	asks := limiter(t, server.URL).cells(t, client(t, server.URL), rule)
+	syncs := limiter(t, server.URL).cells(t, client(t, server.URL), rule)
+	take := func() bool {
+		return syncs.by[0].Take(syncs.Limits[0], keyOf([]byte("k")), []byte("k"), clock.Now(), 1, 0).Allowed
+	}
+	for range 3 {
+		take()
+	}
+	redistest.Eventually(t, "3 are said", func() bool { return syncs.by[0].Totals(clock.Now()).Unsent == 0 })
+	if got := asks.drain("k"); got != 7 {
+		t.Errorf("%d admitted after 3 on a node that syncs, want 7", got)
+	}
+	redistest.Eventually(t, "they are known", func() bool {
+		syncs.by[0].Take(syncs.Limits[0], keyOf([]byte("k")), []byte("k"), clock.Now(), 0, 0)
+		return syncs.by[0].Totals(clock.Now()).Remote == 7
+	})
+	if take() {
+		t.Error("one more is admitted on a node that knows of all")
+	}
+	if got := syncs.by[0].Totals(clock.Now()); got.Own != 3 || got.Remote != 7 {
+		t.Errorf("the node that syncs knows %+v, want 3 of its own and 7", got)
+	}
+}
+
+// Each key in Redis has an end and holds no byte of a client.
+func TestCellsExpireAndHoldNoClientBytes(t *testing.T) {
+	t.Parallel()
+	for name, rule := range windowsOf(10, time.Hour) {
+		server := redistest.Start(t)
+		limiter(t, server.URL).cells(t, client(t, server.URL), rule).admits("secret client", 1)
+		found := false
+		for _, k := range server.Do("KEYS", "*").([]any) {
+			key, ttl := k.(string), server.Do("PTTL", k).(int64)
+			found = found || strings.Contains(key, ":"+rule.spec("").Name()+":")
+			if strings.Contains(key, "secret") || ttl < 0 || ttl > (6*time.Hour).Milliseconds() {
+				t.Errorf("%s: key %q expires after %d ms", name, key, ttl)
+			}
+		}
+		if !found {
+			t.Errorf("%s: no key of its cell in %v", name, server.Do("KEYS", "*"))
+		}
+	}
+}
+
+// A call that Redis answers with an error, as its user may not run a command, has counted nothing.
+func TestAnAskThatMayNotBeDoneCountsNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, redistest.User("app", leastACL+" +hmget +hlen +hgetall +hdel +del +pexpireat"))
+	own := strings.Replace(server.URL, "redis://", "redis://app:secret@", 1)
+	rule := Rule{Kind: algorithms.SlidingWindow, Limit: 100, Window: long}
+	for _, command := range strings.Fields("hset hmget pexpireat time") {
+		n := limiter(t, own).cells(t, client(t, own), rule)
+		admitted := 0
+		ask := func() {
+			if all, err := n.ask(command, 1); err == nil && !all[0].Unspent {
+				admitted++
+			}
+		}
+		ask()
+		server.Do("ACL", "SETUSER", "app", "-"+command)
+		for range 3 {
+			ask()
+		}
+		server.Do("ACL", "SETUSER", "app", "+"+command)
+		redistest.Eventually(t, "Redis is asked again", func() bool { return !n.s.Down() })
+		other := limiter(t, server.URL).cells(t, client(t, server.URL), rule)
+		if got := other.drain(command); got != 100-admitted {
+			t.Errorf("%s: %d were admitted, and then %d, want 100 in all", command, admitted, got)
+		}
+	}
+}
