@@ -59,7 +59,10 @@ func (p *pair) pulls(ctx context.Context) {
 // pullRound reads what has changed since the last one, or all there is, and reports whether all was
 // answered.
 func (p *pair) pullRound(ctx context.Context, all bool) bool {
-	ok := p.pull(ctx, p.fallen()) == nil
+	ok := true
+	for _, names := range p.fallen() {
+		ok = p.pull(ctx, names) == nil && ok
+	}
 	for shard := range p.shards() {
 		ok = p.pullShard(ctx, shard, false) == nil && ok
 		if all {
@@ -347,14 +350,25 @@ func (p *pair) sayCells(ctx context.Context, all []pulled) error {
 }
 
 // fallen are the names of cells of which the other region has less than is said here, where that is
-// believed by now.
-func (p *pair) fallen() (names []string) {
+// believed by now. Where that is a Cluster, those of a shard stand together.
+func (p *pair) fallen() (groups [][]string) {
+	at := map[string]int{}
 	for name, was := range p.lower {
-		if p.believes(was.read) {
-			names = append(names, name)
+		if !p.believes(was.read) {
+			continue
 		}
+		shard := ""
+		if p.keys.cluster {
+			shard, _, _ = strings.Cut(name, "}")
+		}
+		group, ok := at[shard]
+		if !ok {
+			group = len(groups)
+			at[shard], groups = group, append(groups, nil)
+		}
+		groups[group] = append(groups[group], name)
 	}
-	return names
+	return groups
 }
 
 // believes reports whether what was read of the other region's Redis at an instant was all that its

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -681,6 +682,35 @@ func TestWhatStillStandsInABucket(t *testing.T) {
 			if got := c.all[i].unsent; got != want {
 				t.Errorf("unsent %d of %+v = %d, want %d", i, c.all, got, want)
 			}
+		}
+	}
+}
+
+// Of another region that is a Cluster, cells that have less are read again by one call for each
+// shard, once a heartbeat has shown no loss.
+//
+// no clock: only which of two instants is later matters.
+func TestWhatHasFallenIsReadByShards(t *testing.T) {
+	now := time.Now()
+	for _, cluster := range []bool{false, true} {
+		p := &pair{keys: NewKeyspace("test").In(cluster), lower: map[string]lowered{}, beaten: now}
+		for i := range 200 {
+			name := NewKeyspace("test").Cells(Spec{Zone: "z", Kind: 'f', Window: time.Minute, Buckets: 1}).Of(keys.IDOf([]byte{byte(i)}))
+			p.lower[name] = lowered{read: now.Add(-time.Second)}
+		}
+		p.lower["test:3:{1}:z:f-1m:later"] = lowered{read: now.Add(time.Second)}
+		total := 0
+		for _, group := range p.fallen() {
+			total += len(group)
+			for _, name := range group {
+				tag, _, _ := strings.Cut(name, "}")
+				if first, _, _ := strings.Cut(group[0], "}"); cluster && tag != first {
+					t.Errorf("%s and %s are in one call", name, group[0])
+				}
+			}
+		}
+		if total != 200 {
+			t.Errorf("%d cells are read again, want 200", total)
 		}
 	}
 }

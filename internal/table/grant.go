@@ -64,8 +64,9 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 		e.flags &^= asking
 		isLatest := said.State.Seq == e.said // or the clock has stepped, or it is another store
 		if isLatest || said.State.Stamp == t.resetOf(said.ID).Stamp {
-			t.file(b, e, server, said, units)
+			t.file(b, e, server, units)
 			if isLatest {
+				said.add(b, server/int64(b.Epoch), units)
 				forgot = t.hear(b, e, server, server, said, heard, t.isEarly(b, now))
 			}
 			if l := t.machine.Ledger(&e.state); l.Unsent(b.Limit.History) > 0 || l.Corrects(b.Limit.History) {
@@ -91,17 +92,24 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 	return dst, forgot
 }
 
-// file makes what was granted this node's own, which the store has.
-func (t *Table[S]) file(b *SyncConfig, e entry[S], server int64, said *Said, units int64) {
+// file makes what was granted this node's own.
+func (t *Table[S]) file(b *SyncConfig, e entry[S], server, units int64) {
 	if units == 0 {
 		return
 	}
 	t.machine.Advance(&e.state, b.Limit, server)
-	l, epoch := t.machine.Ledger(&e.state), server/int64(b.Epoch)
-	own := min(epoch, l.Epoch)
-	c, _ := l.At(own)
+	l := t.machine.Ledger(&e.state)
+	epoch := min(server/int64(b.Epoch), l.Epoch)
+	c, _ := l.At(epoch)
 	c.Own += units
-	l.Put(own, c)
+	l.Put(epoch, c)
+}
+
+// add makes what was granted in an epoch part of what was said, as the store has it.
+func (said *Said) add(b *SyncConfig, epoch, units int64) {
+	if apart := epoch - said.State.Epoch; units == 0 || max(apart, -apart) > algorithms.MaxHistory {
+		return // no window is so far from another one, and what is not noted is said once more
+	}
 	if b.Params.Reserves {
 		if said.State.Epoch < epoch {
 			said.State.Open = 0

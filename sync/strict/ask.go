@@ -350,9 +350,11 @@ func (s *Limiter) prepareSay(l *callers) *say {
 		m := &say{SayCall: ratesync.NewSayCall(0), of: l, asks: asks, now: clock.Now()}
 		if err := m.say(s); err != nil {
 			m.Free()
+			unlock, _ := l.of.lock(l.key)
 			for _, w := range asks {
 				w.end(err)
 			}
+			unlock()
 			continue
 		}
 		for _, w := range asks {
