@@ -18,7 +18,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
-	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 const (
@@ -494,8 +493,8 @@ func (z *Zone) regions(s *config.Settings, g globals, found *[]warning.Warning) 
 		return wrongf("regions", "there is one region only; write the regions into the global option rate_limit, as `regions { … }`, or remove it here")
 	}
 	s.Regions = g.hasRegions && s.SyncRate >= 0 && or(z.Regions, true)
-	if s.Regions && s.SyncRate == config.Strict && len(s.Limits) > 0 && !s.Kind.Traits().Windowed {
-		return wrongf("regions", "with sync_rate strict only windows count over regions; write `algorithm sliding_window`, `regions off` for a limit in each region, or an interval, like `sync_rate 1s`")
+	if s.Regions && s.SyncRate == config.Strict && len(s.Limits) > 0 && s.Kind.Traits().Draining {
+		return wrongf("regions", "with sync_rate strict only windows and logs count over regions; write `algorithm sliding_window`, `regions off` for a limit in each region, or an interval, like `sync_rate 1s`")
 	}
 	if s.Regions && s.Concurrent > 0 {
 		*found = append(*found, warning.New(warning.ConcurrentByRegion, "concurrent counts each region for itself, so a client may run %d requests at once in each; write its part for a region, in a zone of its own with `regions off`", s.Concurrent))
@@ -651,7 +650,7 @@ func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) (err error) {
 	case constant && s.Cost.Constant() == 0:
 		return wrongf("cost", "0 reserves nothing, so that response_cost could correct nothing; write an estimate near the mean, like `cost 500`")
 	}
-	return cmp.Or(err, fitsLog(s, "cost"))
+	return err
 }
 
 // fraction reports a cost that is a number with a fraction. Requests would take another one.
@@ -676,20 +675,6 @@ func (z *Zone) fraction(s *config.Settings) error {
 		like = ", like " + r.String()
 	}
 	return wrongf("cost", "%s; write `cost %d`, with %s %d times as high%s", what, whole, limits, times, like)
-}
-
-// fitsLog reports limits of a strict log that are too large for costs.
-func fitsLog(s *config.Settings, option string) error {
-	most := strict.MostUnits(s.Kind)
-	if s.SyncRate != config.Strict || most == 0 || s.Cost.IsConstant() && s.Cost.Constant() == 1 && len(s.ResponseCost.Terms) == 0 {
-		return nil
-	}
-	for _, r := range s.Limits {
-		if r.From != "" || r.Limit > most {
-			return wrongf(option, "with sync_rate strict, a sliding_log keeps each unit in redis, %d at most, and %s may be more; write `algorithm sliding_window`, or an interval, like `sync_rate 1s`", most, r)
-		}
-	}
-	return nil
 }
 
 // responseCosts sets what a response says that it has cost.
@@ -725,7 +710,7 @@ func (z *Zone) responseCosts(s *config.Settings, found *[]warning.Warning) error
 	case z.size != "" && !s.ResponseCost.IsBytes():
 		return wrongf(option, "%s is a size, and the zone doesn't count bytes alone; write `response_cost bytes`, or numbers without a unit", z.size)
 	}
-	return fitsLog(s, option)
+	return nil
 }
 
 // admits reports a cost that a limit never admits.

@@ -135,7 +135,7 @@ func TestReportsOfOtherEpochsAreIgnored(t *testing.T) {
 		want := s.clone().take(epoch, 4, 0)
 		s.advance(epoch)
 		e := s.ledger().Epoch
-		s.merge(epoch, Report{Epoch: e + 1, Remote: 9}, Report{Epoch: e - 2, Remote: 9}, Report{Epoch: math.MinInt64, Remote: 9, Level: 5, LevelAt: epoch})
+		s.merge(epoch, Report{Epoch: e + 1, Remote: 9}, Report{Epoch: e - 40, Remote: 9}, Report{Epoch: math.MinInt64, Remote: 9, Level: 5, LevelAt: epoch})
 		if got := s.take(epoch, 4, 0); got != want || s.ledger().Synced {
 			t.Errorf("%s: got %+v, settled %v; want %+v, not settled", k.name, got, s.ledger().Synced, want)
 		}
@@ -401,58 +401,30 @@ func syncFleet(fleet []subject, now int64) {
 	}
 }
 
-func TestALogKeepsWhatOthersSpentUntilItsSliceHasLeft(t *testing.T) {
-	const window = int64(16 * time.Second)
-	s := keyOf[LogState](Params{Kind: SlidingLog, Limit: 100, Window: time.Duration(window)})
-	start := epoch - epoch%window
-	s.merge(start, Report{Epoch: start / window})
-	at := start + 3*window/16 + 7
-	s.merge(at, Report{Epoch: start / window, Remote: 60})
-	leaves := start + 4*window/16 + window
-	if got := s.take(leaves-1, 0, 0).Remaining; got != 40 {
-		t.Errorf("1ns before the sub-window leaves: %d left, want 40", got)
-	}
-	if got := s.take(leaves, 0, 0).Remaining; got != 100 {
-		t.Errorf("when the sub-window leaves: %d left, want 100", got)
-	}
-}
-
-func TestAnUnsettledLogCountsTheFormerWindowAtItsEnd(t *testing.T) {
-	const window = int64(16 * time.Second)
-	s := keyOf[LogState](Params{Kind: SlidingLog, Limit: 100, Window: time.Duration(window)})
-	boundary := epoch - epoch%window
-	now, e := boundary+5*window/16+3, boundary/window
-	s.merge(now, Report{Epoch: e, Remote: 20}, Report{Epoch: e - 1, Remote: 30})
-	for _, test := range []struct{ at, want int64 }{
-		{now, 50}, {boundary + window - 1, 50}, {boundary + window, 80}, {boundary + 6*window/16 + window - 1, 80}, {boundary + 6*window/16 + window, 100},
-	} {
-		if got := s.take(test.at, 0, 0).Remaining; got != test.want {
-			t.Errorf("%v after the boundary: %d left, want %d", time.Duration(test.at-boundary), got, test.want)
-		}
-	}
-}
-
-func TestALogThatSettlesAgainCountsOnce(t *testing.T) {
-	s := keyOf[LogState](Params{Kind: SlidingLog, Limit: 100, Window: time.Minute})
-	r := Report{Epoch: epoch / int64(time.Minute), Remote: 30}
-	s.merge(epoch, r)
-	s.ledger().Synced = false
-	s.merge(epoch, r)
-	if got := s.take(epoch, 0, 0).Remaining; got != 70 {
-		t.Errorf("%d left, want 70", got)
-	}
-}
-
-// What others give back lowers what was spent before, and never what they spend after.
-func TestALogTakesBackWhatOthersGiveBack(t *testing.T) {
+func TestALogKeepsWhatOthersSpentUntilItsSixteenthHasLeft(t *testing.T) {
 	const window, sixteenth = int64(16 * time.Second), int64(time.Second)
 	s := keyOf[LogState](Params{Kind: SlidingLog, Limit: 100, Window: time.Duration(window)})
 	start := epoch - epoch%window
-	for i, sum := range []int64{0, 2, 0, 40} {
-		s.merge(start+int64(i)*sixteenth, Report{Epoch: start / window, Remote: sum})
+	s.merge(start+3*sixteenth+7, Report{Epoch: start/sixteenth + 3, Remote: 60})
+	s.merge(start+9*sixteenth, Report{Epoch: start/sixteenth + 9, Remote: 1})
+	leaves := start + 4*sixteenth + window
+	if got := s.take(leaves-1, 0, 0).Remaining; got != 39 {
+		t.Errorf("1ns before the sixteenth leaves: %d left, want 39", got)
 	}
-	for _, test := range []struct{ at, want int64 }{{3, 60}, {18, 60}, {19, 60}, {20, 100}} {
-		if got := s.take(start+test.at*sixteenth, 0, 0).Remaining; got != test.want {
+	if got := s.take(leaves, 0, 0).Remaining; got != 99 {
+		t.Errorf("when the sixteenth leaves: %d left, want 99", got)
+	}
+}
+
+// What others refund lowers the sixteenth in which they had spent it, and no other.
+func TestALogTakesBackWhatOthersGiveBack(t *testing.T) {
+	const window, sixteenth = int64(16 * time.Second), int64(time.Second)
+	s := keyOf[LogState](Params{Kind: SlidingLog, Limit: 100, Window: time.Duration(window)})
+	first := (epoch - epoch%window) / sixteenth
+	s.merge(first*sixteenth, Report{Epoch: first, Remote: 2})
+	s.merge((first+3)*sixteenth, Report{Epoch: first, Remote: 0}, Report{Epoch: first + 3, Remote: 40})
+	for _, test := range []struct{ at, want int64 }{{3, 60}, {19, 60}, {20, 100}} {
+		if got := s.take((first+test.at)*sixteenth, 0, 0).Remaining; got != test.want {
 			t.Errorf("after %ds: %d left, want %d", test.at, got, test.want)
 		}
 	}

@@ -171,6 +171,16 @@ func (*bucket) Penalize(s *BucketState, l Limit, now, n int64) {
 	}
 }
 
+// Adopt counts n units as spent in an epoch: the bucket has them by the level that comes with them.
+func (*bucket) Adopt(s *BucketState, _ Limit, epoch, n int64) { s.ledger.adopt(epoch, n) }
+
+// Spent returns what was spent in the two epochs.
+func (*bucket) Spent(s *BucketState, l Limit, now int64) (own, remote int64) {
+	s.advance(l, now)
+	s.advanceLedger(l, now)
+	return s.ledger.Sum(1)
+}
+
 // Ledger returns the totals for the sync. They don't decide.
 func (*bucket) Ledger(s *BucketState) *Ledger { return &s.ledger }
 

@@ -32,7 +32,6 @@ func (*bucket) Charge(s *BucketState, l Limit, now, n int64) {
 // Charge logs n units at now, and drops none for them.
 func (*log) Charge(s *LogState, l Limit, now, n int64) {
 	s.advance(now, l.Window)
-	s.advanceLedger(l, now)
 	if n = min(s.ledger.chargeable(n), maxCharged-s.own); n > 0 {
 		s.add(n)
 	}

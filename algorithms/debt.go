@@ -1,27 +1,21 @@
 package algorithms
 
-import (
-	"github.com/caddy-tide/ratelimit/internal/saturate"
-)
-
 // A Chargeable is a machine whose counts a store that decides by itself (sync_rate strict) keeps in
-// a form of its own: the level of a bucket, the entries of a log. A node that has to decide alone
+// a form of its own: the level of a bucket. A node that has to decide alone
 // can't send totals there. It sends charges instead: what is left of its own decisions.
 //
 // A state then has two parts: what the store reported, and what this node decided since, the debt.
-// Both drain, or leave the window, as time passes.
+// Both drain as time passes.
 type Chargeable[S any] interface {
-	// Debt works out what this node decided and the store doesn't know, as it is at now. A log
-	// gives its oldest hits, up to maxUnits.
-	Debt(s *S, l Limit, now int64, maxUnits int) Debt
+	// Debt works out what this node decided and the store doesn't know, as it is at now.
+	Debt(s *S, l Limit, now int64) Debt
 	// Uncounted returns how many requests the whole debt is, rounded up.
 	Uncounted(s *S, l Limit, now int64) int64
 	// Prepare notes that the debt as it is now is about to be sent to the store.
 	Prepare(s *S, l Limit)
 	// Import replaces the store's last report by this one, and keeps the debt. With sent, the
-	// debt that was in flight is paid, and only what came since is kept. The refund is
-	// the part of sent that was refunded meanwhile, to be sent to the store.
-	Import(s *S, l Limit, now int64, reports []Report, sent *Debt) (refund Debt)
+	// debt that was in flight is paid, and only what came since is kept.
+	Import(s *S, l Limit, now int64, reports []Report, sent bool)
 }
 
 // A Debt is what one key has spent by decisions of this node that the store has not counted.
@@ -34,17 +28,10 @@ type Debt struct {
 	Whole, Part int64
 	// Rate is the N that a bucket drains at, 0 where this node has decided nothing.
 	Rate int64
-	// Hits are the entries of a log, the oldest first.
-	Hits []Hit
-	// More reports that the log has further hits.
-	More bool
 }
 
-// A Hit is N units that were spent at one instant, in nanoseconds. N is negative in a refund.
-type Hit struct{ At, N int64 }
-
 // IsZero reports whether there is nothing to charge.
-func (d Debt) IsZero() bool { return d.Whole == 0 && d.Part == 0 && len(d.Hits) == 0 }
+func (d Debt) IsZero() bool { return d.Whole == 0 && d.Part == 0 }
 
 // imported is what a bucket remembers of a store that decides by itself. Its levels drain in step
 // with the deficit, at whatever rate that does.
@@ -76,7 +63,7 @@ func (s *BucketState) knows() amount {
 }
 
 // Debt works out the part of the deficit that comes from decisions which the store doesn't know.
-func (*bucket) Debt(s *BucketState, l Limit, now int64, _ int) Debt {
+func (*bucket) Debt(s *BucketState, l Limit, now int64) Debt {
 	s.advance(l, now)
 	own := s.deficit.floor().minus(s.knows(), l.Window)
 	return Debt{At: s.last, Whole: own.whole, Part: own.frac, Rate: s.rate}
@@ -84,7 +71,7 @@ func (*bucket) Debt(s *BucketState, l Limit, now int64, _ int) Debt {
 
 // Uncounted returns the debt in whole requests.
 func (b *bucket) Uncounted(s *BucketState, l Limit, now int64) int64 {
-	d := b.Debt(s, l, now, 0)
+	d := b.Debt(s, l, now)
 	return max(0, amount{d.Whole, d.Part}.ceil())
 }
 
@@ -97,7 +84,7 @@ func (*bucket) Prepare(s *BucketState, l Limit) {
 }
 
 // Import replaces the level that the store reported.
-func (*bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent *Debt) Debt {
+func (*bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent bool) {
 	s.advance(l, now)
 	var level amount
 	for _, r := range reports {
@@ -109,7 +96,7 @@ func (*bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent
 		}
 	}
 	known := s.knows()
-	if sent != nil && s.imported != nil {
+	if sent && s.imported != nil {
 		known = s.imported.sent
 	}
 	own := s.deficit.floor().minus(known, l.Window)
@@ -121,85 +108,7 @@ func (*bucket) Import(s *BucketState, l Limit, now int64, reports []Report, sent
 	s.merged, s.ledger = nil, Ledger{}
 	s.advanceLedger(l, now)
 	s.ledger.Cur.Own = max(0, own.ceil())
-	return Debt{}
 }
 
-// Debt lists the hits that the store doesn't know.
-func (*log) Debt(s *LogState, l Limit, now int64, maxUnits int) Debt {
-	s.advance(now, l.Window)
-	return s.debt(maxUnits)
-}
-
-// Uncounted returns the number of units that the store doesn't know.
-func (*log) Uncounted(s *LogState, l Limit, now int64) int64 {
-	s.advance(now, l.Window)
-	return s.own
-}
-
-// Prepare does nothing: the hits stay until they are paid.
-func (*log) Prepare(*LogState, Limit) {}
-
-// Import replaces what the store reported: numbers of hits, and how long ago the last of each was.
-// None counts as earlier than it was.
-func (*log) Import(s *LogState, l Limit, now int64, reports []Report, sent *Debt) (refund Debt) {
-	s.advance(now, l.Window)
-	if sent != nil {
-		refund = s.pay(sent.Hits, l.Window)
-	}
-	s.remote, s.ledger = nil, Ledger{}
-	s.advanceLedger(l, now)
-	var count int64
-	for _, r := range reports {
-		count = saturate.Add(count, max(0, r.Remote))
-		s.addRemote(max(0, r.Ago), max(0, r.Remote), l.Window)
-	}
-	s.ledger.Cur = EpochCount{Own: s.own, Remote: count}
-	return refund
-}
-
-// debt lists the own hits, which are those that the store doesn't know.
-func (s *LogState) debt(most int) (d Debt) {
-	d.At = s.last
-	left := int64(most)
-	for i := s.head; i < len(s.hits); i++ {
-		n := min(s.unitsOf(i), left)
-		if n <= 0 {
-			d.More = true
-			break
-		}
-		d.Hits = append(d.Hits, Hit{At: s.hits[i], N: n})
-		d.More = n < s.unitsOf(i)
-		left -= n
-	}
-	return d
-}
-
-// pay removes hits that were sent. The refund is of those that are not there any more, although
-// they are still in the window: they were returned.
-func (s *LogState) pay(sent []Hit, window int64) (refund Debt) {
-	for _, h := range sent {
-		if h.N <= 0 || s.last >= h.At && since(s.last, h.At) >= uint64(window) {
-			continue
-		}
-		if missing := h.N - s.removeAt(h.At, h.N); missing > 0 {
-			refund.Hits = append(refund.Hits, Hit{At: h.At, N: -missing})
-		}
-	}
-	return refund
-}
-
-// removeAt removes up to n units of an instant, and returns how many there were.
-func (s *LogState) removeAt(at, n int64) (removed int64) {
-	for i := s.head; i < len(s.hits) && s.hits[i] <= at; i++ {
-		if s.hits[i] == at {
-			return s.takeOut(i, n)
-		}
-	}
-	return 0
-}
-
-// Interface guards
-var (
-	_ Chargeable[BucketState] = (*bucket)(nil)
-	_ Chargeable[LogState]    = (*log)(nil)
-)
+// Interface guard
+var _ Chargeable[BucketState] = (*bucket)(nil)

@@ -156,10 +156,10 @@ func TestWorkWithoutARequestGoesByTheLimitInForce(t *testing.T) {
 			t.Errorf("%s: of a saved level %v is left, at a rate of %d; want 15, 60", k.name, got, rate)
 		}
 		m := other.machine.(Chargeable[BucketState])
-		if d := m.Debt(other.s, other.limit, epoch+10*second, 0); d.Whole != 40 || d.Rate != 60 {
+		if d := m.Debt(other.s, other.limit, epoch+10*second); d.Whole != 40 || d.Rate != 60 {
 			t.Errorf("%s: debt %+v, want 40 at a rate of 60", k.name, d)
 		}
-		m.Import(other.s, other.limit, at, []Report{{Level: 30, LevelAt: at, Rate: 120}}, nil)
+		m.Import(other.s, other.limit, at, []Report{{Level: 30, LevelAt: at, Rate: 120}}, false)
 		if got, rate := other.machine.Level(other.s, other.limit, at+5*second); got != 60 || rate != 120 {
 			t.Errorf("%s: %v with what the store has, at a rate of %d; want 60, 120", k.name, got, rate)
 		}

@@ -41,8 +41,7 @@ const (
 	// Bound: exactly Limit in any interval of the window's length, half open: what came at t no
 	// longer counts at t + Window. That is for what this node admits. What others spent is known by
 	// sixteenths of the window, each of which counts until its end has left the window, so up to
-	// Window / 16 and one sync too long; it is exact where nothing is merged that way (sync_rate -1
-	// and 0).
+	// Window / 16 too long; and so is all that a store has decided.
 	//
 	// Memory: 8 bytes for each instant at which something was admitted, and less than twice that
 	// with the room to grow, so below 16 x Limit a key.
@@ -94,10 +93,9 @@ type Traits struct {
 	Queues bool
 	// Fixed is set where a window begins empty, so that all of the limit comes back at once.
 	Fixed bool
-	// Windowed is set where it decides by counts of aligned windows: a store that decides by itself
-	// and the nodes then keep the same counts. Draining is set where it decides by a bucket that
-	// drains, and Dated where it goes by when the others have spent what a report says.
-	Windowed, Draining, Dated bool
+	// Windowed is set where it decides by counts of aligned windows, and Draining where it decides
+	// by a bucket that drains.
+	Windowed, Draining bool
 	// Told is the wait that clients are told of a limit that has admitted.
 	Told Want
 
@@ -108,7 +106,7 @@ type Traits struct {
 var traits = [...]Traits{
 	SlidingWindow: {name: "sliding_window", Code: 's', Windowed: true, machine: new(window), TakesBuckets: true, Told: WantNext},
 	FixedWindow:   {name: "fixed_window", Code: 'f', Windowed: true, machine: new(window), Fixed: true, Told: WantReset},
-	SlidingLog:    {name: "sliding_log", Code: 'l', Dated: true, machine: new(log), Told: WantNext},
+	SlidingLog:    {name: "sliding_log", Code: 'l', machine: new(log), Told: WantNext},
 	TokenBucket:   {name: "token_bucket", Code: 't', Draining: true, machine: new(bucket), TakesBurst: true, Told: WantNext},
 	GCRA:          {name: "gcra", Code: 'g', Draining: true, machine: new(bucket), TakesBurst: true, Told: WantNext},
 	LeakyBucket:   {name: "leaky_bucket", Code: 'q', Draining: true, machine: new(queue), Queues: true, Told: WantNext},
@@ -176,6 +174,8 @@ func (p Params) Compile() Limit {
 		l.History = 0
 	case k.Traits().TakesBuckets:
 		l.History = min(max(p.Buckets, 1), MaxHistory)
+	case !k.Traits().Windowed && !k.Traits().Draining:
+		l.History = sixteenths
 	case k.Traits().Queues:
 		l.Size = saturate.Add(max(p.Queue, 0), 1)
 	case k.Traits().TakesBurst && p.Burst > 0:
@@ -188,8 +188,11 @@ func (p Params) Compile() Limit {
 // alone: nodes whose limits or bursts differ count into the same epochs.
 func (p Params) Epoch() time.Duration {
 	l := p.Compile()
-	if p.Kind.Traits().Draining {
+	switch t := p.Kind.Traits(); {
+	case t.Draining:
 		return time.Duration(l.bucketEpoch())
+	case !t.Windowed:
+		return time.Duration(sixteenthOf(l.Window))
 	}
 	return time.Duration(l.subWindow())
 }

@@ -107,6 +107,25 @@ func (l *Ledger) Put(epoch int64, c EpochCount) {
 	}
 }
 
+// merge sets what the others have spent in the epochs that are held.
+func (l *Ledger) merge(reports []Report) {
+	for _, r := range reports {
+		if c, ok := l.At(r.Epoch); ok {
+			c.Remote = max(0, r.Remote)
+			l.Put(r.Epoch, c)
+			l.Synced = true
+		}
+	}
+}
+
+// adopt counts n units of this node in an epoch that is held.
+func (l *Ledger) adopt(epoch, n int64) {
+	if c, ok := l.At(epoch); ok {
+		c.Own = saturate.Add(c.Own, n)
+		l.Put(epoch, c)
+	}
+}
+
 // Advance brings the ledger to epoch and holds so many earlier ones (at most MaxHistory). The epoch
 // just before the current one is taken for the current one: a request that read its clock before
 // another did. One further back is a step of the clock, and all that is held moves there, so nobody
@@ -251,8 +270,12 @@ func (l *Ledger) Age(age int) int64 {
 // Sum sums what was spent in the current epoch and so many earlier ones, on this node and on the
 // others.
 func (l *Ledger) Sum(history int) (own, remote int64) {
-	for age := range int64(history + 1) {
-		c, _ := l.At(l.Epoch - age)
+	own, remote = l.Cur.Own, l.Cur.Remote
+	if history > 0 {
+		own, remote = saturate.Add(own, l.Prev.Own), saturate.Add(remote, l.Prev.Remote)
+	}
+	for i := range min(int64(history-1), l.older.len()) {
+		c := l.older.at(i)
 		own, remote = saturate.Add(own, c.Own), saturate.Add(remote, c.Remote)
 	}
 	return own, remote

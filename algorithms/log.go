@@ -11,6 +11,8 @@ import (
 // A LogState is what a sliding log remembers of one key. The zero value is a key never seen. Its
 // owner locks.
 type LogState struct {
+	// ledger has what was spent by sixteenths of the window: by that what others have spent counts.
+	// Of this node it has all that hits have; a local table's has no epoch before the last two.
 	ledger Ledger
 	// hits[head:] are the instants at which this node admitted something in the window that ends at
 	// last, oldest first. units is how much, where that was not 1, and own the sum.
@@ -19,12 +21,27 @@ type LogState struct {
 	head  int
 	own   int64
 	last  int64
-	// remote is what others spent; nil while nothing is known.
-	remote *Sixteenths
+	// bySixteenths is set while something of this node counts that was not decided here, but
+	// granted by a store or saved by an earlier process. Then all that it has spent counts by
+	// sixteenths, and there are no hits.
+	bySixteenths bool
 }
 
-// log is the machine of SlidingLog. The ledger doesn't decide; it is what the sync sends and
-// merges.
+// sixteenths is how many epochs before the current one a log can use: of the one that is so old the
+// end is still in the window.
+const sixteenths = 16
+
+// sixteenthOf is the length of a log's epoch. It is rounded up to what stores count in, so that
+// nothing ends to count too early.
+func sixteenthOf(window int64) int64 {
+	part := (window + sixteenths - 1) / sixteenths
+	if us := int64(time.Microsecond); part > us {
+		part = (part + us - 1) / us * us
+	}
+	return part
+}
+
+// log is the machine of SlidingLog.
 type log struct{}
 
 // Clone returns a copy that shares nothing with s.
@@ -35,10 +52,6 @@ func (*log) Clone(s *LogState) LogState {
 		// a log that has no more room is moved, one that has is not
 		c.hits = append(make([]int64, 0, cap(s.hits)), s.hits...)
 	}
-	if s.remote != nil {
-		remote := *s.remote
-		c.remote = &remote
-	}
 	return c
 }
 
@@ -46,12 +59,11 @@ func (*log) Clone(s *LogState) LogState {
 func (*log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
 	n, pending = max(n, 0), max(pending, 0)
 	s.advance(now, l.Window)
-	s.advanceLedger(l, now)
 	if l.N == 0 {
 		r, _ = l.closed(n, 0)
 		return r
 	}
-	r = decide(l.Size, s.used(l.Window), n, pending)
+	r = decide(l.Size, s.used(), n, pending)
 	if r.Allowed && n > 0 {
 		s.add(n)
 	}
@@ -62,23 +74,22 @@ func (*log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
 func (*log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Waits) {
 	n, pending = max(n, 0), max(pending, 0)
 	late := s.advance(now, l.Window)
-	s.advanceLedger(l, now)
 	if l.N == 0 {
 		_, w = l.closed(n, want)
 		return w
 	}
-	others := s.others(l.Window)
-	used := saturate.Add(s.own, others.total())
+	f := s.fade(l.Window)
+	used := saturate.Add(s.own, f.total)
 	if want&WantRetry != 0 {
 		switch {
 		case n > l.Size:
 			w.Retry = time.Duration(l.Window)
 		case n > l.Size-used:
-			w.Retry = wait(late, s.until(others, l.Window, l.Size-n))
+			w.Retry = wait(late, s.until(f, l.Window, l.Size-n))
 		case n > l.Size-used-pending:
-			ns := l.Window // until what is pending leaves, were it spent now
+			ns := f.after(0) // until what is pending leaves, were it spent now
 			if target := l.Size - n - pending; target >= 0 {
-				ns = min(ns, s.until(others, ns, target))
+				ns = min(ns, s.until(f, l.Window, target))
 			}
 			w.Retry = wait(late, ns)
 		}
@@ -90,134 +101,183 @@ func (*log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Wai
 		if next := min(used, l.Size) - 1; w.Retry > 0 && next == l.Size-n {
 			w.Next = w.Retry // the unit that is waited for is the next one
 		} else {
-			w.Next = wait(late, s.until(others, l.Window, next))
+			w.Next = wait(late, s.until(f, l.Window, next))
 		}
 	}
 	if want&WantReset != 0 {
-		w.Reset = wait(late, s.empties(others, l.Window))
+		w.Reset = wait(late, s.empties(f, l.Window))
 	}
 	return w
 }
 
 // Refund removes n units from what was logged at the instant taken.
 func (*log) Refund(s *LogState, l Limit, taken, n int64) {
-	n = max(n, 0)
-	epoch, _ := floorDivMod(taken, l.Window)
+	if n = max(n, 0); !s.bySixteenths {
+		s.remove(taken, n, l.Window)
+		return
+	}
+	epoch, _ := floorDivMod(taken, sixteenthOf(l.Window))
 	s.ledger.Refund(epoch, n)
-	s.remove(taken, n, l.Window)
 }
 
 // Penalize logs n units unasked. Beyond Size the oldest make room, as the newest are those that
 // keep a client waiting: as many as come, since a higher limit may have admitted more.
 func (*log) Penalize(s *LogState, l Limit, now, n int64) {
 	s.advance(now, l.Window)
-	s.advanceLedger(l, now)
 	if n = min(n, l.Size); n <= 0 {
 		return
 	}
-	s.dropOldest(min(n, s.own-(l.Size-n)))
+	own := s.own
+	if s.bySixteenths {
+		own, _ = s.ledger.Sum(sixteenths)
+	}
+	s.dropOldest(min(n, own-(l.Size-n)), l.Window)
 	s.add(n)
 }
 
-// Ledger returns the totals for the sync. They don't decide.
-func (*log) Ledger(s *LogState) *Ledger { return &s.ledger }
-
-// Advance brings the ledger to the aligned window of now.
-func (*log) Advance(s *LogState, l Limit, now int64) { s.advanceLedger(l, now) }
-
-// Merge logs what the others are newly known to have spent: in the current epoch as spent now, in
-// the former one as spent at its end, or before where the store knows that nothing was spent since.
-// None is earlier than it was. An epoch that is not reported keeps what is known of it.
-func (*log) Merge(s *LogState, l Limit, now int64, reports []Report) {
-	s.advance(now, l.Window)
-	s.advanceLedger(l, now)
-	led := &s.ledger
-	_, into := floorDivMod(s.last, l.Window)
-	for _, r := range reports {
-		count, ok := led.At(r.Epoch)
-		if !ok {
-			continue
-		}
-		// Nothing was spent before its epoch, whatever a store's clock says that has stepped.
-		remote, ago := max(0, r.Remote), min(max(0, r.Ago), into+(led.Epoch-r.Epoch)*l.Window)
-		if remote < count.Remote {
-			ago = 0 // of a refund the instant is not known, and it lowers only what was before it
-		}
-		if r.Epoch < led.Epoch {
-			ago = max(ago, into+1)
-		}
-		if ago < l.Window { // else all of it has left the window
-			s.addRemote(ago, saturate.Add(remote, -count.Remote), l.Window)
-		}
-		count.Remote = remote
-		led.Put(r.Epoch, count)
-		led.Synced = true
+// Adopt counts n units by sixteenths, and all others of this node as well from then on.
+func (*log) Adopt(s *LogState, l Limit, epoch, n int64) {
+	s.hold(l.Window)
+	c, ok := s.ledger.At(epoch)
+	if !ok || n == 0 {
+		return
 	}
+	c.Own = saturate.Add(c.Own, n)
+	s.ledger.Put(epoch, c)
+	s.bySixteenths = true
+	s.hits, s.units, s.head, s.own = nil, nil, 0, 0
 }
 
-// Shift moves the instants, and the totals by the nearest number of whole windows.
+// Ledger returns the totals for the sync, and those by which others are counted.
+func (*log) Ledger(s *LogState) *Ledger { return &s.ledger }
+
+// Advance brings the totals to the sixteenth of now, and has them begin a window before.
+func (*log) Advance(s *LogState, l Limit, now int64) {
+	s.advance(now, l.Window)
+	s.hold(l.Window)
+}
+
+// Spent returns what counts.
+func (*log) Spent(s *LogState, l Limit, now int64) (own, remote int64) {
+	s.advance(now, l.Window)
+	if own, remote = s.ledger.Sum(sixteenths); !s.bySixteenths {
+		own = s.own
+	}
+	return own, remote
+}
+
+// Merge sets what other nodes spent, sixteenth by sixteenth.
+func (g *log) Merge(s *LogState, l Limit, now int64, reports []Report) {
+	g.Advance(s, l, now)
+	s.ledger.merge(reports)
+}
+
+// Shift moves the instants, and what counts by sixteenths by the nearest number of them.
 func (*log) Shift(s *LogState, l Limit, now int64, by time.Duration) {
-	s.shift(int64(by), l.Window)
-	epoch, _ := floorDivMod(now, l.Window)
-	s.ledger.Shift(nearest(int64(by), l.Window), epoch)
+	s.hold(l.Window)
+	s.shift(int64(by))
+	part := sixteenthOf(l.Window)
+	epoch, _ := floorDivMod(now, part)
+	s.ledger.Shift(nearest(int64(by), part), epoch)
+	s.recount(l.Window)
 }
 
 // Level returns 0.
 func (*log) Level(*LogState, Limit, int64) (level float64, rate int64) { return 0, 0 }
 
-// Idle reports whether nothing logged is left in the window and its epochs are over.
+// Idle reports whether nothing that was spent counts any more.
 func (*log) Idle(s *LogState, l Limit, now int64) bool {
-	if now < s.last && (len(s.hits) > 0 || s.remote != nil) {
+	i := len(s.hits) - 1
+	if i >= s.head && (now < s.last || l.N > 0 && since(now, s.hits[i]) < uint64(l.Window)) {
 		return false
 	}
-	if l.N > 0 && s.counts(now, l.Window) {
-		return false
+	if s.ledger.older == nil && s.ledger.Cur.Acked == 0 && s.ledger.Prev.Acked == 0 {
+		return true // nothing is shared, and the hits are all there is
 	}
-	epoch, _ := floorDivMod(now, l.Window)
-	own, _ := s.ledger.Holds(epoch, 1)
-	return !own
+	epoch, _ := floorDivMod(now, sixteenthOf(l.Window))
+	own, remote := s.ledger.Holds(epoch, sixteenths)
+	return !own && !remote
 }
 
-// advanceLedger brings the ledger to the epoch of now.
-func (s *LogState) advanceLedger(l Limit, now int64) {
-	if _, ok := s.ledger.Within(now, l.Window); ok {
-		return
+// used is how many units count at last.
+func (s *LogState) used() int64 {
+	used := s.own
+	if s.ledger.older == nil {
+		return used
 	}
-	epoch, _ := floorDivMod(now, l.Window)
-	s.ledger.Advance(epoch, 1)
+	own, remote := s.ledger.Sum(sixteenths)
+	if s.bySixteenths {
+		used = own
+	}
+	return saturate.Add(used, remote)
 }
 
-// used is how many units are in the window that ends at last.
-func (s *LogState) used(window int64) int64 {
-	if s.remote == nil {
-		return s.own
-	}
-	others := s.others(window)
-	return saturate.Add(s.own, others.total())
-}
-
-// advance drops what has left the window at now, and returns by how much now is behind the state
-// where it is late. After a step of the clock what was admitted in the future counts as admitted
-// now.
+// advance drops what has left the window at now, brings the ledger to its sixteenth, and returns by
+// how much now is behind the state where it is late. After a step of the clock what was admitted in
+// the future counts as admitted now.
 func (s *LogState) advance(now, window int64) (late int64) {
+	stepped := false
 	if now < s.last {
 		if behind := since(s.last, now); behind <= uint64(lateness(window)) {
 			return int64(behind)
 		}
 		s.pullBack(now)
+		stepped = true
 	}
 	s.last = now
 	for s.head < len(s.hits) && since(now, s.hits[s.head]) >= uint64(window) {
 		s.takeOut(s.head, math.MaxInt64)
 	}
 	s.shrink()
-	if s.remote != nil {
-		sixteenth, _ := floorDivMod(now, SixteenthOf(window))
-		if s.remote.Advance(sixteenth); s.remote.IsZero() {
-			s.remote = nil
-		}
+	part := sixteenthOf(window)
+	if _, ok := s.ledger.Within(now, part); ok && !stepped {
+		return 0
+	}
+	epoch, _ := floorDivMod(now, part)
+	if history := sixteenths; s.ledger.older == nil {
+		s.ledger.Advance(epoch, 1)
+	} else if s.ledger.Advance(epoch, history); s.bySixteenths {
+		own, _ := s.ledger.Sum(history)
+		s.bySixteenths = own > 0
+	}
+	if s.ledger.Epoch > epoch {
+		s.ledger.Renumber(-1)
+	}
+	if stepped {
+		s.recount(window)
 	}
 	return 0
+}
+
+// hold has the ledger begin a window before last.
+func (s *LogState) hold(window int64) {
+	if s.ledger.older == nil {
+		s.ledger.hold(sixteenths)
+		s.recount(window)
+	}
+}
+
+// recount has the ledger count the hits.
+func (s *LogState) recount(window int64) {
+	if s.bySixteenths {
+		return
+	}
+	part := sixteenthOf(window)
+	for age := int64(0); ; age++ {
+		c, ok := s.ledger.At(s.ledger.Epoch - age)
+		if !ok {
+			break
+		}
+		c.Own = 0
+		s.ledger.Put(s.ledger.Epoch-age, c)
+	}
+	for i := s.head; i < len(s.hits); i++ {
+		epoch, _ := floorDivMod(s.hits[i], part)
+		if c, ok := s.ledger.At(epoch); ok {
+			c.Own = saturate.Add(c.Own, s.unitsOf(i))
+			s.ledger.Put(epoch, c)
+		}
+	}
 }
 
 // unitsOf is how much was admitted at the instant of hits[i].
@@ -243,8 +303,11 @@ func (s *LogState) setUnits(i int, n int64) {
 
 // add logs n units at the newest instant.
 func (s *LogState) add(n int64) {
-	s.own = saturate.Add(s.own, n)
 	s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, n)
+	if s.bySixteenths {
+		return
+	}
+	s.own = saturate.Add(s.own, n)
 	s.push(s.last, n)
 }
 
@@ -270,10 +333,28 @@ func (s *LogState) push(at, n int64) {
 }
 
 // dropOldest drops n units, the oldest first.
-func (s *LogState) dropOldest(n int64) {
+func (s *LogState) dropOldest(n, window int64) {
 	for n > 0 && s.head < len(s.hits) {
-		n -= s.takeOut(s.head, n)
+		n -= s.giveBack(s.head, n, window)
 	}
+	for age := int64(sixteenths); n > 0 && age >= 0 && s.bySixteenths; age-- {
+		if c, ok := s.ledger.At(s.ledger.Epoch - age); ok {
+			less := min(n, c.Own)
+			c.Own, n = c.Own-less, n-less
+			s.ledger.Put(s.ledger.Epoch-age, c)
+		}
+	}
+}
+
+// giveBack is takeOut of what is to count no more.
+func (s *LogState) giveBack(i int, n, window int64) int64 {
+	epoch, _ := floorDivMod(s.hits[i], sixteenthOf(window))
+	n = s.takeOut(i, n)
+	if c, ok := s.ledger.At(epoch); ok {
+		c.Own -= min(n, c.Own)
+		s.ledger.Put(epoch, c)
+	}
+	return n
 }
 
 // takeOut takes up to n units out of hits[i], and returns how many there were.
@@ -309,7 +390,7 @@ func (s *LogState) remove(taken, n, window int64) {
 		i--
 	}
 	for ; n > 0 && i >= s.head; i-- {
-		n -= s.takeOut(i, n)
+		n -= s.giveBack(i, n, window)
 	}
 }
 
@@ -325,19 +406,6 @@ func (s *LogState) pullBack(now int64) {
 	}
 }
 
-// counts reports that something is in the window at now, which is not before last.
-func (s *LogState) counts(now, window int64) bool {
-	if i := len(s.hits) - 1; i >= s.head && since(now, s.hits[i]) < uint64(window) {
-		return true
-	}
-	if s.remote == nil {
-		return false
-	}
-	c := LogState{last: now, remote: s.remote}
-	others := c.others(window)
-	return others.total() > 0
-}
-
 // shrink gives memory back when half of it is empty: a log has room for less than twice what is in
 // it, beyond the first few.
 func (s *LogState) shrink() {
@@ -348,7 +416,7 @@ func (s *LogState) shrink() {
 	}
 }
 
-func (s *LogState) shift(by, window int64) {
+func (s *LogState) shift(by int64) {
 	s.last = saturate.Add(s.last, by)
 	units := s.units
 	hits := s.hits[s.head:]
@@ -360,30 +428,60 @@ func (s *LogState) shift(by, window int64) {
 		}
 		s.push(saturate.Add(at, by), n)
 	}
-	if s.remote != nil {
-		s.remote.Newest = saturate.Add(s.remote.Newest, nearest(by, SixteenthOf(window)))
-	}
 }
+
+// A fade is how what counts by sixteenths ends to count.
+type fade struct {
+	total int64
+	// ends is the time until the sixteenth of age 0 ends to count.
+	ends, part int64
+}
+
+// fade works out how it ends from last on.
+func (s *LogState) fade(window int64) (f fade) {
+	f.part = sixteenthOf(window)
+	_, into := floorDivMod(s.last, f.part)
+	f.ends = (sixteenths+1)*f.part - into
+	if s.ledger.older != nil {
+		for age := range int64(sixteenths + 1) {
+			f.total = saturate.Add(f.total, s.counted(age))
+		}
+	}
+	return f
+}
+
+// counted is what counts in the sixteenth of an age as that, and not by its instants.
+func (s *LogState) counted(age int64) int64 {
+	c, _ := s.ledger.At(s.ledger.Epoch - age)
+	if s.bySixteenths {
+		return c.Total()
+	}
+	return max(0, c.Remote)
+}
+
+// after is the time until the sixteenth of an age ends to count.
+func (f *fade) after(age int64) int64 { return f.ends - age*f.part }
 
 // until is the wait until no more than target (>= 0) units count.
 func (s *LogState) until(f fade, window, target int64) (wait int64) {
-	own := s.own
-	for i := s.head; saturate.Add(own, f.total()) > target; {
-		hitLeaves := int64(-1)
+	own, oldest := s.own, int64(sixteenths)
+	for i := s.head; saturate.Add(own, f.total) > target; {
+		hitLeaves := int64(math.MaxInt64)
 		if i < len(s.hits) {
 			hitLeaves = window - int64(since(s.last, s.hits[i]))
 		}
-		if f.oldest >= 0 && (hitLeaves < 0 || f.after(f.oldest) < hitLeaves) {
-			wait = f.after(f.oldest)
-			f.oldest--
-			continue
+		switch {
+		case f.total > 0 && oldest >= 0 && f.after(oldest) <= hitLeaves:
+			wait = f.after(oldest)
+			f.total -= s.counted(oldest)
+			oldest--
+		case i < len(s.hits):
+			wait = hitLeaves
+			own -= s.unitsOf(i)
+			i++
+		default:
+			return wait // more than can be added up
 		}
-		if hitLeaves < 0 {
-			break
-		}
-		wait = hitLeaves
-		own -= s.unitsOf(i)
-		i++
 	}
 	return wait
 }
@@ -394,8 +492,8 @@ func (s *LogState) empties(f fade, window int64) (wait int64) {
 		newest := s.hits[len(s.hits)-1]
 		wait = max(0, window-int64(since(s.last, newest)))
 	}
-	for age := 0; age <= f.oldest; age++ {
-		if f.left[age] > 0 {
+	for age := int64(0); age <= sixteenths && f.total > 0; age++ {
+		if s.counted(age) > 0 {
 			return max(wait, f.after(age))
 		}
 	}

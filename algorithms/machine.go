@@ -42,6 +42,13 @@ type Replica[S any] interface {
 	// Synced, and with a Level, all epochs are reported in one call.
 	Merge(s *S, l Limit, now int64, reports []Report)
 
+	// Adopt counts n units in an epoch as those of this node, which it has not decided on: a store
+	// has granted them, or an earlier process had.
+	Adopt(s *S, l Limit, epoch, n int64)
+
+	// Spent returns what counts at now: of this node, and of the others.
+	Spent(s *S, l Limit, now int64) (own, remote int64)
+
 	// Shift moves everything stored by a step of the clock, which says now since (whole epochs for
 	// windows), so that a clock set right neither frees nor locks out anyone. The totals of the
 	// moved epochs count as not acknowledged. An epoch that has then not begun yet is put into the
@@ -134,8 +141,6 @@ type Report struct {
 	LevelAt int64
 	// Rate is how many drain from that bucket in a Window, 0 where that is not known.
 	Rate int64
-	// Ago is how long ago the units of a log were spent, the latest of them, at least.
-	Ago int64
 	// Reserved is the part of Remote that is reserved, where a store decides.
 	Reserved int64
 	// Own is the part of Remote that this node itself had admitted; only what a table saves has

@@ -40,24 +40,17 @@ func (*bucket) Reset(s *BucketState, l Limit, now, upTo int64) int64 {
 	return max(0, had.ceil()-s.deficit.floor().ceil())
 }
 
-// Reset drops the hits up to the end of an epoch. What the others spent is kept by when it was
-// learned, which may be later than it was spent, so no more of it stays than later epochs hold.
+// Reset drops what was spent up to the end of an epoch.
 func (*log) Reset(s *LogState, l Limit, now, upTo int64) int64 {
 	s.advance(now, l.Window)
-	had := s.used(l.Window)
+	had := s.used()
 	s.ledger.Reset(upTo)
-	s.advanceLedger(l, now)
 	for s.head < len(s.hits) {
-		if epoch, _ := floorDivMod(s.hits[s.head], l.Window); epoch > upTo {
+		if epoch, _ := floorDivMod(s.hits[s.head], sixteenthOf(l.Window)); epoch > upTo {
 			break
 		}
 		s.takeOut(s.head, math.MaxInt64)
 	}
 	s.shrink()
-	if _, theirs := s.ledger.Held(); theirs == 0 {
-		s.remote = nil
-	} else if s.remote != nil {
-		s.remote.Keep(theirs)
-	}
-	return max(0, had-s.used(l.Window))
+	return max(0, had-s.used())
 }

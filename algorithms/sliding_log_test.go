@@ -3,17 +3,76 @@ package algorithms
 import (
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
-func TestALogKeepsWhatAnUnreportedEpochHolds(t *testing.T) {
-	log := keyOf[LogState](Params{Kind: SlidingLog, Limit: 10, Window: time.Minute})
-	at := func(sec int64) int64 { return sec * int64(time.Second) }
-	log.merge(at(50), Report{Epoch: 0, Remote: 10})
-	log.take(at(80), 0, 0)
-	log.ledger().Synced = false                    // the table does this for a key that paused,
-	log.merge(at(80), Report{Epoch: 1, Remote: 0}) // and asks for nothing that it knows to be final
-	if d := log.take(at(81), 1, 0); d.Allowed {
-		t.Errorf("10 of 10 were spent on other nodes 31 s ago: got %+v, want a denial", d)
+// What is said to others is what counts here, by the sixteenth of each instant, also where the
+// first sync comes late; and it counts for others as long as it does here, and at most a sixteenth
+// longer.
+func TestALogSaysItsHitsBySixteenths(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := slidingLog.draw(t)
+		w := newWalk(t, s)
+		part, spent := s.span(), map[int64]int64{}
+		for range rapid.IntRange(1, 40).Draw(t, "events") {
+			now, n := w.step(t), rapid.Int64Range(0, 5).Draw(t, "n")
+			if !s.take(now, n, 0).Allowed {
+				continue
+			}
+			if spent[now/part] += n; rapid.IntRange(0, 3).Draw(t, "refund") == 0 {
+				s.refund(now, n)
+				spent[now/part] -= n
+			}
+			if rapid.IntRange(0, 5).Draw(t, "sync") != 0 {
+				continue
+			}
+			s.advance(now)
+			other := s.fresh()
+			limit, window := s.rule()
+			for age := range int64(s.history() + 1) {
+				e := now/part - age
+				c, _ := s.ledger().At(e)
+				none := e*part > now-int64(window) // has left
+				if want := spent[e]; none && c.Own != want {
+					t.Fatalf("%d in the sixteenth of age %d, want %d", c.Own, age, want)
+				}
+				other.merge(now, Report{Epoch: e, Remote: c.Own})
+			}
+			mine, theirs := s.clone().take(now, limit+1, 0), other.take(now, limit+1, 0)
+			if theirs.Remaining > mine.Remaining {
+				t.Fatalf("%d of %d are left for others, and %d here", theirs.Remaining, limit, mine.Remaining)
+			}
+			if late := theirs.Reset - mine.Reset; mine.Reset > 0 && (late < 0 || int64(late) > 17*part-int64(window)) {
+				t.Fatalf("nothing counts for others after %v, and after %v here", theirs.Reset, mine.Reset)
+			}
+		}
+	})
+}
+
+// What a store has granted counts by sixteenths, and so does all that this node has decided, until
+// nothing of this node counts.
+func TestWhatAStoreGrantsALogCountsBySixteenths(t *testing.T) {
+	log := keyOf[LogState](Params{Kind: SlidingLog, Limit: 10, Window: 16 * time.Second})
+	at := func(sec float64) int64 { return int64(sec * float64(time.Second)) }
+	log.take(at(100.2), 3, 0)
+	log.machine.Advance(log.s, log.limit, at(101.5))
+	log.machine.Adopt(log.s, log.limit, 101, 4)
+	log.take(at(102.5), 1, 0)
+	if d := log.take(at(102.5), 0, 0); d.Next != 14500*time.Millisecond || d.Reset != 16500*time.Millisecond {
+		t.Errorf("8 are spent, less after %v and nothing after %v, want 14.5s and 16.5s", d.Next, d.Reset)
+	}
+	for _, test := range []struct {
+		at   float64
+		left int64
+	}{{102.5, 2}, {116.9, 2}, {117, 5}, {117.9, 5}, {118, 9}, {118.9, 9}, {119, 10}} {
+		if got := log.take(at(test.at), 0, 0).Remaining; got != test.left {
+			t.Errorf("at %v: %d left, want %d", test.at, got, test.left)
+		}
+	}
+	log.take(at(120.75), 1, 0)
+	if got := log.take(at(136.75), 0, 0).Remaining; got != 10 {
+		t.Errorf("a window after a request that no store has granted: %d left, want 10", got)
 	}
 }
 

@@ -81,13 +81,16 @@ func (*window) Advance(s *WindowState, l Limit, now int64) { epochsOf(l).advance
 // Merge sets what other nodes spent, sub-window by sub-window.
 func (*window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
 	epochsOf(l).advance(&s.ledger, now)
-	for _, r := range reports {
-		if count, ok := s.ledger.At(r.Epoch); ok {
-			count.Remote = max(0, r.Remote)
-			s.ledger.Put(r.Epoch, count)
-			s.ledger.Synced = true
-		}
-	}
+	s.ledger.merge(reports)
+}
+
+// Adopt counts n units in a sub-window.
+func (*window) Adopt(s *WindowState, _ Limit, epoch, n int64) { s.ledger.adopt(epoch, n) }
+
+// Spent returns what the sub-windows have that can count.
+func (*window) Spent(s *WindowState, l Limit, now int64) (own, remote int64) {
+	epochsOf(l).advance(&s.ledger, now)
+	return s.ledger.Sum(l.History)
 }
 
 // Shift moves the counts by the nearest number of whole sub-windows.

@@ -23,9 +23,8 @@ type ChargedTable interface {
 	// takes that out.
 	HasDebt(key keys.Key) (id keys.ID, ok bool)
 	ChargeOf(key keys.Key, now int64) (c table.Charge, ok bool)
-	// AckCharge notes that Redis has counted a charge, and merges what it has of the key now. What
-	// was refunded meanwhile is a charge of its own.
-	AckCharge(now int64, c table.Charge, reports []algorithms.Report) (refund table.Charge, ok bool)
+	// AckCharge notes that Redis has counted a charge, and merges what it has of the key now.
+	AckCharge(now int64, c table.Charge, reports []algorithms.Report)
 	// FailCharge gives a charge back to the table.
 	FailCharge(now int64, c table.Charge)
 }
@@ -304,9 +303,7 @@ func (s *Source) receive(at *attachment, p *pendingCharge, r Receipt) {
 		t.FailCharge(now, p.Charge.Charge)
 		return
 	}
-	if refund, ok := t.AckCharge(now, p.Charge.Charge, r.Reports); ok {
-		s.newPending(refund).sending = false // the next cycle sends it
-	}
+	t.AckCharge(now, p.Charge.Charge, r.Reports)
 }
 
 // dropCharges gives all charges back to the table: what was counted of them is another store's

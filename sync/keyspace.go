@@ -212,17 +212,23 @@ func SpecOf(zone string, p algorithms.Params) Spec {
 }
 
 // IsCells reports whether the keys of a table are cells.
-func (s Spec) IsCells() bool { return s.Kind == 'f' || s.Kind == 's' || s.Kind == Denials }
+func (s Spec) IsCells() bool {
+	return s.Kind == 'f' || s.Kind == 's' || s.Kind == 'l' || s.Kind == Denials
+}
 
 // Family is how the script of cells counts: see package cell. opens is set where what is granted is
 // open until its response begins.
 func (s Spec) Family(opens bool) cell.Family {
-	parts := int64(s.Buckets)
-	part := s.Window.Microseconds() / parts
-	f := cell.Family{Kind: cell.Windows, Window: time.Duration(part*parts) * time.Microsecond, Parts: s.Buckets, Live: s.Live + 1, Opens: opens}
-	if s.Live > 0 {
-		f.Kind = cell.Fades
+	parts, part := int64(s.Buckets), s.Window.Microseconds()/int64(s.Buckets)
+	kind := byte(cell.Windows)
+	switch {
+	case s.Kind == 'l':
+		p := algorithms.Params{Kind: algorithms.SlidingLog, Window: s.Window}
+		parts, part = int64(s.Live), p.Epoch().Microseconds()
+	case s.Live > 0:
+		kind = cell.Fades
 	}
+	f := cell.Family{Kind: kind, Window: time.Duration(part*parts) * time.Microsecond, Parts: int(parts), Live: s.Live + 1, Opens: opens}
 	f.Counts = time.Duration(part*int64(f.Live)) * time.Microsecond
 	return f
 }
@@ -257,8 +263,12 @@ func parseSpec(table string) (s Spec, ok bool) {
 		return s, false
 	}
 	s.Zone, s.Kind = table[:i], kind[0]
-	if s.Kind == 's' {
+	switch s.Kind {
+	case 's':
 		s.Live = s.Buckets
+	case 'l':
+		p := algorithms.Params{Kind: algorithms.SlidingLog, Window: s.Window}
+		s.Live = p.Compile().History
 	}
 	return s, s.IsCells()
 }

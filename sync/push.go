@@ -83,7 +83,7 @@ var pushCalls = sync.Pool{New: func() any { return new(pushCall) }}
 // write lays out a call: the script, its keys, and its arguments as push.lua has them.
 func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []table.Message) {
 	keys, fills := in.Table(s.spec), 0
-	least, early, lower, dated := s.least.Load(), false, false, false
+	least, early, lower := s.least.Load(), false, false
 	var ttl time.Duration
 	for i := range messages {
 		early, lower = early || messages[i].Early, lower || messages[i].Lower
@@ -91,7 +91,6 @@ func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []
 			fills++
 		}
 		ttl = max(ttl, s.spec.EpochTTL(messages[i].Span, rate))
-		dated = dated || messages[i].Dated
 	}
 	c.Reset()
 	c.End("evalsha")
@@ -123,7 +122,7 @@ func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []
 	c.End(s.node)
 	c.Number(s.seq.Add(1))
 	c.Number(int64(fills))
-	c.ttl(ttl, least, early, dated)
+	c.ttl(ttl, least, early)
 	for i := range messages {
 		c.count(&messages[i], fills > 0)
 	}
@@ -131,17 +130,14 @@ func (c *pushCall) write(in Keyspace, s *Source, rate time.Duration, messages []
 }
 
 // ttl lays out how long hashes live, and from which total on other regions are told of them, 0 for
-// never; with hurry at once. dated asks for when they have grown.
-func (c *pushCall) ttl(ttl time.Duration, least int64, hurry, dated bool) {
+// never; with hurry at once.
+func (c *pushCall) ttl(ttl time.Duration, least int64, hurry bool) {
 	c.Text = strconv.AppendInt(c.Text, ttl.Milliseconds(), 10)
 	if least > 0 {
 		c.Text = strconv.AppendInt(append(c.Text, ' '), least, 10)
 		if hurry {
 			c.Text = append(c.Text, '!')
 		}
-	}
-	if dated {
-		c.Text = append(c.Text, '@')
 	}
 	c.End("")
 }

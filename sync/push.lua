@@ -30,23 +30,17 @@
 -- others. What is known of another region shows in the reply: the sum ends in " ~", and a push of a
 -- region is answered with its field as it was, "seq total attempts[ settled]".
 --
--- Of a log the ttl is followed by "@". Its hash has a field "at": when the total of a node grew
--- last, or may have beside a refund, in milliseconds of this server's clock. The reply says how
--- long ago that was before this message: the sum ends in " @milliseconds", before the " ~". So a
--- node that hears of a key late knows that nothing was spent since.
---
 -- A message counts only if its seq is above the one that is there: a repeated or overtaken one
 -- changes nothing.
 local node, seq = ARGV[1], tonumber(ARGV[2])
-local ttl, least, hurry, dated = string.match(ARGV[4], '^(%d+) ?(%d*)(!?)(@?)$')
-dated = dated ~= ''
+local ttl, least, hurry = string.match(ARGV[4], '^(%d+) ?(%d*)(!?)$')
 ttl, least = tonumber(ttl), tonumber(least)
 local sets, names, region = #KEYS - 1, {}, string.byte(node) == 126
 local fills, hashes = tonumber(ARGV[3]), #KEYS - ARGV[3] - (least and 2 or 0)
 local pcall, byte, match, format, floor, max, min, tonumber = redis.pcall, string.byte, string.match, string.format, math.floor, math.max, math.min, tonumber
 local time = redis.call('TIME')
 local now = time[1] * 1000 + floor(time[2] / 1000)
-local head, instant, ms = ARGV[2] .. ' ', format(' %d ', now), format('%d', now)
+local head, instant = ARGV[2] .. ' ', format(' %d ', now)
 local exact = 2^53
 
 local function rejected(err) return '!', (string.gsub(err, '[\r\n]', ' ')) end
@@ -65,7 +59,7 @@ local function recount(key, regions)
   local total, attempts, settled, some, all = 0, 0, 0, nil, redis.call('HGETALL', key)
   for f = 1, #all, 2 do
     local name = all[f]
-    if name ~= 'sum' and name ~= '~' and name ~= 'at' and name ~= node and (not regions or byte(name) == 126) then
+    if name ~= 'sum' and name ~= '~' and name ~= node and (not regions or byte(name) == 126) then
       local _, t, a, n = field(all[f + 1])
       total, attempts, settled, some = total + (t or 0), attempts + (a or 0), settled + (n or t or 0), some or n
     end
@@ -87,22 +81,19 @@ end
 
 -- push stores a node's numbers for one epoch, unless its field has a message that is as new or
 -- newer. It returns what the field held, the sums of all nodes, by how much the node's total has
--- grown, nothing for that where nothing was written, and the marks: how long ago it has grown, and
--- that another region has the key.
+-- grown, nothing for that where nothing was written, and the mark that another region has the key.
 local function push(key, total, rest)
   local had
-  if least or dated then had = pcall('HMGET', key, node, 'sum', least and '~' or 'at', 'at') else had = pcall('HMGET', key, node, 'sum') end
+  if least then had = pcall('HMGET', key, node, 'sum', '~') else had = pcall('HMGET', key, node, 'sum') end
   if had.err then return rejected(had.err) end
-  local mine, sum, far, at = had[1], had[2], least and had[3], had[4]
+  local mine, sum, far = had[1], had[2], had[3]
   local mark = far and ' ~' or ''
-  local marks = mark
-  if dated and at and match(at, '^%d+$') then marks = format(' @%d', min(max(0, now - at), 1e12)) .. mark end
   local s, held, tried, kept
   if mine then s, held, tried, kept = field(mine) end
   -- A region's number is of microseconds: one of next year was not given by a clock.
   if held and (held + 0 >= exact or region and s + 0 >= (time[1] + 3e7) * 1e6) then s, held, tried, kept = nil, nil, nil, nil end
   local was = region and s and mine or held or ''
-  if total == '' or s and seq <= s + 0 then return was, (sum and match(sum, '^[^\r\n]*') or '0 0'), nil, marks end
+  if total == '' or s and seq <= s + 0 then return was, (sum and match(sum, '^[^\r\n]*') or '0 0'), nil, mark end
   local all, attempts, settled
   if sum then all, attempts = match(sum, '^(%d+) (%d+)$') end
   if sum and not all then all, attempts, settled = match(sum, '^(%d+) (%d+) (%d+)$') end
@@ -127,18 +118,13 @@ local function push(key, total, rest)
     set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new, '~', far)
     if mark == '' and spent > there then names[#names + 1] = key end
   else
-    if dated and (more > 0 or (keeps or more < 0) and tries - (tried or 0) > 0) then
-      set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new, 'at', ms)
-    else
-      set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new)
-    end
+    set = pcall('HSET', key, node, head .. total .. ' ' .. rest, 'sum', new)
     local here = least and spent - (match(far or '', '^%d+') or 0)
     if here and here >= (far and 1 or least) then names[#names + 1] = key end
   end
   if set ~= 0 and type(set) == 'table' and set.err then return rejected(set.err) end
-  if more > 0 and at and not dated then redis.call('HSET', key, 'at', ms) end -- by another region
   if not s and not (region and redis.call('PTTL', key) >= ttl) then redis.call('PEXPIRE', key, ttl) end
-  return was, new, more, marks
+  return was, new, more, mark
 end
 
 -- read is what a fill has by now, the drain as it is written there, until when the key stays, and

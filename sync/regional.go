@@ -368,7 +368,7 @@ func (c *pushCall) writeRegional(p *pair, number int64, messages []regional) {
 	c.End(p.node)
 	c.Number(number)
 	c.Number(int64(fills))
-	c.ttl(ttl, 1, false, false)
+	c.ttl(ttl, 1, false)
 	for i := range messages {
 		m := &messages[i]
 		if m.ask {

@@ -28,7 +28,7 @@ func startWorld[S any](t *testing.T, regions, nodes int, alg algorithms.Params) 
 	for _, r := range w.regions {
 		for range nodes {
 			m := w.join(r)
-			m.source.Tell(LeastTold(alg.Compile()), alg.Limit)
+			m.source.Tell(LeastTold(alg), alg.Limit)
 		}
 	}
 	time.Sleep(time.Minute)
@@ -254,7 +254,7 @@ func TestWhatSixRegionsDoNotTell(t *testing.T) {
 			}
 			for range 31 {
 				for _, r := range w.regions {
-					take(r, LeastTold(alg.Compile())-1)
+					take(r, LeastTold(alg)-1)
 				}
 				time.Sleep(10 * time.Second)
 			}

@@ -14,7 +14,7 @@ import (
 
 // parseAnswer reads what the script says of one key: what this node's field held, "" where there
 // was none, and "total attempts[ settled]" of all nodes, for buckets with their fill, which has a
-// decimal point, for logs with how long ago it has grown. What makes no sense counts as failed, and
+// decimal point. What makes no sense counts as failed, and
 // nothing of it is believed: whoever else writes to these keys could lock clients out otherwise.
 func parseAnswer(m table.Message, held, sum string) table.Answer {
 	a := table.Answer{Message: m, Failed: true}
@@ -24,13 +24,6 @@ func parseAnswer(m table.Message, held, sum string) table.Answer {
 	}
 	sum, a.Regions = strings.CutSuffix(sum, " ~")
 	var ok, ok2 bool
-	if rest, age, dated := strings.Cut(sum, " @"); dated {
-		ms, ok := count(age)
-		if sum = rest; !ok || !m.Dated || ms > int64(math.MaxInt64/time.Millisecond) {
-			return a
-		}
-		a.Ago = ms * int64(time.Millisecond)
-	}
 	if held != "" {
 		if a.Held, ok = count(held); !ok {
 			return a

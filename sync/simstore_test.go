@@ -116,7 +116,7 @@ func (s *twoStores) message() *oneCall {
 	c := &oneCall{node: s.nodes[node].Node()}
 	for _, key := range s.random.Perm(4)[:1+s.random.IntN(3)] {
 		raw := []byte(fmt.Sprint("key", key))
-		m := table.Message{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Span: s.spec.Window, Dated: s.spec.Kind == 'l'}
+		m := table.Message{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Span: s.spec.Window}
 		for age := range int64(s.spec.Live + 1) {
 			if age > 0 && s.random.IntN(2) == 0 {
 				continue

@@ -89,9 +89,13 @@ func (s *Source) FoundLoss() {
 const leastPart = 64
 
 // LeastTold is how much of a limit other regions have to know of: what is below a sixty-fourth of
-// it in each of the epochs that count is told to none.
-func LeastTold(l algorithms.Limit) int64 {
-	return max(1, min(l.N, l.Size)/leastPart/int64(l.History+1))
+// it is told to none. Of a bucket that is in each of two epochs.
+func LeastTold(p algorithms.Params) int64 {
+	l, least := p.Compile(), int64(leastPart)
+	if p.Kind.Traits().Draining {
+		least *= 2
+	}
+	return max(1, min(l.N, l.Size)/least)
 }
 
 // Tell has other regions told of what a key has in this one from so much on, 0 for nothing. Where

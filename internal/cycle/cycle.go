@@ -87,7 +87,7 @@ func (s State) Next(e Event, now, rate time.Duration) (State, Action, time.Durat
 	case e.Kind == Reply || e.Kind == Failed:
 		first := e.Lost&^s.Lost != 0
 		s.Lost, s.Unreachable = e.Lost, e.Lost&s.Lost
-		s.phase, s.until, s.urgent = resting, now+Gap, e.Kind == Reply && e.Urgent
+		s.phase, s.until, s.urgent = resting, now+Gap, e.Urgent && (e.Kind == Reply || e.Lost != AllShards)
 		if e.Kind == Failed {
 			s.Due = now + retry(rate, first)
 		}

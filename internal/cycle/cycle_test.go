@@ -118,7 +118,10 @@ func TestNext(t *testing.T) {
 			{0, tick, SyncAll, 0}, {0, left, Await, Gap}, {Gap, tick, Await, Gap}, {2 * Gap, tick, SyncUrgent, 0},
 		},
 		"urgent keys are left by a sync that failed": {
-			{0, tick, SyncAll, 0}, {0, Event{Kind: Failed, Lost: one, Urgent: true}, Await, Gap}, {Gap, tick, Await, MinWait - Gap},
+			{0, tick, SyncAll, 0}, {0, Event{Kind: Failed, Lost: AllShards, Urgent: true}, Await, Gap}, {Gap, tick, Await, MinWait - Gap},
+		},
+		"urgent keys are left by a sync that one shard failed": {
+			{0, tick, SyncAll, 0}, {0, Event{Kind: Failed, Lost: one, Urgent: true}, Await, Gap}, {Gap, tick, Await, Gap}, {2 * Gap, tick, SyncUrgent, 0},
 		},
 		"force waits for nothing": {
 			{0, tick, SyncAll, 0}, {0, reply, Await, Gap}, {Gap / 2, force, SyncAll, 0}, {Gap / 2, reply, Await, Gap},

@@ -307,7 +307,7 @@ func (c *Config) logRestart(l, from *limits.Limit) {
 	switch {
 	case from == nil:
 		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero", fields...)
-	case isStrict(l) != isStrict(from) && !l.Settings.Kind.Traits().Windowed:
+	case isStrict(l) != isStrict(from) && l.Settings.Kind.Traits().Draining:
 		c.Logger.Info("a zone's sync_rate has changed from or to strict: with this algorithm redis and the nodes keep separate counts, so this limit may start at zero", fields...)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 // asksCells reports whether Redis decides by cells: what it grants is in this node's counters, as
 // if they had decided.
-func (z *Zone) asksCells() bool { return z.IsStrict() && z.Kind.Traits().Windowed }
+func (z *Zone) asksCells() bool { return z.IsStrict() && !z.Kind.Traits().Draining }
 
 // askCells is askRedis by cells.
 func (e *Evaluation) askCells(p *part, r *http.Request) (says verdict, done, lost bool) {

@@ -2,7 +2,6 @@ package limits
 
 import (
 	"context"
-	"math"
 	"net/http"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -10,7 +9,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // Zones with cost, in which a request takes another number of units than one. Tables, machines and
@@ -19,14 +17,6 @@ import (
 
 // CountsUnits reports whether a request may take another number of units than one.
 func (z *Zone) CountsUnits() bool { return z.cost != nil }
-
-// MostUnits is the most that a limit of the zone can be.
-func (z *Zone) MostUnits() int64 {
-	if z.cost == nil || z.cost.most == config.MaxCost {
-		return math.MaxInt64
-	}
-	return z.cost.most
-}
 
 // HideDraft has the draft's headers not tell of a zone, before its first request: they would be
 // read as a number of requests.
@@ -43,24 +33,21 @@ type cost struct {
 	numbers []*reqkey.Number
 	times   []float64
 	// fixed is the cost of all requests, -1 where it depends on the request. least is 1 where a
-	// client chooses the number, as nobody is to have it free. No limit admits more than most.
-	fixed, least, most int64
+	// client chooses the number, as nobody is to have it free.
+	fixed, least int64
 }
 
 // newCost returns nil where each request costs one unit. An estimate, which the response corrects,
 // is 1 at least: who has nothing left is denied.
 func newCost(s *config.Settings) *cost {
-	c, most, estimate := s.Cost, int64(config.MaxCost), len(s.ResponseCost.Terms) > 0
-	if n := strict.MostUnits(s.Kind); n > 0 && s.SyncRate == config.Strict {
-		most = n // an override may be above
-	}
+	c, estimate := s.Cost, len(s.ResponseCost.Terms) > 0
 	if c.IsConstant() {
 		if n := c.Constant(); n != 1 || estimate {
-			return &cost{Cost: c, fixed: n, most: most}
+			return &cost{Cost: c, fixed: n}
 		}
 		return nil
 	}
-	all := &cost{Cost: c, fixed: -1, most: most, numbers: make([]*reqkey.Number, len(c.Terms))}
+	all := &cost{Cost: c, fixed: -1, numbers: make([]*reqkey.Number, len(c.Terms))}
 	if estimate {
 		all.least, all.Default = 1, max(1, c.Default)
 	}
@@ -107,7 +94,7 @@ func (c *cost) at(r *http.Request) *cost {
 		return nil
 	}
 	n, _ := c.of(r, reqkey.Vars(r))
-	return &cost{Cost: c.Cost, fixed: n, most: c.most}
+	return &cost{Cost: c.Cost, fixed: n}
 }
 
 // costOf returns what a request takes, and counts one that goes by the default.
@@ -121,7 +108,7 @@ func (z *Zone) costOf(r *http.Request, vars map[string]any) int64 {
 
 // exceeds reports whether a limit never admits n units at once. One of 0 denies for another reason.
 func (c *cost) exceeds(n int64, l *algorithms.Limit) bool {
-	return n > 1 && l.N > 0 && n > min(l.Size, c.most)
+	return n > 1 && l.N > 0 && n > min(l.Size, config.MaxCost)
 }
 
 // exceedsSome reports whether one of the limits of a request never admits n units. A nil cost has
@@ -176,12 +163,12 @@ func (z *Zone) lowered(n int64, limits []Limit) int64 {
 	if z.responseCost == nil {
 		return n
 	}
-	return min(n, z.cost.mostOf(limits))
+	return min(n, mostOf(limits))
 }
 
 // mostOf returns the most that the limits of a request admit at once.
-func (c *cost) mostOf(limits []Limit) int64 {
-	most := c.most
+func mostOf(limits []Limit) int64 {
+	most := int64(config.MaxCost)
 	for i := range limits {
 		if l := &limits[i].Enforced; l.N > 0 {
 			most = min(most, max(1, l.Size))

@@ -190,7 +190,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 		every = catchUp
 	}
 	isStrict := z.SyncRate == config.Strict
-	charges := isStrict && !z.Kind.Traits().Windowed
+	charges := isStrict && z.Kind.Traits().Draining
 	old := c.attached
 	if redis == nil && old != nil {
 		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
@@ -230,7 +230,7 @@ func (l *Limit) regions(redis *Redis) (n int, least int64) {
 	if n == 1 {
 		return 1, 0
 	}
-	return n, ratesync.LeastTold(l.Params().Compile())
+	return n, ratesync.LeastTold(l.Params())
 }
 
 // syncConfig is how the limit's table syncs, without a Waker and an After.
@@ -238,7 +238,7 @@ func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
 	z := l.Settings
 	return table.SyncConfig{
 		Params:  l.Params(),
-		Certain: z.CountsDenials || z.SyncRate == config.Strict && z.Kind.Traits().Windowed,
+		Certain: z.CountsDenials || z.SyncRate == config.Strict && !z.Kind.Traits().Draining,
 		Rate:    every,
 		Early:   z.EarlySync && z.SyncRate != config.Strict,
 		Mixed:   len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r config.Rate) bool { return r.From != "" }),

@@ -159,7 +159,7 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 		if d.Reason != answer.TooEarly { // else the limit may be higher after the handshake
 			d.Reason = answer.TooLarge
 		}
-		d.Zone, d.Who, d.Wait, d.Cost, d.Most = never.Name, never.who(never.ask.Raw), 0, never.ask.N, never.cost.mostOf(never.limits)
+		d.Zone, d.Who, d.Wait, d.Cost, d.Most = never.Name, never.who(never.ask.Raw), 0, never.ask.N, mostOf(never.limits)
 		return
 	case longest != nil:
 		if d.Zone, d.Who = longest.Name, longest.who(longest.ask.Raw); longest.cost != nil {

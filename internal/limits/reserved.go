@@ -42,11 +42,11 @@ func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, g strict.Grant,
 	return units
 }
 
-// noteReserved notes what Redis has said of a request in a zone that reserves. Of windows Redis
-// itself knows what all nodes have reserved. Of buckets and logs this node notes what it has; a
+// noteReserved notes what Redis has said of a request in a zone that reserves. Of cells Redis
+// itself knows what all nodes have reserved. Of buckets this node notes what it has; a
 // call for several requests may have granted units to others that have not come that far.
 func (z *Zone) noteReserved(limits []Limit, key keys.Key, n int64, answers []strict.Verdict, g strict.Grant) {
-	if !z.Settles() || z.Kind.Traits().Windowed {
+	if !z.Settles() || !z.Kind.Traits().Draining {
 		return
 	}
 	came := clock.Now()

@@ -105,7 +105,7 @@ func (z *Zone) ReadNumbers(r *http.Request) (missing []string) {
 }
 
 // SetCost has a fork decide for a request that takes n units.
-func (z *Zone) SetCost(n int64) { z.cost = &cost{Cost: z.cost.Cost, fixed: n, most: z.cost.most} }
+func (z *Zone) SetCost(n int64) { z.cost = &cost{Cost: z.cost.Cost, fixed: n} }
 
 // isBanned reports whether a key is banned. Then it may have no counter of its own any more.
 func (z *Zone) isBanned(k Key, now int64) bool {

@@ -481,8 +481,6 @@ func checkRate(zone *limits.Zone, r config.Rate) error {
 	switch {
 	case r.Limit > maxLimit:
 		return fmt.Errorf("limit: %d is too large; write %s", r.Limit, control.Unlimited)
-	case r.Limit > zone.MostUnits():
-		return fmt.Errorf("limit: with cost, a sliding_log of a strict zone has %d units at most; write at most that, or %s", zone.MostUnits(), control.Unlimited)
 	case r.Window != 0 && len(windows) == 0:
 		return fmt.Errorf("limit: the zone has only concurrent; write how many may run at once, as in %d", r.Limit)
 	case r.Window == 0 && len(windows) > 1:
@@ -521,7 +519,7 @@ func inWindows(zone *limits.Zone, r config.Rate) string {
 	for l := range zone.Each {
 		least = append(least, "1/"+config.WindowText(l.Rate.Window))
 		own := config.Rate{Limit: saturate.MulDiv(r.Limit, int64(l.Rate.Window), int64(r.Window)), Window: l.Rate.Window}
-		if own.Limit > 0 && own.Limit <= min(maxLimit, zone.MostUnits()) {
+		if own.Limit > 0 && own.Limit <= maxLimit {
 			same = append(same, own.String())
 		}
 		isTooHigh = isTooHigh || own.Limit > 0

@@ -64,6 +64,7 @@ func startNode(name string, s *store, z settings) *node {
 	rate := cmp.Or(z.rate, time.Second) // where Redis decides, of what it has not heard
 	n.table.Configure(table.SyncConfig{Params: p, Rate: rate, AtOnce: z.rate == 0, Waker: n.sync.Waker}, 100)
 	n.redis.Replicator.Attach(n.sync, rate)
+	n.wire.set(func() { n.wire.runs = true })
 	if z.rate == 0 {
 		return n
 	}

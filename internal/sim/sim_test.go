@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -199,5 +200,21 @@ func TestAFloodOfKeysIsNoBypassAndFewLockNobodyOut(t *testing.T) {
 	}
 	if f := Flood(4, 2); f.Admitted > .26 {
 		t.Errorf("four keys per shared counter: %.3f of the limits admitted, want a quarter at most", f.Admitted)
+	}
+}
+
+// A client at 0.9 of a log's limit that changes nodes is hardly denied: of what others spent a node
+// knows the sixteenth in which it was spent.
+func TestALogDeniesFewWhoMove(t *testing.T) {
+	for _, nodes := range []int{2, 6} {
+		for stay, most := range map[time.Duration]float64{sec: .02, 3 * sec: .01, 7 * sec: .01} {
+			for seed := range uint64(3) {
+				r := Logs{
+					Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: 1000, Window: 10 * sec}, Model: Shipped, Rate: sec, Nodes: nodes, Latency: near,
+					Warm: 20 * sec, Load: Wandering(90, stay, nodes, int(80*sec/stay)), Seed: seed,
+				}.Run()
+				within(t, fmt.Sprintf("%d nodes, each for %v, seed %d: denied wrongly", nodes, stay, seed), r.Wrong, 0, most)
+			}
+		}
 	}
 }

@@ -32,7 +32,6 @@ type hash struct {
 	fields                 map[string]field
 	sum, attempts, settled int64
 	expires                int64
-	at                     int64 // when it has grown, 0 for never
 }
 
 type field struct{ seq, total, attempts, settled int64 }
@@ -202,15 +201,9 @@ func (s *Store) one(now int64, node string, seq int64, live int, rate time.Durat
 	}
 	f, had := h.fields[node]
 	a = table.Answer{Message: m, Held: f.total}
-	ms := now / int64(time.Millisecond)
-	if m.Dated && h.at != 0 {
-		a.Ago = max(0, ms-h.at) * int64(time.Millisecond)
-	}
 	if m.Push && (!had || seq > f.seq) {
 		s.hashes[key] = h
-		if more, pushed = m.Total-f.total, true; more > 0 || (m.Settles || more < 0) && m.Attempts > f.attempts {
-			h.at = ms
-		}
+		more, pushed = m.Total-f.total, true
 		h.sum += more
 		h.attempts = max(0, h.attempts+m.Attempts-f.attempts)
 		settled := m.Total

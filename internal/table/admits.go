@@ -20,24 +20,32 @@ type unsettledAsk struct {
 func (t *Table[S]) admitsUnsettled(s *S, a unsettledAsk) bool {
 	t.machine.Advance(s, a.Limit, a.At)
 	l := t.machine.Ledger(s)
-	if t.kind.Traits().Windowed {
-		defer func(counts algorithms.Ledger) { *l = counts }(l.Clone())
-		t.unsettled.takeOut(a.Key, l, a.Limit.History)
-	} else {
+	if t.kind.Traits().Draining {
 		a.Limit.Size += t.unsettled.Sum(a.Key, a.Now, l.Epoch-1)
+	} else {
+		counts := l.Clone()
+		defer func() { *l = counts }()
+		if n := t.unsettled.takeOut(a.Key, l, a.Limit.History); !t.kind.Traits().Windowed {
+			*l = counts.Clone() // a log has instants beside it, and all that it counts does in full
+			a.Limit.Size += n
+		}
 	}
 	return t.machine.Take(s, a.Limit, a.At, 0, a.Pending).Remaining >= a.N
 }
 
-// takeOut takes what is reserved of a key out of a ledger's current epoch and so many before it.
-func (r *Unsettled) takeOut(key keys.Key, l *algorithms.Ledger, history int) {
+// takeOut takes what is reserved of a key out of a ledger's current epoch and so many before it. It
+// returns how much that is.
+func (r *Unsettled) takeOut(key keys.Key, l *algorithms.Ledger, history int) (n int64) {
 	for age := range int64(history + 1) {
 		epoch := l.Epoch - age
 		own, others := r.In(key, epoch)
 		others = max(others, r.storedIn(key, epoch))
 		if c, ok := l.At(epoch); ok && own+others > 0 {
-			c.Own, c.Remote = max(0, c.Own-own), max(0, c.Remote-others)
+			own, others = min(own, max(0, c.Own)), min(others, max(0, c.Remote))
+			n += own + others
+			c.Own, c.Remote = c.Own-own, c.Remote-others
 			l.Put(epoch, c)
 		}
 	}
+	return n
 }

@@ -5,9 +5,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// MaxCharged is how many units of a log go into one charge at most.
-const MaxCharged = 1024
-
 // chargeable returns the machine of a table whose debts are charged, nil of other tables.
 func (t *Table[S]) chargeable(b *SyncConfig) algorithms.Chargeable[S] {
 	if b == nil || !b.Charges || b.Rate == 0 {
@@ -41,7 +38,7 @@ func (t *Table[S]) DrainCharges(now int64, most int, dst []Charge) []Charge {
 func (t *Table[S]) charge(e entry[S], m algorithms.Chargeable[S], l algorithms.Limit, now int64, o Offset) (c Charge, ok bool) {
 	e.flags &^= dirty | confirm
 	c = Charge{Key: e.key, ID: e.id, Reset: t.resetOf(e.id), Offset: o}
-	c.Debt = m.Debt(&e.state, l, now, MaxCharged)
+	c.Debt = m.Debt(&e.state, l, now)
 	if c.IsZero() {
 		return Charge{}, false
 	}
@@ -87,10 +84,9 @@ func (t *Table[S]) ChargeOf(key keys.Key, now int64) (c Charge, ok bool) {
 	return t.charge(e, m, b.Limit, at, o)
 }
 
-// AckCharge notes that the store has counted a charge, and what it holds of the key now. The refund
-// is what was returned of the charge meanwhile. It is on its way to the store from now on.
-func (t *Table[S]) AckCharge(now int64, c Charge, reports []algorithms.Report) (refund Charge, pending bool) {
-	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, now int64, o Offset) {
+// AckCharge notes that the store has counted a charge, and what it holds of the key now.
+func (t *Table[S]) AckCharge(now int64, c Charge, reports []algorithms.Report) {
+	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, now int64) {
 		b := t.config.Load()
 		m := t.chargeable(b)
 		if m == nil {
@@ -100,42 +96,33 @@ func (t *Table[S]) AckCharge(now int64, c Charge, reports []algorithms.Report) (
 			st.markDirty(i, e) // it was of what is forgiven by now
 			return
 		}
-		sent := c.Shifted(o.Since(c.Offset))
-		refund = Charge{Key: c.Key, ID: c.ID, Reset: c.Reset, Offset: o}
-		refund.Debt = m.Import(&e.state, b.Limit, now, reports, &sent)
+		m.Import(&e.state, b.Limit, now, reports, true)
 		e.At = max(e.At, HoldAt(reports))
-		if c.More {
-			list(&st.outgoing, dirty, i, e.syncState)
-		}
-		if pending = !refund.IsZero(); pending {
-			e.flags |= inFlight
-		}
 	})
-	return refund, pending
 }
 
 // FailCharge gives a charge back that the store has not counted. Its key stays dirty.
 func (t *Table[S]) FailCharge(now int64, c Charge) {
-	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, _ int64, _ Offset) {
+	t.arrived(now, c, func(st *stripe[S], e entry[S], i uint32, _ int64) {
 		st.markDirty(i, e)
 	})
 }
 
 // arrived calls f for the key of a charge that is no longer on its way. now is then in the table's
-// time, which is o ahead of the caller's.
-func (t *Table[S]) arrived(now int64, c Charge, f func(st *stripe[S], e entry[S], i uint32, now int64, o Offset)) {
+// time.
+func (t *Table[S]) arrived(now int64, c Charge, f func(st *stripe[S], e entry[S], i uint32, now int64)) {
 	b := t.config.Load()
 	st, i, ok := t.lock(c.Key)
 	defer st.mu.Unlock()
 	if b == nil || !ok {
 		return
 	}
-	e, at, o := t.current(st, b.Limit, i, now)
+	e, at, _ := t.current(st, b.Limit, i, now)
 	if e.flags&inFlight == 0 {
 		return
 	}
 	e.flags &^= inFlight | outdated
-	f(st, e, i, at, o)
+	f(st, e, i, at)
 }
 
 // importCharged is Import for machines that are charged.
@@ -144,6 +131,6 @@ func importCharged[S any](e entry[S], m algorithms.Chargeable[S], l algorithms.L
 	if e.flags&inFlight != 0 || IsOvertaken(at, e.At) {
 		return
 	}
-	m.Import(&e.state, l, now, reports, nil)
+	m.Import(&e.state, l, now, reports, false)
 	e.At = at
 }

@@ -98,11 +98,8 @@ func (t *Table[S]) file(b *SyncConfig, e entry[S], server, units int64) {
 		return
 	}
 	t.machine.Advance(&e.state, b.Limit, server)
-	l := t.machine.Ledger(&e.state)
-	epoch := min(server/int64(b.Epoch), l.Epoch)
-	c, _ := l.At(epoch)
-	c.Own += units
-	l.Put(epoch, c)
+	epoch := min(server/int64(b.Epoch), t.machine.Ledger(&e.state).Epoch)
+	t.machine.Adopt(&e.state, b.Limit, epoch, units)
 }
 
 // add makes what was granted in an epoch part of what was said, as the store has it.

@@ -21,17 +21,6 @@ type Charge struct {
 	Offset Offset
 }
 
-// Shifted returns what is charged after the table's clock has taken a step.
-func (c *Charge) Shifted(step int64) (d algorithms.Debt) {
-	if d = c.Debt; step != 0 {
-		d.Hits = make([]algorithms.Hit, len(c.Hits))
-		for i, h := range c.Hits {
-			d.Hits[i] = algorithms.Hit{At: h.At + step, N: h.N}
-		}
-	}
-	return d
-}
-
 // HoldAt returns the instant that the store's reports hold for, 0 if they don't say.
 func HoldAt(reports []algorithms.Report) (at int64) {
 	for _, r := range reports {

@@ -94,9 +94,6 @@ type Message struct {
 	// Reasons are why totals are sent again.
 	Reasons algorithms.Resend
 
-	// Dated is set where the machine goes by when the others have spent: a log's.
-	Dated bool
-
 	// Early is set in a sync that comes before the next cycle, and Lower where a request of the key
 	// had a limit below that of the configuration.
 	Early, Lower bool
@@ -113,9 +110,6 @@ type Answer struct {
 	// store has one.
 	Seen  float64
 	Known bool
-	// Ago is how long before the message the total of some node grew last, 0 where that is not
-	// known.
-	Ago int64
 	// Regions is set where another region has something of the key, too.
 	Regions bool
 	// Failed is set where the store could not do this one; it is sent again.

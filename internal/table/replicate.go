@@ -117,7 +117,7 @@ func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Messa
 func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, dst []Message) []Message {
 	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
-	m := Message{Key: e.key, ID: e.id, Span: b.Epoch, At: now, Settles: b.Params.Reserves, Dated: b.Params.Kind.Traits().Dated}
+	m := Message{Key: e.key, ID: e.id, Span: b.Epoch, At: now, Settles: b.Params.Reserves}
 	first := len(dst)
 	for age := range int64(b.Limit.History + 1) {
 		m.Epoch = l.Epoch - age
@@ -224,7 +224,7 @@ func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer
 		}
 		sent += a.newlySent(b, l, c, lost)
 		less, news = less || lost, news || remote > c.Remote || sent > 0
-		r := algorithms.Report{Epoch: a.Epoch, Remote: remote, Ago: a.Ago}
+		r := algorithms.Report{Epoch: a.Epoch, Remote: remote}
 		if a.Known {
 			r.Level, r.LevelAt = level, now
 		}
@@ -457,10 +457,9 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	now = t.clock().In(now)
 	charged := t.chargeable(b)
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
-		t.machine.Advance(&e.state, b.Limit, now)
+		own, remote := t.machine.Spent(&e.state, b.Limit, now)
 		l := t.machine.Ledger(&e.state)
 		unsent := l.Unsent(b.Limit.History)
-		own, remote := l.Sum(b.Limit.History)
 		pending := unsent
 		if charged != nil {
 			unsent = charged.Uncounted(&e.state, b.Limit, now)

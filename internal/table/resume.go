@@ -6,7 +6,7 @@ import (
 )
 
 // Save returns what all keys have spent that a decision can still use. A log keeps no more of its
-// hits than their number per window.
+// hits than their number in each sixteenth of the window.
 func (t *Table[S]) Save(now int64) SavedCounts {
 	b := t.config.Load()
 	if b == nil {

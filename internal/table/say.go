@@ -28,7 +28,7 @@ type Said struct {
 }
 
 // Says reports whether the table shares its keys as cells.
-func (t *Table[S]) Says() bool { return t.kind.Traits().Windowed }
+func (t *Table[S]) Says() bool { return !t.kind.Traits().Draining }
 
 // Say takes keys out, until there are most, and appends what is to be said of them to dst, under a
 // number above all before: the keys that are outgoing, or where early is set the urgent ones. Each

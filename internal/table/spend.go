@@ -9,8 +9,8 @@ import (
 type Spend struct {
 	Key keys.Key
 	ID  keys.ID
-	// Used is what all nodes have counted in the current epoch and the one before, as far as this
-	// node knows.
+	// Used is what all nodes have counted in the epochs that can count, two at least, as far as
+	// this node knows.
 	Used int64
 	// Asked is how many units requests asked for, on all nodes, in the latest epoch in which the
 	// key came. It is known where a table syncs at an interval, and 0 in other tables.
@@ -30,13 +30,17 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	o, counted := t.clock(), b.IsShared() && !b.Charges
-	epoch := o.In(now) / int64(b.Epoch)
+	epoch, epochs := o.In(now)/int64(b.Epoch), int64(max(2, b.Limit.History+1))
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
 		s := Spend{Key: e.key, ID: e.id, Regions: e.syncState != nil && e.regions&inOthers != 0}
-		for age := range int64(2) {
+		for age := range epochs {
 			c, _ := l.At(epoch - age)
 			s.Used += c.Total()
+		}
+		if !b.IsShared() { // a log has the older ones elsewhere
+			own, _ := t.machine.Spent(&e.state, b.Limit, now)
+			s.Used = max(s.Used, own)
 		}
 		if counted && e.syncState != nil && epoch-l.Epoch <= 1 {
 			s.Asked = e.Asked(l.Attempts)
@@ -48,7 +52,7 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	t.saved.Drop(b.Limit, o.In(now), func(id [16]byte, reports []algorithms.Report) bool {
 		s := Spend{ID: id}
 		for _, r := range reports {
-			if age := epoch - r.Epoch; age == 0 || age == 1 {
+			if age := epoch - r.Epoch; age >= 0 && age < epochs {
 				s.Used += r.Remote
 			}
 		}

@@ -40,8 +40,10 @@ func appendReports[S any](
 	if m.Idle(s, l, now) {
 		return dst
 	}
-	m.Advance(s, l, now)
-	ledger, first := m.Ledger(s), len(dst)
+	m.Take(s, l, now, 0, 0)
+	c := *s // at now, and so what Advance makes room for is not kept
+	m.Advance(&c, l, now)
+	ledger, first := m.Ledger(&c), len(dst)
 	for age := range int64(l.History + 1) {
 		if c, ok := ledger.At(ledger.Epoch - age); ok && c.Total() > 0 {
 			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch - age, Remote: c.Total(), Own: c.Own})
@@ -68,8 +70,9 @@ func restoreSaved[S any](m algorithms.Machine[S], l algorithms.Limit, s *S, now 
 	ledger := m.Ledger(s)
 	for _, r := range reports {
 		if c, ok := ledger.At(r.Epoch); ok {
-			c.Own, c.Remote = c.Own+r.Own, max(0, c.Remote-r.Own)
+			c.Remote = max(0, c.Remote-r.Own)
 			ledger.Put(r.Epoch, c)
+			m.Adopt(s, l, r.Epoch, r.Own)
 		}
 	}
 	ledger.ResetAcks() // no store knows of it under this name

@@ -25,7 +25,6 @@ var banCellsLua string
 // unbannedBy are the scripts that look at the ban first, by those that don't.
 var unbannedBy = map[*redis.Script]*redis.Script{
 	buckets.decide: redis.NewScript(ratesync.BanLua + banLua + headLua + bucketLua + tailLua),
-	logs.decide:    redis.NewScript(ratesync.BanLua + banLua + headLua + logLua + tailLua),
 }
 
 // unbannedCells is the script of cells that looks at a ban first.

@@ -3,13 +3,11 @@ package strict
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
@@ -88,34 +86,11 @@ const (
 	restTime = time.Second
 )
 
-// join lets a request wait for the next call of a key, or denies it where a log's next call is
-// full. It returns false where there will be no call.
+// join lets a request wait for the next call of a key. It returns false where there will be none.
 func (s *Limiter) join(rs *ruleset, id [16]byte, w *waiter) bool {
 	return s.enter(rs, id, w.rules, w.reset, func(q *queue) {
-		if most := rs.family.maxWanted; most > 0 && len(q.waiters) >= most && q.denied.stillHolds(w) {
-			q.penalize(w.rules, w.outcome, 1)
-			close(w.done)
-			return
-		}
 		q.waiters = append(q.waiters, w)
 	})
-}
-
-// stillHolds denies a request by the last answer, if nobody who waits as long as that says would be
-// admitted yet.
-func (d *denial) stillHolds(w *waiter) bool {
-	if d == nil || !slices.Equal(d.rules, w.rules) || w.cost < d.cost {
-		return false
-	}
-	passed := time.Duration(clock.Now() - d.came)
-	if passed >= d.wait {
-		return false
-	}
-	o := *d.outcome
-	o.at += passed.Microseconds()
-	o.granted, o.seq = 0, 0
-	w.outcome, w.place = &o, place{cost: w.cost}
-	return true
 }
 
 // change adds corrections of what a Take got, unless its key was reset since: that is forgiven.
@@ -139,7 +114,7 @@ func (q *queue) correct(c correction, in func(rule int) bool) {
 	}
 	for i, r := range q.rules {
 		if in(i) {
-			q.pending[i] = q.pending[i].add(r, q.now, c)
+			q.pending[i] = q.pending[i].add(r, c)
 		}
 	}
 }
@@ -334,7 +309,7 @@ func (s *Limiter) prepare(rs *ruleset, id [16]byte, q *queue) (c call, ok bool) 
 	c.seq, c.rollBack, c.rules, c.reset = s.seq.Add(1), q.rollBack, q.rules, q.reset
 	if len(q.waiters) > 0 {
 		c.rules = q.waiters[0].rules
-		c.batches, q.waiters = q.split(rs.family.maxWanted)
+		c.batches, q.waiters = q.split()
 		q.behind = len(q.waiters) > 0
 	}
 	if q.sent == nil {
@@ -364,20 +339,17 @@ func (q *queue) unfinished() bool {
 }
 
 // split cuts the requests in those that one call asks for, the oldest in batches of runs, and the
-// rest. maxWanted bounds them, and what they can spend: of a batch what its limits admit at most.
-func (q *queue) split(maxWanted int) (now []batch, later []*waiter) {
+// rest.
+func (q *queue) split() (now []batch, later []*waiter) {
 	from, to, runs := 0, 0, 0
-	spent, units, most := int64(0), int64(0), int64(0)
 	for ; to < len(q.waiters); to++ {
 		w := q.waiters[to]
 		isNew := to == 0 || !slices.Equal(q.waiters[to-1].rules, w.rules)
 		startsRun := isNew || q.waiters[to-1].cost != w.cost
 		if isNew {
-			from, spent, units, most = to, saturate.Add(spent, units), 0, mostOf(w.rules)
+			from = to
 		}
-		units = min(saturate.Add(units, w.cost), most)
-		isFull := maxWanted > 0 && (to >= maxWanted || saturate.Add(spent, units) > int64(maxWanted))
-		if to > 0 && (isFull || isNew && len(now) == maxBatches || startsRun && runs == maxRuns) {
+		if to > 0 && (isNew && len(now) == maxBatches || startsRun && runs == maxRuns) {
 			break
 		}
 		if isNew {
@@ -393,15 +365,6 @@ func (q *queue) split(maxWanted int) (now []batch, later []*waiter) {
 		w.asked = true
 	}
 	return now, q.waiters[to:]
-}
-
-// mostOf is the most that rules admit at once.
-func mostOf(rules []Rule) (n int64) {
-	n = math.MaxInt64
-	for _, r := range rules {
-		n = min(n, max(0, r.size()))
-	}
-	return n
 }
 
 // freeze makes a group of what is pending, nil where nothing is.
@@ -560,7 +523,7 @@ func (q *queue) tell(b batch, o *outcome, c call, current bool) bool {
 		return asked > 0
 	}
 	for _, one := range unused {
-		q.correct(correction{op: refund, n: one.cost, at: o.at, seq: c.seq, unit: o.before + one.before + 1}, inAll)
+		q.correct(correction{op: refund, n: one.cost, at: o.at}, inAll)
 	}
 	q.penalize(c.rules, o, asked-o.granted)
 	return asked > 0
@@ -669,7 +632,7 @@ func (s *Limiter) args(rs *ruleset, c call) []any {
 	args := append(make([]any, 0, 64), rs.field, c.seq, inRuns(runs[0]), c.rollBack, resetInLua(first, c.reset), kept.Milliseconds(), counts)
 	for i, r := range c.rules {
 		args = append(args, rs.family.args(r)...)
-		args = c.sent.of(i).appendArgs(r, args)
+		args = c.sent.of(i).appendArgs(args)
 	}
 	for i := 1; i < len(c.batches); i++ {
 		args = append(args, inRuns(runs[i]))

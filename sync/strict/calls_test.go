@@ -4,101 +4,14 @@ import (
 	"context"
 	"errors"
 	"math"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
-
-// A request that finds a full next call is denied by the last denial, for as long as nobody who
-// waits would be admitted, and by no denial under other limits.
-func TestAFullCallDeniesByTheLastDenial(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
-		wider := log
-		wider.Limit++
-		s := New(nil, "test", time.Second)
-		rs, err := s.ruleset("z", []Rule{log})
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := &queue{running: true, waiters: make([]*waiter, maxWanted)}
-		rs.queues[id(1)] = q
-		last := &outcome{granted: 3, denied: []int64{1}, at: replied, seq: 7, remaining: []int64{0}, states: [][]int64{{10, replied, replied}}}
-		q.denied = &denial{outcome: last, cost: 2, rules: []Rule{log}, came: clock.Now(), wait: 3 * time.Second}
-		for _, c := range []struct {
-			after  time.Duration
-			rule   Rule
-			cost   int64
-			denied bool
-		}{
-			{0, log, 2, true}, {0, log, 3, true}, {0, log, 1, false}, {0, log, 0, false}, {0, wider, 2, false},
-			{2 * time.Second, log, 2, true}, {time.Second, log, 2, false},
-		} {
-			time.Sleep(c.after)
-			w := &waiter{done: make(chan struct{}), rules: []Rule{c.rule}, cost: c.cost}
-			before, passed := len(q.waiters), time.Duration(clock.Now()-q.denied.came)
-			if !s.join(rs, id(1), w) {
-				t.Fatal("there will be no call")
-			}
-			if waits := len(q.waiters) > before; waits == c.denied {
-				t.Errorf("%v after a denial for 3s, limit %d, cost %d: the request waits: %t", passed, c.rule.Limit, c.cost, waits)
-			}
-			if !c.denied {
-				continue
-			}
-			<-w.done
-			if o := w.outcome; o.granted != 0 || o.seq != 0 || o.at != replied+passed.Microseconds() || w.place.admitted || w.place.cost != c.cost {
-				t.Errorf("%v after a denial: %+v at %+v, want the same without a grant, as of now", passed, *o, w.place)
-			}
-		}
-		if last.granted != 3 || last.at != replied {
-			t.Errorf("the denial itself was changed: %+v", *last)
-		}
-	})
-}
-
-// Who comes while more wait than one call of a log takes is denied by the last answer, unless that
-// call has admitted others behind it.
-func TestAFullLogTellsNothingOlderThanAnAdmission(t *testing.T) {
-	remember(t, func(t *testing.T, n *remembering) {
-		low, high, none := perWindow(algorithms.SlidingLog, 3, time.Hour), perWindow(algorithms.SlidingLog, 4, time.Hour), perWindow(algorithms.SlidingLog, 0, time.Hour)
-		var all sync.WaitGroup
-		take := func(rule Rule, cost int64, then func(algorithms.Decision)) {
-			all.Go(func() {
-				said, _, err := n.Take(t.Context(), memorized, []Rule{rule}, id(1), cost, nil)
-				if err != nil {
-					t.Error(err)
-				} else if then != nil {
-					then(said[0].Decision)
-				}
-			})
-			synctest.Wait()
-		}
-		ignore := func(algorithms.Decision) {}
-		take(high, 1, ignore)
-		n.delay.Store(int64(50 * time.Millisecond))
-		take(high, 1, ignore)             // a call that the next requests wait for
-		take(low, 2, ignore)              // denied with one left
-		take(high, 1, ignore)             // admitted: nothing is left then
-		time.Sleep(75 * time.Millisecond) // the call of both is under way
-		for range 2*maxWanted + 1 {
-			take(none, 1, ignore)
-		}
-		time.Sleep(50 * time.Millisecond) // it is answered, and the next one under way
-		take(low, 2, func(d algorithms.Decision) {
-			if d.Allowed || d.Remaining != 0 {
-				t.Errorf("told %+v, want that nothing is left", d)
-			}
-		})
-		all.Wait()
-	})
-}
 
 // What a call may have done is sent again for half a minute, not longer: Redis may not remember it.
 func TestOldCorrectionsAreGivenUp(t *testing.T) {
@@ -113,42 +26,6 @@ func TestOldCorrectionsAreGivenUp(t *testing.T) {
 			t.Errorf("later: sent %v, rollBack %d, want none", q.sent, q.rollBack)
 		}
 	})
-}
-
-// A call to a log brings no more units along than it may write, and the rest comes with the next
-// ones, each unit once.
-func TestCorrectionsOfALogAreCut(t *testing.T) {
-	c := corrections{
-		{op: refund, n: maxUnits - 10, seq: 1, unit: 1}, {op: penalty, n: 7, at: replied}, {op: refund, n: 20, seq: 2, unit: 5}, {op: refund, n: 1, seq: 3, unit: 1},
-	}
-	units := make(map[correction]int64) // by op, call and unit
-	calls := 0
-	for len(c) > 0 {
-		var now corrections
-		sum := int64(0)
-		for now, c = cutLog(c); len(now) > 0; now = now[1:] {
-			one := now[0]
-			sum += one.n
-			for n := range one.n {
-				unit := one.unit + n
-				if one.op == penalty {
-					unit = 0
-				}
-				units[correction{op: one.op, seq: one.seq, unit: unit}]++
-			}
-		}
-		if calls++; sum > maxUnits || sum == 0 {
-			t.Fatalf("call %d brings %d units along, want 1 to %d", calls, sum, maxUnits)
-		}
-	}
-	if calls != 2 || len(units) != maxUnits-10+20+1+1 {
-		t.Errorf("%d calls with %d units, want two with %d", calls, len(units), maxUnits-10+20+1+1)
-	}
-	for unit, n := range units {
-		if want := int64(1); n != want && unit.op == refund {
-			t.Errorf("unit %+v is sent %d times", unit, n)
-		}
-	}
 }
 
 // Replies that are no outcome are errors, whatever is wrong with them.
@@ -193,12 +70,12 @@ func TestDrainsIsBounded(t *testing.T) {
 func TestTakeRejectsWhatItCantAsk(t *testing.T) {
 	t.Parallel()
 	s := New(client(t, redistest.Start(t).URL), "test", time.Second)
-	fixed := Rule{Kind: algorithms.SlidingLog, Limit: 1, Window: time.Minute}
+	fixed := Rule{Kind: algorithms.TokenBucket, Limit: 1, Window: time.Minute}
 	for name, rules := range map[string][]Rule{
 		"none":          nil,
-		"two kinds":     {fixed, {Kind: algorithms.TokenBucket, Limit: 1, Window: time.Minute}},
-		"no window":     {{Kind: algorithms.SlidingLog, Limit: 1}},
-		"an odd window": {{Kind: algorithms.SlidingLog, Limit: 1, Window: -time.Minute}},
+		"two kinds":     {fixed, {Kind: algorithms.GCRA, Limit: 1, Window: time.Minute}},
+		"no window":     {{Kind: algorithms.TokenBucket, Limit: 1}},
+		"an odd window": {{Kind: algorithms.TokenBucket, Limit: 1, Window: -time.Minute}},
 	} {
 		if _, g, err := s.Take(context.Background(), "z", rules, id(1), 1, nil); err == nil || g.Admitted() {
 			t.Errorf("%s: admitted %t, %v, want an error", name, g.Admitted(), err)

@@ -22,22 +22,32 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// windowsOf are windows of every kind that admit so many units.
-func windowsOf(limit int64, window time.Duration) map[string]Rule {
+// cellsOf are windows of every kind, and a log, that admit so many units.
+func cellsOf(limit int64, window time.Duration) map[string]Rule {
 	return map[string]Rule{
 		"fixed window":   {Kind: algorithms.FixedWindow, Limit: limit, Window: window},
 		"sliding window": {Kind: algorithms.SlidingWindow, Limit: limit, Window: window},
 		"fine window":    {Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 5},
 		"odd window":     {Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 7},
+		"log":            {Kind: algorithms.SlidingLog, Limit: limit, Window: window},
 	}
 }
 
-// A cellNode is a node with a strict zone of windows.
+// A tableOfCells is a table of any state.
+type tableOfCells interface {
+	ratesync.Table
+	Table
+	Configure(b table.SyncConfig, maxKeys int)
+	Take(l algorithms.Limit, key keys.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
+	Totals(now int64) table.Totals
+}
+
+// A cellNode is a node with a strict zone of cells.
 type cellNode struct {
 	t     *testing.T
 	s     *Limiter
 	rules []Rule
-	by    []*table.Table[algorithms.WindowState]
+	by    []tableOfCells
 	Request
 }
 
@@ -46,7 +56,12 @@ func (s *Limiter) cells(t *testing.T, c redis.UniversalClient, rules ...Rule) *c
 	rep := ratesync.NewReplicator(c, "test", s.Timeout(), clock.Now, zap.NewNop())
 	n := &cellNode{t: t, s: s, rules: rules}
 	for _, r := range rules {
-		by := tableOf[algorithms.WindowState](algorithms.Params(r), 100_000)
+		var by tableOfCells
+		if r.Kind == algorithms.SlidingLog {
+			by = tableOf[algorithms.LogState](algorithms.Params(r), 100_000)
+		} else {
+			by = tableOf[algorithms.WindowState](algorithms.Params(r), 100_000)
+		}
 		source := ratesync.NewSource(by, r.spec(t.Name()))
 		by.Configure(table.SyncConfig{Params: algorithms.Params(r), Rate: time.Second, AtOnce: true, Waker: source.Waker}, 100_000)
 		rep.Attach(source, time.Second)
@@ -99,11 +114,11 @@ func withCells(t *testing.T, timeout time.Duration, rule Rule, test func(t *test
 }
 
 // Random lives of a key: each request is told what one counter in Redis would tell it, whatever it
-// costs, whatever its limit, and after refunds.
-func TestWindowsAreDecidedAsTheAlgorithmDoes(t *testing.T) {
-	for name, rule := range windowsOf(30, 70*time.Second) {
+// costs, whatever its limit, and after refunds. A log counts by sixteenths there.
+func TestCellsAreDecidedAsTheAlgorithmDoes(t *testing.T) {
+	for name, rule := range cellsOf(30, 70*time.Second) {
 		withCells(t, time.Second, rule, func(t *testing.T, _ *line, n, other *cellNode) {
-			random, m := rand.New(rand.NewPCG(1, 1)), modelFor(rule).(*modelOf[algorithms.WindowState])
+			random, m := rand.New(rand.NewPCG(1, 1)), modelFor(rule)
 			for step := range 600 {
 				wait := time.Duration(random.Int64N(4e6)) * time.Microsecond
 				if random.IntN(20) == 0 {
@@ -115,10 +130,10 @@ func TestWindowsAreDecidedAsTheAlgorithmDoes(t *testing.T) {
 					by = other
 				}
 				p.Limit = 10 + random.Int64N(30)
-				m.limit = p.Compile()
+				goBy(m, Rule(p))
 				now, cost := time.Now().UnixNano(), 1+random.Int64N(4)
-				want := m.takeSome(now, cost)
-				all, err := by.ask("k", cost, m.limit)
+				want := grant(m, int64(p.Epoch()), now, cost)
+				all, err := by.ask("k", cost, p.Compile())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -129,7 +144,7 @@ func TestWindowsAreDecidedAsTheAlgorithmDoes(t *testing.T) {
 				}
 				if want.Allowed && random.IntN(4) == 0 {
 					m.refund(now, cost)
-					by.by[0].Refund(m.limit, keys.KeyOf([]byte("k")), got, cost)
+					by.by[0].Refund(p.Compile(), keys.KeyOf([]byte("k")), got, cost)
 					time.Sleep(5 * time.Millisecond) // until it is said
 				}
 			}
@@ -137,10 +152,28 @@ func TestWindowsAreDecidedAsTheAlgorithmDoes(t *testing.T) {
 	}
 }
 
+// grant is takeSome as a store grants: of a log, by epochs.
+func grant(m model, epoch, now, n int64) (d algorithms.Decision) {
+	log, ok := m.(*modelOf[algorithms.LogState])
+	if !ok {
+		return m.takeSome(now, n)
+	}
+	d = log.takeSome(now, 0)
+	if d.Allowed = n <= d.Remaining; d.Allowed {
+		log.Advance(&log.state, log.limit, now)
+		log.Adopt(&log.state, log.limit, now/epoch, n)
+		rest := log.takeSome(now, 0)
+		rest.Allowed = true
+		return rest
+	}
+	d.Waits = log.Waits(&log.state, log.limit, now, n, 0, allWaits|algorithms.WantRetry)
+	return d
+}
+
 // What a call has granted whose reply is lost is taken back without a request, and counts for
 // nobody.
 func TestRollsBackInCellsWhatNobodyHeardOf(t *testing.T) {
-	for _, rule := range windowsOf(100, long) {
+	for _, rule := range cellsOf(100, long) {
 		withCells(t, 100*time.Millisecond, rule, func(t *testing.T, l *line, n, other *cellNode) {
 			n.admits("k", 1)
 			l.set(faultproxy.DropReplies)
@@ -159,7 +192,7 @@ func TestRollsBackInCellsWhatNobodyHeardOf(t *testing.T) {
 // A call that is held up on the way for longer than its node waits, and arrives after the next one,
 // is granted nothing.
 func TestALateCallIsGrantedNothing(t *testing.T) {
-	for _, rule := range windowsOf(100, long) {
+	for _, rule := range cellsOf(100, long) {
 		withCells(t, 100*time.Millisecond, rule, func(t *testing.T, l *line, n, other *cellNode) {
 			n.admits("k", 1)
 			l.set(faultproxy.Hold)
@@ -181,7 +214,7 @@ func TestALateCallIsGrantedNothing(t *testing.T) {
 func TestACallOfCellsThatIsSentTwiceCountsOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	for name, rule := range windowsOf(100, long) {
+	for name, rule := range cellsOf(100, long) {
 		t.Run(name, func(t *testing.T) {
 			proxy := faultproxy.Start(t, server.Addr)
 			s := limiter(t, "redis://"+proxy.Addr)
@@ -211,7 +244,7 @@ func TestACallOfCellsThatIsSentTwiceCountsOnce(t *testing.T) {
 func TestNodesThatAskAdmitExactlyTheLimit(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	for name, rule := range windowsOf(300, long) {
+	for name, rule := range cellsOf(300, long) {
 		wide := rule
 		wide.Limit, wide.Window = 1000, 2*long
 		var admitted atomic.Int64
@@ -364,7 +397,7 @@ func TestAskedAndSyncedShareTheirCounts(t *testing.T) {
 // Each key in Redis has an end and holds no byte of a client.
 func TestCellsExpireAndHoldNoClientBytes(t *testing.T) {
 	t.Parallel()
-	for name, rule := range windowsOf(10, time.Hour) {
+	for name, rule := range cellsOf(10, time.Hour) {
 		server := redistest.Start(t)
 		limiter(t, server.URL).cells(t, client(t, server.URL), rule).admits("secret client", 1)
 		found := false

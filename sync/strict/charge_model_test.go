@@ -112,10 +112,7 @@ var isolatedKey = []byte("client")
 
 // newIsolated makes a node for a rule of a virtual Redis, and the ID of its one key.
 func newIsolated(v *virtual, zone string, rule Rule) (isolated, [16]byte) {
-	if rule.Kind.Traits().Draining {
-		return isolatedFor[algorithms.BucketState](v, zone, rule)
-	}
-	return isolatedFor[algorithms.LogState](v, zone, rule)
+	return isolatedFor[algorithms.BucketState](v, zone, rule)
 }
 
 func isolatedFor[S any](v *virtual, zone string, rule Rule) (isolated, [16]byte) {
@@ -125,12 +122,8 @@ func isolatedFor[S any](v *virtual, zone string, rule Rule) (isolated, [16]byte)
 	x.table.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Charges: true}, 100)
 	x.rep = ratesync.NewReplicator(silent{v.client}, "test", 10*time.Second, x.clock.Load, zap.NewNop())
 	x.charge = &lossy{Charger: v.Charger(zone, rule)}
-	family, charge := bucketLua, chargeBucketLua
-	if rule.Kind == algorithms.SlidingLog {
-		family, charge = logLua, chargeLogLua
-	}
 	head := strings.Replace(headLua, "redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)", 1)
-	x.charge.script = redis.NewScript(head + family + charge + chargeTailLua)
+	x.charge.script = redis.NewScript(head + bucketLua + chargeBucketLua + chargeTailLua)
 	x.now()
 	if err := x.cycle(); err != nil {
 		v.t.Fatal(err)
@@ -287,13 +280,10 @@ func (l *lonelyRun) alone() {
 		m.giveBack(v.now * 1000)
 		l.logf("returned")
 	}
-	// of a log a node doesn't know when the others' hits leave
-	if l.rule.Kind != algorithms.SlidingLog {
-		if is := n.alone(false); is.Allowed != m.take(v.now*1000).Allowed {
-			t.Fatalf("step %d: decides %t alone, which is wrong\nafter %v", l.step, is.Allowed, l.history)
-		} else if is.Allowed {
-			l.logf("and one more")
-		}
+	if is := n.alone(false); is.Allowed != m.take(v.now*1000).Allowed {
+		t.Fatalf("step %d: decides %t alone, which is wrong\nafter %v", l.step, is.Allowed, l.history)
+	} else if is.Allowed {
+		l.logf("and one more")
 	}
 }
 
@@ -320,34 +310,4 @@ func (l *lonelyRun) asked() {
 		t.Fatalf("step %d at %d:\n got %+v\nwant %+v\nafter %v", l.step, v.now, got, want, l.history)
 	}
 	n.imports(all[0])
-}
-
-// A log with more hits than one call takes is charged in several, before the next request is
-// decided.
-//
-// no clock: Redis goes by the time that the test sets.
-func TestALargeLogIsChargedInParts(t *testing.T) {
-	v := newVirtual(t)
-	for _, apart := range []int64{0, 1} { // at one instant, and each at its own
-		rule := Rule{Kind: algorithms.SlidingLog, Limit: 3 * table.MaxCharged, Window: time.Hour}
-		zone := fmt.Sprint("large", apart)
-		v.use(zone, rule)
-		n, id := newIsolated(v, zone, rule)
-		defer n.end()
-		admitted := int64(0)
-		for range 5 * table.MaxCharged / 2 {
-			v.now += apart
-			if n.alone(false).Allowed {
-				admitted++
-			}
-		}
-		v.set(v.now + 1)
-		if err := n.chargeNow(); err != nil {
-			t.Fatal(err)
-		}
-		_, all := take(t, v.Limiter, zone, id, rule)
-		if left := all[0].Decision.Remaining; n.unsent() != 0 || left != rule.Limit-admitted-1 {
-			t.Errorf("after %d admitted %d are not charged, and %d remain, want %d", admitted, n.unsent(), left, rule.Limit-admitted-1)
-		}
-	}
 }

@@ -4,8 +4,7 @@
 --
 -- KEYS: the record of charges; then the base of the rule's keys. ARGV: field, seq, "0", "0", "0"
 -- and the reset that the charge is under, number of parts; for each part the instant in
--- microseconds and two numbers: of a bucket the requests, whole and the rest as the level has it;
--- of a log the units and "0". Then what the rule's family needs.
+-- microseconds and the requests, whole and the rest as the level has it. Then what the rule needs.
 --
 -- The record holds the seq of the last charge of each field. One that is not above it has been here
 -- before and changes nothing: a charge is sent again, as it was, until its answer arrives. The
@@ -15,7 +14,7 @@ local last = tonumber(redis.call('HGET', KEYS[1], field) or '0') or 0
 local r = open(KEYS[2], 7 + parts * 3)
 if told then return told end -- it is of what is forgiven
 if seq > last then
-  checkRights(r.key)
+  checkRights()
   for p = 0, parts - 1 do
     charge(r, tonumber(ARGV[7 + p * 3]), tonumber(ARGV[8 + p * 3]), tonumber(ARGV[9 + p * 3]))
   end

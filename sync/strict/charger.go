@@ -112,15 +112,6 @@ func bucketParts(r Rule, one ratesync.Charge) []any {
 	return []any{one.At / int64(time.Microsecond), one.Whole, (one.Part + per - 1) / per}
 }
 
-// logParts are the units of each instant.
-func logParts(_ Rule, one ratesync.Charge) []any {
-	parts := make([]any, 0, 3*len(one.Hits))
-	for _, h := range one.Hits {
-		parts = append(parts, h.At/int64(time.Microsecond), h.N, 0)
-	}
-	return parts
-}
-
 // read reads what Redis has of a key after a charge.
 func (c *Charger) read(r Rule, reply *redis.Cmd, under reset.Reset) ([]algorithms.Report, error) {
 	v, err := reply.Result()

@@ -51,7 +51,6 @@ var costly = []Rule{
 	{Kind: algorithms.TokenBucket, Limit: 30, Window: time.Minute},
 	{Kind: algorithms.GCRA, Limit: 7, Window: 777777777, Burst: 30},
 	{Kind: algorithms.LeakyBucket, Limit: 30, Window: time.Second, Queue: 40},
-	{Kind: algorithms.SlidingLog, Limit: 30, Window: time.Minute},
 }
 
 // Random lives of one key in Redis are those in the algorithms package, whatever requests cost:

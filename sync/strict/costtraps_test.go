@@ -19,7 +19,7 @@ import (
 // The place of one who has left goes to the next of its run. What nobody uses then is refunded from
 // where it begins among the units of the call, and only that.
 func TestALeaversPlaceGoesToTheNextOfItsRun(t *testing.T) {
-	rules := []Rule{{Kind: algorithms.SlidingLog, Limit: 20, Window: long}}
+	rules := []Rule{{Kind: algorithms.TokenBucket, Limit: 20, Window: long}}
 	b := like(rules, run{3, 4}, run{1, 50}, run{2, 3}, run{2, 0}, run{1, 1})
 	b.waiters[0].gone = true // of the first run, of which two of three fit
 	b.waiters[4].gone = true // of the second one, of which one of two fits
@@ -141,36 +141,12 @@ func TestWhatCostsNothingIsAdmittedAndWritesNothing(t *testing.T) {
 // what there is.
 func TestACallIsBoundedInUnitsAndRuns(t *testing.T) {
 	t.Parallel()
-	narrow, wide := []Rule{{Kind: algorithms.SlidingLog, Limit: 600, Window: long}}, []Rule{{Kind: algorithms.SlidingLog, Limit: 1 << 40, Window: long}}
-	for _, c := range []struct {
-		what  string
-		asked []batch
-		now   int
-	}{
-		{"no more than the limit can be spent", []batch{like(narrow, run{5, 600}, run{3, 2})}, 8},
-		{"of two batches the sum", []batch{like(narrow, run{2, 600}), like(wide, run{1, 424}, run{1, 1})}, 3},
-		{"one that is larger goes alone", []batch{like(wide, run{1, 5000}, run{1, 1})}, 1},
-		{"plain requests", []batch{like(wide, run{3000, 1})}, maxWanted},
-	} {
-		q := new(queue)
-		for _, b := range c.asked {
-			q.waiters = append(q.waiters, b.waiters...)
-		}
-		all := len(q.waiters)
-		now, later := q.split(maxWanted)
-		n := 0
-		for _, b := range now {
-			n += len(b.waiters)
-		}
-		if n != c.now || len(later) != all-n {
-			t.Errorf("%s: %d of %d are asked for, %d later, want %d", c.what, n, all, len(later), c.now)
-		}
-	}
+	narrow := []Rule{{Kind: algorithms.TokenBucket, Limit: 600, Window: long}}
 	q := new(queue)
 	for n := range int64(300) {
 		q.waiters = append(q.waiters, like(narrow, run{2, 1 + n%2}).waiters...)
 	}
-	if now, later := q.split(0); len(now[0].runs) != maxRuns || len(later) != 600-2*maxRuns {
+	if now, later := q.split(); len(now[0].runs) != maxRuns || len(later) != 600-2*maxRuns {
 		t.Errorf("%d runs are asked for, and %d requests wait, want %d and %d", len(now[0].runs), len(later), maxRuns, 600-2*maxRuns)
 	}
 	if n := wantedBy([]run{{1 << 20, 1 << 40}, {1 << 20, 1 << 40}, {1, math.MaxInt64}}); n != exact {
@@ -188,7 +164,7 @@ func TestACallIsBoundedInUnitsAndRuns(t *testing.T) {
 	}
 }
 
-// A denial still holds for what costs as much or more only, and of a log for what costs as much.
+// A denial still holds for what costs as much or more only.
 // What costs less asks Redis, and so does what costs nothing.
 func TestAMemoryGoesByCost(t *testing.T) {
 	for _, kind := range allKinds {
@@ -215,8 +191,7 @@ func TestAMemoryGoesByCost(t *testing.T) {
 			if !take(6) || take(5) {
 				t.Fatalf("%s: 6 of 10 and then 5 are not admitted and denied", kind)
 			}
-			more := kind != algorithms.SlidingLog
-			for cost, want := range map[int64]bool{0: false, 1: false, 4: false, 5: true, 6: more, 10: more} {
+			for cost, want := range map[int64]bool{0: false, 1: false, 4: false, 5: true, 6: true, 10: true} {
 				if got := recalls(cost); got != want {
 					t.Errorf("%s: what costs %d is denied without a call: %t, want %t", kind, cost, got, want)
 				}
@@ -244,7 +219,7 @@ func TestACallOfUnitsIsAsBeforeCosts(t *testing.T) {
 		}
 		q := &queue{waiters: like([]Rule{rule}, run{101, 1}).waiters}
 		c := call{id: id(1), seq: 7, rules: []Rule{rule}}
-		c.batches, _ = q.split(rs.family.maxWanted)
+		c.batches, _ = q.split()
 		if got, want := s.args(rs, c)[:7], []any{rs.field, int64(7), int64(101), int64(0), resetInLua(0, reset.Reset{}), (time.Minute + 2*patience).Milliseconds(), 0}; !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: the arguments begin with %#v, want %#v", name, got, want)
 		}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -23,7 +22,6 @@ func countedRules() []Rule {
 	return append([]Rule{
 		{Kind: algorithms.TokenBucket, Limit: 5, Window: 30 * time.Second},
 		{Kind: algorithms.GCRA, Limit: 10, Window: time.Minute, Burst: 1},
-		{Kind: algorithms.SlidingLog, Limit: 5, Window: 6 * time.Second},
 	}, chargedRules...)
 }
 
@@ -109,7 +107,7 @@ func tellsWait(t *testing.T, v *virtual, zone string, rules []Rule) (g Grant, wa
 }
 
 // chargedOnce is a log of 3 in which denied requests count.
-var chargedOnce = Rule{Kind: algorithms.SlidingLog, Limit: 3, Window: long, CountsDenied: true}
+var chargedOnce = Rule{Kind: algorithms.TokenBucket, Limit: 3, Window: long, CountsDenied: true}
 
 // settles waits until a limiter has nothing more to send.
 func settles(t *testing.T, s *Limiter) {
@@ -171,28 +169,4 @@ func TestWhoLeftIsNotCharged(t *testing.T) {
 			t.Errorf("%d spent after requests that left, want %d", got, before)
 		}
 	})
-}
-
-// A request that a log denies by its last answer is charged as well.
-//
-// no clock: no Redis is asked.
-func TestADenialByTheLastAnswerIsCharged(t *testing.T) {
-	s := New(nil, "test", time.Second)
-	log := Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute, CountsDenied: true}
-	rs, err := s.ruleset("z", []Rule{log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	q := &queue{running: true, waiters: make([]*waiter, maxWanted)}
-	rs.queues[id(1)] = q
-	q.denied = &denial{
-		outcome: &outcome{at: replied, seq: 7, remaining: []int64{0}, states: [][]int64{{10, replied, replied}}},
-		rules:   []Rule{log}, came: clock.Now(), wait: time.Minute,
-	}
-	w := &waiter{done: make(chan struct{}), rules: []Rule{log}}
-	s.join(rs, id(1), w)
-	<-w.done
-	if len(q.pending) != 1 || unitsOf(q.pending[0], func(c correction) bool { return c.op == penalty }) != 1 {
-		t.Errorf("%+v are to be charged, want one penalty", q.pending)
-	}
 }

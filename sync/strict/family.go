@@ -15,14 +15,10 @@ var (
 	headLua string
 	//go:embed bucket.lua
 	bucketLua string
-	//go:embed log.lua
-	logLua string
 	//go:embed tail.lua
 	tailLua string
 	//go:embed charge_bucket.lua
 	chargeBucketLua string
-	//go:embed charge_log.lua
-	chargeLogLua string
 	//go:embed charge_tail.lua
 	chargeTailLua string
 )
@@ -37,33 +33,18 @@ type family struct {
 	brought int
 	// decode fills in a verdict for a request of a call, by the state in its reply.
 	decode func(r Rule, v *Verdict, o *outcome, state []int64, at place)
-	// combine reports whether two corrections that do the same become one, and hasLeft whether one
-	// of an instant changes nothing any more. cut takes out what one call brings along.
+	// combine reports whether two corrections that do the same become one. cut takes out what one
+	// call brings along.
 	combine func(r Rule, old, new correction) bool
-	hasLeft func(r Rule, at, now int64) bool
 	cut     func(c corrections) (now, later corrections)
-	// maxWanted bounds the requests that one call asks for, and what it grants; 0 is no bound.
-	maxWanted int
-	// numbered is set where a unit is refunded by its call and its number in it, else it is by its
-	// instant.
-	numbered bool
 	// parts are the parts of a charge as the script has them: an instant and two numbers each.
 	parts func(r Rule, c ratesync.Charge) []any
 	// chargeTTL is how long Redis remembers a charge after it was made.
 	chargeTTL func(r Rule) time.Duration
 }
 
-// MostUnits is the most that a limit of a kind may be where requests cost different numbers, 0 for
-// no bound: a log has a member for each unit.
-func MostUnits(k algorithms.Kind) int64 {
-	if f := familyOf(k); f != nil {
-		return int64(f.maxWanted)
-	}
-	return 0
-}
-
-// familyOf is nil for windows, whose keys are cells.
-func familyOf(k algorithms.Kind) *family { return algorithms.ByState(k, nil, buckets, logs) }
+// familyOf is nil for windows and logs, whose keys are cells.
+func familyOf(k algorithms.Kind) *family { return algorithms.ByState(k, nil, buckets, nil) }
 
 var (
 	buckets = &family{
@@ -71,17 +52,7 @@ var (
 		charge: redis.NewScript(headLua + bucketLua + chargeBucketLua + chargeTailLua),
 		args:   bucketArgs, brought: 3, decode: decodeBucket,
 		combine: inOneBucket, cut: cutBucket,
-		hasLeft: func(Rule, int64, int64) bool { return false },
-		parts:   bucketParts, chargeTTL: drainTTL,
-	}
-	logs = &family{
-		decide: redis.NewScript(headLua + logLua + tailLua),
-		charge: redis.NewScript(headLua + logLua + chargeLogLua + chargeTailLua),
-		args:   logArgs, brought: 1, decode: decodeLog,
-		combine: inOneSlot, cut: cutLog,
-		hasLeft:   func(r Rule, at, now int64) bool { return at <= now-r.Window.Microseconds() },
-		maxWanted: maxWanted, numbered: true,
-		parts: logParts, chargeTTL: logTTL,
+		parts: bucketParts, chargeTTL: drainTTL,
 	}
 )
 
@@ -98,10 +69,6 @@ func bucketArgs(r Rule) []any {
 	return []any{r.limitInLua(), min(r.size(), exact-1), drainTTL(r).Milliseconds(), length, unit, r.settles()}
 }
 
-func logArgs(r Rule) []any {
-	return []any{r.limitInLua(), int64((r.Window + time.Microsecond - 1) / time.Microsecond), logTTL(r).Milliseconds()}
-}
-
 // drainTTL is longer than a full bucket takes to drain: one that is forgotten before is a burst for
 // nothing.
 func drainTTL(r Rule) time.Duration {
@@ -111,5 +78,3 @@ func drainTTL(r Rule) time.Duration {
 	d := (float64(r.size()) + 1) / float64(r.Limit) * float64(r.Window)
 	return time.Duration(min(d, float64(maxTTL))) + ratesync.SpareTTL
 }
-
-func logTTL(r Rule) time.Duration { return r.Window + ratesync.SpareTTL }

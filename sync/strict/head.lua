@@ -30,11 +30,11 @@
 -- has granted is rolled back.
 --
 -- Corrections (see correction.go):
---   1  refunds n units: of a log those of the call a, from its b-th on
+--   1  refunds n units
 --   2  charges n units for requests that were denied at the instant a: at most to the brim of a
---      bucket, at most limit in a log
+--      bucket
 --   4  charges n units that responses have cost beyond what was reserved, now: a bucket holds at
---      most what drains in one window beyond its size, a log twice its limit
+--      most what drains in one window beyond its size
 --   5  refunds n units that a bucket had reserved, as far as they still stand in it: b is what had
 --      been added to the bucket in all when they were
 -- All corrections of a call belong together. They are done unless the record says that a call from
@@ -83,8 +83,8 @@ local open, bring, room, spend, give, fill, settle, debit, unspend, foresee, ann
 
 -- Fails, before anything is written, where this user may not run what counts a call that has
 -- changed something: otherwise that would come again, and count twice. Redis tells since 7.0.
-local function checkRights(key)
-  for _, command in ipairs({{'HSET', KEYS[1], field, ''}, {'PEXPIRE', KEYS[1], '0'}, rules.trims and {rules.trims, key, '1', '0'}}) do
+local function checkRights()
+  for _, command in ipairs({{'HSET', KEYS[1], field, ''}, {'PEXPIRE', KEYS[1], '0'}}) do
     if redis.acl_check_cmd and not redis.acl_check_cmd(unpack(command)) then redis.call(unpack(command)) end
   end
 end

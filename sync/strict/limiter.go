@@ -202,7 +202,7 @@ func (s *Limiter) wait(ctx context.Context, rs *ruleset, id [16]byte, w *waiter)
 // rules stand; nil for nobody. It must be quick, and ask nothing of the Limiter but IsUpToDate.
 func (s *Limiter) Refund(g Grant, heard func(call int64, all []Verdict)) {
 	if g.unit > 0 && g.N > 0 {
-		c := correction{op: refund, n: g.N, at: g.at, seq: g.Seq, unit: g.unit}
+		c := correction{op: refund, n: g.N, at: g.at}
 		s.change(g, heard, func(q *queue) { q.correct(c, inAll) })
 	}
 }
@@ -216,7 +216,6 @@ const Over = -1
 // refunded as long as it counts. What it has cost beyond them is charged in all. Nobody waits for
 // that: the key's next call carries it. heard is that of Refund.
 func (s *Limiter) Settle(g Grant, m int64, tops []int64, heard func(call int64, all []Verdict)) {
-	f := g.ruleset.family
 	if g.unit == 0 || g.N == 0 || m == g.N {
 		return
 	}
@@ -226,8 +225,8 @@ func (s *Limiter) Settle(g Grant, m int64, tops []int64, heard func(call int64, 
 			q.correct(correction{op: charged, n: m - g.N, at: g.at}, inAll)
 		}
 		for i, top := range tops {
-			c := correction{op: refund, n: g.N - used, at: g.at, seq: g.Seq, unit: g.unit + used}
-			if f == buckets && (top > 0 || g.N > 1) {
+			c := correction{op: refund, n: g.N - used, at: g.at}
+			if top > 0 || g.N > 1 {
 				c.op, c.top = unspent, top
 			}
 			if top != Over && c.n > 0 {

@@ -139,7 +139,7 @@ func TestALookLeavesNothingBehind(t *testing.T) {
 	server := redistest.Start(t)
 	s := limiter(t, server.URL)
 	seq := s.seq.Load()
-	if _, _, _, err := s.Look(t.Context(), "look", []Rule{kinds["log"]}, id(1), 1); err != nil {
+	if _, _, _, err := s.Look(t.Context(), "look", []Rule{kinds["token bucket"]}, id(1), 1); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.zones) != 0 || s.made != 0 || s.seq.Load() != seq {

@@ -47,18 +47,15 @@ func (s *Limiter) denialOf(rules []Rule, o *outcome, reset int64) *denial {
 }
 
 // covers reports whether a denial holds for a request of such a cost as well: less may be left than
-// another cost. A log told of each cost by itself when there is room for it.
+// another cost.
 func (d *denial) covers(cost int64) bool {
-	if familyOf(d.rules[0].Kind) == logs {
-		return slices.Contains(d.outcome.denied, cost)
-	}
 	return cost >= d.cost
 }
 
 // isSlowedBy reports whether buckets drain slower since than a denial has told: at the limit of the
 // request that was decided last.
 func (d *denial) isSlowedBy(rules []Rule) bool {
-	return familyOf(d.rules[0].Kind) == buckets && slices.ContainsFunc(d.rules, func(r Rule) bool {
+	return slices.ContainsFunc(d.rules, func(r Rule) bool {
 		return slices.ContainsFunc(rules, func(last Rule) bool { return last.Window == r.Window && last.Limit < r.Limit })
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -147,7 +146,7 @@ func perWindow(kind algorithms.Kind, limit int64, window time.Duration) Rule {
 }
 
 var allKinds = []algorithms.Kind{
-	algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket,
+	algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket,
 }
 
 // A denial holds until a second after its call was made, in each algorithm, and no denial that it
@@ -269,7 +268,7 @@ func TestARefundEndsTheMemory(t *testing.T) {
 // while the call was under way, nor one of the clients that have left meanwhile.
 func TestLeaversLeaveNoMemory(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule, none := perWindow(algorithms.SlidingLog, 4, time.Hour), perWindow(algorithms.SlidingLog, 0, time.Hour)
+		rule, none := perWindow(algorithms.TokenBucket, 4, time.Hour), perWindow(algorithms.TokenBucket, 0, time.Hour)
 		n.spend(none) // Redis knows the script then
 		n.delay.Store(int64(50 * time.Millisecond))
 		ctx, leave := context.WithCancel(t.Context())
@@ -309,7 +308,7 @@ func TestLeaversLeaveNoMemory(t *testing.T) {
 func TestAFailedOrLateCallEndsTheMemory(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		remember(t, func(t *testing.T, n *remembering) {
-			rule, other := perWindow(algorithms.SlidingLog, 1, time.Hour), perWindow(algorithms.SlidingLog, 5, time.Hour)
+			rule, other := perWindow(algorithms.TokenBucket, 1, time.Hour), perWindow(algorithms.TokenBucket, 5, time.Hour)
 			n.spend(rule)
 			if !n.remembers(rule) {
 				t.Fatal("the denial is not remembered")
@@ -332,7 +331,7 @@ func TestAFailedOrLateCallEndsTheMemory(t *testing.T) {
 // A reset of the key ends the memory, as soon as this node knows of it.
 func TestAResetEndsTheMemory(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule := perWindow(algorithms.SlidingLog, 1, time.Hour)
+		rule := perWindow(algorithms.TokenBucket, 1, time.Hour)
 		n.spend(rule)
 		of := reset.Reset{Stamp: 1, At: clock.Now(), Until: clock.Now() + int64(time.Hour)}
 		n.Reset(memorized, &reset.Set{Keys: map[[16]byte]reset.Reset{id(1): of}})
@@ -345,7 +344,7 @@ func TestAResetEndsTheMemory(t *testing.T) {
 // A circuit that opens ends the memory, and while it is open none is looked at.
 func TestAnOutageEndsTheMemory(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule := perWindow(algorithms.SlidingLog, 1, time.Hour)
+		rule := perWindow(algorithms.TokenBucket, 1, time.Hour)
 		n.spend(rule)
 		n.trip(id(1), errors.New("gone"))
 		if n.remembers(rule) {
@@ -358,42 +357,11 @@ func TestAnOutageEndsTheMemory(t *testing.T) {
 	})
 }
 
-// Rules with other numbers are asked for, and remembered beside each other: four sets of a key.
-// What is refunded of one of them ends all.
-func TestFourSetsOfRulesAreRemembered(t *testing.T) {
-	remember(t, func(t *testing.T, n *remembering) {
-		var sets []Rule
-		for i := range 5 {
-			sets = append(sets, perWindow(algorithms.SlidingLog, int64(i+1), time.Hour))
-		}
-		_, g, err := n.Take(t.Context(), memorized, sets[4:], id(1), 1, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := len(sets) - 1; i >= 0; i-- {
-			n.spend(sets[i])
-		}
-		kept := 0
-		for _, r := range sets {
-			if n.remembers(r) {
-				kept++
-			}
-		}
-		if kept != maxRemembered || n.remembers(sets[0]) {
-			t.Errorf("%d sets are remembered, want the first %d", kept, maxRemembered)
-		}
-		n.Refund(g, nil)
-		if slices.ContainsFunc(sets, func(r Rule) bool { return n.remembers(r) }) {
-			t.Error("a set is remembered though a unit came back")
-		}
-	})
-}
-
 // Rules that count denied requests, or that responses refund, are asked for each time.
 func TestWhatIsNeverRemembered(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
 		for i, change := range []func(*Rule){func(r *Rule) { r.CountsDenied = true }, func(r *Rule) { r.Reserves = true }} {
-			rule := perWindow(algorithms.SlidingLog, 1, time.Hour)
+			rule := perWindow(algorithms.TokenBucket, 1, time.Hour)
 			change(&rule)
 			n.spend(rule)
 			if n.remembers(rule) || n.held() > 0 {
@@ -407,7 +375,7 @@ func TestWhatIsNeverRemembered(t *testing.T) {
 // A memory holds no more keys than it may, and drops what is over within two seconds.
 func TestAMemoryIsBoundedAndSwept(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule := []Rule{perWindow(algorithms.SlidingLog, 0, time.Hour)}
+		rule := []Rule{perWindow(algorithms.TokenBucket, 0, time.Hour)}
 		n.memory.Configure(3)
 		n.Memory(memorized, 1).Release() // of a configuration that is rejected
 		for i := range 10 {
@@ -435,7 +403,7 @@ func TestAMemoryIsBoundedAndSwept(t *testing.T) {
 // A call that denies answers all who wait for the next one with the same rules, and nobody else.
 func TestADenialAnswersThoseWhoWait(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule, wider := perWindow(algorithms.SlidingLog, 1, time.Hour), perWindow(algorithms.SlidingLog, 2, time.Hour)
+		rule, wider := perWindow(algorithms.TokenBucket, 1, time.Hour), perWindow(algorithms.TokenBucket, 2, time.Hour)
 		n.spend(rule)
 		n.sleep(2 * time.Second)
 		n.delay.Store(int64(50 * time.Millisecond))
@@ -472,52 +440,13 @@ func TestADenialAnswersThoseWhoWait(t *testing.T) {
 // A closed Limiter remembers nothing: another Redis decides by then.
 func TestAClosedLimiterRemembersNothing(t *testing.T) {
 	remember(t, func(t *testing.T, n *remembering) {
-		rule := perWindow(algorithms.SlidingLog, 1, time.Hour)
+		rule := perWindow(algorithms.TokenBucket, 1, time.Hour)
 		n.spend(rule)
 		n.Close()
 		if n.remembers(rule) {
 			t.Error("a closed Limiter denies")
 		}
 	})
-}
-
-// What Redis has admitted since, to a request that costs less or has a higher limit, is in what the
-// next denial tells: what is left, and how long to wait.
-func TestAnAdmissionIsInWhatTheMemoryTells(t *testing.T) {
-	for _, kind := range allKinds[:3] {
-		for _, higher := range []bool{false, true} {
-			remember(t, func(t *testing.T, n *remembering) {
-				rule, wide, dear := perWindow(kind, 10, time.Minute), perWindow(kind, 10, time.Minute), int64(5)
-				if higher {
-					rule.Limit, dear = 7, 1
-				}
-				take := func(r Rule, cost int64) (all []Verdict) {
-					all, ok := n.memory.Recall([]Rule{r}, id(1), cost, clock.Now(), nil)
-					if !ok {
-						all, _, _ = n.Take(t.Context(), memorized, []Rule{r}, id(1), cost, nil)
-						synctest.Wait()
-					}
-					return all
-				}
-				for range 7 {
-					take(wide, 1)
-				}
-				if take(rule, dear)[0].Decision.Allowed {
-					t.Fatal("the dear request is admitted")
-				}
-				for range 3 {
-					if !take(wide, 1)[0].Decision.Allowed {
-						t.Fatal("a cheap request is denied")
-					}
-				}
-				got := take(rule, dear)[0].Decision
-				_, want, _, err := n.Look(t.Context(), memorized, []Rule{rule}, id(1), dear)
-				if w := want[0].Decision; err != nil || got.Remaining != w.Remaining || got.Retry != w.Retry {
-					t.Errorf("%v, a higher limit: %t: told %d left and a wait of %s; by Redis %d and %s, %v", kind, higher, got.Remaining, got.Retry, w.Remaining, w.Retry, err)
-				}
-			})
-		}
-	}
 }
 
 // Who is admitted has nothing told by an older denial any more, however soon the next request is.
@@ -556,7 +485,7 @@ func TestAnAdmissionEndsTheMemoryBeforeItIsTold(t *testing.T) {
 // Calls by other windows of a zone go beside each other. What one denied is not remembered where
 // another was admitted since it was made, whose answer came first.
 func TestADenialThatWasOvertakenIsNotRemembered(t *testing.T) {
-	for _, kind := range allKinds[:3] {
+	for _, kind := range allKinds[:2] {
 		remember(t, func(t *testing.T, n *remembering) {
 			one, two := []Rule{perWindow(kind, 3, time.Minute)}, []Rule{perWindow(kind, 9, time.Minute), perWindow(kind, 9, time.Hour)}
 			if _, g, err := n.Take(t.Context(), memorized, two, id(1), 3, nil); err != nil || !g.Admitted() {

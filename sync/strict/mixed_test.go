@@ -39,7 +39,6 @@ func TestDecidesByTheLimitOfEachRequest(t *testing.T) {
 		{Kind: algorithms.TokenBucket, Window: 777777777, Burst: 5},
 		{Kind: algorithms.GCRA, Window: time.Hour, Burst: 3},
 		{Kind: algorithms.LeakyBucket, Window: time.Second, Queue: 5},
-		{Kind: algorithms.SlidingLog, Window: time.Minute},
 	} {
 		t.Run(fmt.Sprintf("%s %s %d", rule.Kind, rule.Window, rule.Burst), func(t *testing.T) {
 			v.t = t
@@ -85,7 +84,6 @@ func TestBatchesAreCallsOneAfterTheOther(t *testing.T) {
 		{Kind: algorithms.TokenBucket, Window: time.Minute, Burst: 1},
 		{Kind: algorithms.GCRA, Window: 777777777, Burst: 3},
 		{Kind: algorithms.LeakyBucket, Window: time.Minute, Queue: 7},
-		{Kind: algorithms.SlidingLog, Window: time.Minute},
 	} {
 		for n := range 4 {
 			limits := 1 + n%2
@@ -325,7 +323,7 @@ func TestDistinctLimitsShareCalls(t *testing.T) {
 func sharedCalls(t *testing.T, clients, requests, limits int) (calls int64, waited []int64) {
 	onALine(t, time.Hour, func(t *testing.T, l *line, s *Limiter) {
 		l.setTrip(5 * time.Millisecond)
-		rule := Rule{Kind: algorithms.SlidingLog, Limit: 1 << 30, Window: long}
+		rule := Rule{Kind: algorithms.TokenBucket, Limit: 1 << 30, Window: long}
 		take(t, s, "z", id(1), rule)
 		first := s.seq.Load()
 		var mu sync.Mutex
@@ -358,7 +356,7 @@ func sharedCalls(t *testing.T, clients, requests, limits int) (calls int64, wait
 func TestTwoClassesAtASteadyRateDontPileUp(t *testing.T) {
 	onALine(t, time.Hour, func(t *testing.T, l *line, s *Limiter) {
 		l.setTrip(20 * time.Millisecond)
-		low := Rule{Kind: algorithms.SlidingLog, Limit: 80, Window: time.Second}
+		low := Rule{Kind: algorithms.TokenBucket, Limit: 80, Window: time.Second}
 		high := low
 		high.Limit = 100
 		take(t, s, "z", id(1), high)

@@ -55,7 +55,7 @@ func (v *virtual) use(zone string, rules ...Rule) {
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	lua := map[*family]string{buckets: bucketLua, logs: logLua}[rs.family]
+	lua := bucketLua
 	head := strings.Replace(headLua, "redis.call('TIME')", "redis.call('LRANGE', 'clock', 0, 1)", 1)
 	if head == headLua {
 		v.t.Fatal("head.lua has no redis.call('TIME')")
@@ -130,7 +130,7 @@ func same(got, want algorithms.Decision) bool {
 		near(got.Next, want.Next) && near(got.Reset, want.Reset) && near(got.Delay, want.Delay)
 }
 
-// chargedRules are those that buckets and logs go by, of which nodes charge what they decide alone.
+// chargedRules are those that buckets go by, of which nodes charge what they decide alone.
 var chargedRules = []Rule{
 	{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute},
 	{Kind: algorithms.TokenBucket, Limit: 7, Window: time.Second, Burst: 20},
@@ -138,9 +138,6 @@ var chargedRules = []Rule{
 	{Kind: algorithms.GCRA, Limit: 100, Window: time.Hour, Burst: 3},
 	{Kind: algorithms.LeakyBucket, Limit: 10, Window: time.Second, Queue: 5},
 	{Kind: algorithms.LeakyBucket, Limit: 3, Window: time.Minute, Queue: 0},
-	{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute},
-	{Kind: algorithms.SlidingLog, Limit: 5, Window: time.Hour},
-	{Kind: algorithms.SlidingLog, Limit: 1, Window: 100 * time.Millisecond},
 }
 
 // TestDecidesAsTheAlgorithms runs random histories in Redis and in the algorithms package.
@@ -181,7 +178,7 @@ func live(t *testing.T, v *virtual, rule Rule, random *rand.Rand) {
 			m.giveBack(now)
 			v.Refund(g, nil)
 			v.settled(zone)
-		case dice == 1 && !want.Allowed && rule.Kind != algorithms.SlidingLog:
+		case dice == 1 && !want.Allowed:
 			m.charge(now)
 			v.Penalize(g)
 			v.settled(zone)

@@ -105,7 +105,6 @@ func TestRequestsOfThreeNodesAreDecidedInTheOrderOfTheCalls(t *testing.T) {
 	for i, rule := range []Rule{
 
 		{Kind: algorithms.TokenBucket, Limit: 700, Window: long * 1000}, {Kind: algorithms.LeakyBucket, Limit: 1, Window: long * 10, Queue: 699},
-		{Kind: algorithms.SlidingLog, Limit: 700, Window: long},
 	} {
 		for _, loses := range []bool{false, true} {
 			t.Run(fmt.Sprint(rule.Kind, loses), func(t *testing.T) {

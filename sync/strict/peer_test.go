@@ -55,7 +55,7 @@ func peerFor[S any](t *testing.T, addr, zone string, rule Rule, rate time.Durati
 	m := &peerOf[S]{t: t, table: tableOf[S](alg, 1000), alg: alg, zone: zone, rule: rule}
 	m.source = ratesync.NewSource(m.table, rule.spec(zone))
 	m.rep = ratesync.NewReplicator(c, "test", 300*time.Millisecond, clock.Now, zap.NewNop())
-	charged := !alg.Kind.Traits().Windowed && rate == 0
+	charged := alg.Kind.Traits().Draining && rate == 0
 	every := rate
 	if rate == 0 {
 		m.strict = New(c, "test", 300*time.Millisecond)

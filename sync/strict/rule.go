@@ -16,9 +16,6 @@ import (
 const (
 	// exact is how far the numbers of Redis' Lua, which are doubles, can count.
 	exact = ratesync.MaxExact
-	// maxWanted bounds the requests that one call asks a log for, and the units that it grants: a
-	// log has a member for each.
-	maxWanted = 1024
 	// maxTTL keeps what Redis adds to its clock from overflowing.
 	maxTTL = 100 * 365 * 24 * time.Hour
 )

@@ -184,7 +184,6 @@ func TestWhatIsSettledInRedisIsWhatWasUsed(t *testing.T) {
 	server := redistest.Start(t)
 	for i, rule := range []Rule{
 
-		{Kind: algorithms.SlidingLog, Limit: 1024, Window: long},
 		{Kind: algorithms.TokenBucket, Limit: 1 << 20, Window: long * 1000}, {Kind: algorithms.GCRA, Limit: 1 << 20, Window: long * 1000},
 	} {
 		for _, loses := range []bool{false, true} {
@@ -198,10 +197,7 @@ func TestWhatIsSettledInRedisIsWhatWasUsed(t *testing.T) {
 
 func usedUp(t *testing.T, server *redistest.Server, rule Rule, zone string, loses bool, seed uint64) {
 	x := &tap{loses: loses, made: make(map[string]int)}
-	most := int64(5000)
-	if rule.Kind == algorithms.SlidingLog {
-		most = 3 // which doesn't fill it
-	}
+	const most = int64(5000)
 	var (
 		wg         sync.WaitGroup
 		mu         sync.Mutex
@@ -261,8 +257,6 @@ func inRedis(t *testing.T, server *redistest.Server, zone string, k algorithms.K
 	t.Helper()
 	for _, key := range server.Do("KEYS", "*:"+zone+":*").([]any) {
 		switch name := key.(string); {
-		case strings.HasSuffix(name, ":log"):
-			return server.Do("ZCARD", name).(int64), 0
 		case strings.HasSuffix(name, ":level"):
 			if _, err := fmt.Sscan(server.Do("GET", name).(string), &units); err != nil {
 				t.Fatal(err)
@@ -292,7 +286,6 @@ func TestADebtInRedisIsBounded(t *testing.T) {
 	}{
 		{Rule{Kind: algorithms.TokenBucket, Limit: 10, Window: long, Burst: 30}, 40},
 		{Rule{Kind: algorithms.GCRA, Limit: 10, Window: long, Burst: 30}, 40},
-		{Rule{Kind: algorithms.SlidingLog, Limit: 10, Window: long}, 20},
 	} {
 		c.rule.Reserves = true
 		zone := fmt.Sprint(c.rule.Kind)
@@ -372,7 +365,7 @@ func TestSettlementsOverStepsAndLosses(t *testing.T) {
 	server := redistest.Start(t)
 	v := newVirtualOn(t, server)
 	v.set(v.now + int64(500*time.Hour/time.Microsecond)) // far from the boundaries of windows
-	for _, kind := range []algorithms.Kind{algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA} {
+	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
 		for what, change := range map[string]func(){
 			"ahead": func() { v.set(v.now + int64(time.Hour/time.Microsecond)) },
 			"back":  func() { v.set(v.now - int64(time.Hour/time.Microsecond)) },

@@ -88,9 +88,6 @@ func BenchmarkTake(b *testing.B) {
 			s := limiter(b, server.URL)
 			rule.Limit, rule.Burst, rule.Queue = 1<<40, 0, 1<<40
 			rules := []Rule{rule}
-			if rule.Kind == algorithms.SlidingLog {
-				rules[0].Window = 100 * time.Millisecond
-			}
 			if _, _, err := s.Take(context.Background(), name, rules, id(0), 1, nil); err != nil {
 				b.Fatal(err)
 			}

@@ -17,7 +17,7 @@ for i = 2, #KEYS do
   rules[i - 1] = r
 end
 if told then return told end
-if seq > last then checkRights(KEYS[2] .. ':log') end
+if seq > last then checkRights() end
 
 local function correct(r)
   for i = r.corrections + 1, r.corrections + 4 * tonumber(ARGV[r.corrections]), 4 do

@@ -17,7 +17,7 @@ func TestAZoneWithManyKeysDoesNotHoldUpAnother(t *testing.T) {
 	const trip = 20 * time.Millisecond
 	onALine(t, time.Hour, func(t *testing.T, l *line, s *Limiter) {
 		l.setTrip(trip)
-		rule := Rule{Kind: kinds["log"].Kind, Limit: 1 << 30, Window: long}
+		rule := Rule{Kind: kinds["token bucket"].Kind, Limit: 1 << 30, Window: long}
 		n := 0
 		most := func() (most time.Duration) {
 			for range 15 {

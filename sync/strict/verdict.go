@@ -165,45 +165,6 @@ func verdicts(rules []Rule, o *outcome, at place, dst []Verdict) []Verdict {
 	return dst
 }
 
-// decodeLog reads {count, when the one is from whose leaving makes room, when the newest is from},
-// and the first of these for each cost that was denied, where not all cost one.
-func decodeLog(r Rule, v *Verdict, o *outcome, state []int64, at place) {
-	if len(state) < 3 {
-		return
-	}
-	now := o.at * int64(time.Microsecond)
-	if state[0] <= 0 {
-		v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.Window), LevelAt: now})
-		return
-	}
-	for i, units := range r.leaving(state[0]) {
-		ago := min(max(0, o.at-state[1+i]), int64(r.Window/time.Microsecond)+1) * int64(time.Microsecond)
-		v.Reports = append(v.Reports, algorithms.Report{Epoch: now / int64(r.Window), Remote: units, LevelAt: now, Ago: ago})
-	}
-	d := &v.Decision
-	leaves := func(at int64) time.Duration {
-		whole := (r.Window + time.Microsecond - 1) / time.Microsecond
-		// A clock that has stepped back makes nobody wait longer.
-		return min(max(1, time.Duration(at-o.at)+whole), whole) * time.Microsecond
-	}
-	d.Next, d.Reset = leaves(state[1]), leaves(state[2])
-	if !d.Allowed {
-		d.Retry = d.Next
-		most := int64(0)
-		for i, cost := range o.denied { // of more than was asked for it is when less would fit
-			if cost >= most && cost <= at.cost && len(state) > 3+i {
-				most, d.Retry = cost, leaves(state[3+i])
-			}
-		}
-	}
-}
-
-// leaving is how many of so many in a log have to leave to make room, and how many then follow.
-func (r Rule) leaving(count int64) [2]int64 {
-	first := max(1, count-max(1, r.limitInLua())+1)
-	return [2]int64{first, count - first}
-}
-
 // decodeBucket reads {whole, rest, rate}: a level of whole + rest/window requests, and what drains
 // of it in a window; and where units are reserved what was added to it in all.
 func decodeBucket(r Rule, v *Verdict, o *outcome, state []int64, at place) {

@@ -290,8 +290,6 @@ func TestCostsThatDontLoad(t *testing.T) {
 		{"limit 10KiB/1m", "10KiB is a size, and the zone counts requests"},
 		{"limit 10/1m\ncost 1KiB", "1KiB is a size, and the zone doesn't count bytes alone"},
 		{"limit 10KiB/1m\ncost bytes\ncost 5\ncost_default 1", "10KiB is a size, and the zone doesn't count bytes alone"},
-		{"limit 1025/1m\nalgorithm sliding_log\nsync_rate strict\ncost 2", "a sliding_log keeps each unit in redis, 1024 at most, and 1025/1m may be more; write `algorithm sliding_window`"},
-		{"limit {plan}/1m\nlimit_default 10/1m\nalgorithm sliding_log\nsync_rate strict\ncost 2", "1024 at most, and {plan}/1m may be more"},
 		{"limit 10/1m\nsync_rate strict\ncost 11", "write at most 10"},
 		{"concurrent 2\ncost 0.5", "it is about a limit, and the zone has none"},
 		{"concurrent 2\ncost 2", "it is about a limit, and the zone has none"},

@@ -186,7 +186,7 @@ func sumOfWhatResponsesCost(t *testing.T, l *sitetest.Lifetime, global, zone str
 }
 
 // Explain shows a debt: more than the limit is used. Of a bucket it is what a window drains beyond
-// its size at most, and of a log in Redis as much as the limit.
+// its size at most.
 func TestExplainShowsADebt(t *testing.T) {
 	redis := redistest.Start(t)
 	for _, rate := range []string{"1s", "strict"} {
@@ -203,11 +203,8 @@ func TestExplainShowsADebt(t *testing.T) {
 			}
 			_ = response.Body.Close()
 			got, want := int64(0), int64(5000)
-			switch {
-			case algorithm == "token_bucket" || algorithm == "gcra":
+			if algorithm == "token_bucket" || algorithm == "gcra" {
 				want = 200
-			case algorithm == "sliding_log" && rate == "strict":
-				want = 110 // which charges as many as the limit
 			}
 			redistest.Eventually(t, fmt.Sprintf("%s of %s uses %d", algorithm, rate, want), func() bool {
 				got = usedOf(t, "/"+algorithm)
@@ -251,7 +248,6 @@ func TestResponseCostsThatDontLoad(t *testing.T) {
 		{"response_cost json a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q", "16"},
 		{"response_cost bytes\ncount_denied", "count_denied counts requests that get no response"},
 		{"response_cost bytes\nalgorithm leaky_bucket\nqueue 9", "leaky_bucket is a queue, in which a request keeps its place"},
-		{"response_cost bytes\nsync_rate strict\nalgorithm sliding_log\nlimit 2000/1h", "with sync_rate strict, a sliding_log keeps each unit in redis, 1024 at most"},
 		{"response_cost bytes\nresponse_cost_default 5", "add `count_responses 2xx`"},
 		{"response_cost_default 5", "there is no response_cost that could be missing"},
 		{"response_cost bytes\ncount_responses 2xx\nresponse_cost_default -5", "-5 is not between 0 and 2^40"},
@@ -655,7 +651,7 @@ func holdTwo(s *sitetest.Served) (end func()) {
 func redisSettles(t *testing.T, redis *redistest.Server) {
 	t.Helper()
 	for zone, want := range map[string][]string{
-		"fixed_window": {"sum:530 "}, "sliding_window": {"sum:530 "}, "sliding_log": {"zset 530"},
+		"fixed_window": {"sum:530 "}, "sliding_window": {"sum:530 "}, "sliding_log": {"sum:530 "},
 		"token_bucket": {"string 530 ", "string 529 "}, "gcra": {"string 530 ", "string 529 "},
 	} {
 		counts := ""
@@ -666,15 +662,13 @@ func redisSettles(t *testing.T, redis *redistest.Server) {
 	}
 }
 
-// countsIn is all that Redis has of a zone's one key: sums, levels, and how many are in logs.
+// countsIn is all that Redis has of a zone's one key: sums and levels.
 func countsIn(redis *redistest.Server, zone string) string {
 	var all []string
 	for _, key := range redis.Do("KEYS", "*:"+zone+":*").([]any) {
 		switch kind := redis.Do("TYPE", key); kind {
 		case "hash":
 			all = append(all, fmt.Sprint(kind, redis.Do("HGETALL", key)))
-		case "zset":
-			all = append(all, fmt.Sprint(kind, " ", redis.Do("ZCARD", key)))
 		default:
 			all = append(all, fmt.Sprint(kind, " ", redis.Do("GET", key)))
 		}

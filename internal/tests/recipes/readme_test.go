@@ -269,7 +269,7 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 func checkACLStrict(t *testing.T, shared *limits.Redis, l *limits.Limit, raw []byte) {
 	t.Helper()
 	s := l.Settings
-	if s.Kind.Traits().Windowed {
+	if !s.Kind.Traits().Draining {
 		one := s.Params(config.Rate{Limit: 1, Window: l.Rate.Window})
 		ask := &strict.Request{
 			Counters: []strict.Counter{{Table: l.Table, Source: l.Source}}, Limits: []algorithms.Limit{one.Compile()}, Key: keys.KeyOf(raw), Raw: raw, N: 1,

@@ -173,7 +173,7 @@ func TestBorrowedClient(t *testing.T) {
 }
 
 func TestStrictFailuresAreReported(t *testing.T) {
-	r := redistest.Start(t, redistest.User("poor", "on >secret ~test:* +@all -zadd"))
+	r := redistest.Start(t, redistest.User("poor", "on >secret ~test:* +@all -hset"))
 	app := sitetest.AppWith(r)
 	app.Redis.Username, app.Redis.Password = "poor", "secret"
 	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("poor", "sync_rate 0\nlimit 3/30d\nalgorithm sliding_log"))
