@@ -86,3 +86,19 @@ func TestALogGivesBackOnlyWhatIsInTheWindow(t *testing.T) {
 		t.Errorf("what was taken 70 s ago is refunded: %+v, want one remaining, as the request of now still counts", d)
 	}
 }
+
+// After a step of the clock by no whole sixteenths, what is said of a log is in the sixteenths in
+// which its instants are then.
+func TestALogSaysItsHitsWhereAStepHasMovedThem(t *testing.T) {
+	log := keyOf[LogState](Params{Kind: SlidingLog, Limit: 10, Window: 16 * time.Second})
+	at := func(sec float64) int64 { return int64(sec * float64(time.Second)) }
+	log.take(at(100.25), 3, 0)
+	log.take(at(100.75), 4, 0)
+	log.advance(at(101))
+	log.shift(at(102.5), 1500*time.Millisecond)
+	for epoch, want := range map[int64]int64{100: 0, 101: 3, 102: 4} {
+		if c, _ := log.ledger().At(epoch); c.Own != want {
+			t.Errorf("%d are said of the sixteenth %d, want %d", c.Own, epoch, want)
+		}
+	}
+}

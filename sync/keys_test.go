@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -33,6 +34,21 @@ func TestKeysOfDifferentZonesDiffer(t *testing.T) {
 					t.Errorf("the key of %s is %s, want it to begin with %s", what, key, want)
 				}
 			}
+		}
+	}
+}
+
+// A relay counts as many epochs of a cell as the nodes that say it, by its name alone.
+//
+// no clock: windows are a part of names.
+func TestANameSaysHowItsCellsCount(t *testing.T) {
+	for _, p := range []algorithms.Params{
+		{Kind: algorithms.FixedWindow, Window: time.Hour}, {Kind: algorithms.SlidingWindow, Window: time.Minute}, {Kind: algorithms.SlidingWindow, Window: 90 * time.Second, Buckets: 7},
+		{Kind: algorithms.SlidingLog, Window: 24 * time.Hour}, {Kind: algorithms.SlidingLog, Window: 1001 * time.Millisecond},
+	} {
+		want := SpecOf("a:80", p)
+		if got, ok := parseSpec("a:80:" + want.Name()); !ok || got != want {
+			t.Errorf("%s is of %+v, %t, want %+v", want.Name(), got, ok, want)
 		}
 	}
 }

@@ -44,6 +44,31 @@ func TestAUnitThatHasDrainedIsNotRefunded(t *testing.T) {
 	}
 }
 
+// What is reserved of a log may come back, whether it counts by instants or by sixteenths.
+func TestWhatALogHasReservedMayComeBack(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 3, Window: time.Hour, Reserves: true}
+	l := p.Compile()
+	for _, granted := range []bool{false, true} {
+		tab := New[algorithms.LogState](algorithms.SlidingLog, 10)
+		tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+		key := keys.KeyOf([]byte("k"))
+		tab.Take(l, key, []byte("k"), t0, 1, reserving)
+		tab.Take(l, key, []byte("k"), t0, 1, 0)
+		if tab.With(key, func(s *algorithms.LogState) {
+			if granted { // from then on all counts by sixteenths
+				tab.machine.Adopt(s, l, t0/int64(p.Epoch()), 1)
+			}
+		}); !granted {
+			tab.Take(l, key, []byte("k"), t0, 1, 0)
+		}
+		for n, want := range map[int64]bool{1: true, 2: false} {
+			if got := tab.AdmitsSettled(l, key, t0, n); got != want || tab.Take(l, key, []byte("k"), t0, n, 0).Allowed {
+				t.Errorf("granted %t: %d fit in once one of 3 comes back: %t, want %t, and not before", granted, n, got, want)
+			}
+		}
+	}
+}
+
 // A response may begin after two steps of the store's clock, whose parity is that of none.
 func TestAUnitIsRefundedAfterTwoSteps(t *testing.T) {
 	p := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 3, Window: time.Hour, Reserves: true}
