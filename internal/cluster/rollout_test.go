@@ -211,7 +211,7 @@ func TestFaultRollingDeploymentHoldsLimits(t *testing.T) {
 	for _, zone := range rolloutZones[:len(rolloutZones)-1] {
 		eventually(t, "redis counts what clients saw admitted in zone "+zone, func() error {
 			got := 0
-			if slices.Contains([]string{"stoken", "sgcra", "slog"}, zone) {
+			if slices.Contains(strictBuckets, zone) {
 				got = strictTotal(t, server, zone)
 			} else {
 				got = total(t, server, zone)
