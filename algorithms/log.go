@@ -27,8 +27,8 @@ type LogState struct {
 	bySixteenths bool
 }
 
-// sixteenths is how many epochs before the current one a log can use: of the one that is so old the
-// end is still in the window.
+// sixteenths is how many epochs before the current one a log goes by: the oldest has not left the
+// window before the current one ends.
 const sixteenths = 16
 
 // sixteenthOf is the length of a log's epoch. It is rounded up to what stores count in, so that
@@ -234,10 +234,10 @@ func (s *LogState) advance(now, window int64) (late int64) {
 		return 0
 	}
 	epoch, _ := floorDivMod(now, part)
-	if history := sixteenths; s.ledger.older == nil {
+	if s.ledger.older == nil {
 		s.ledger.Advance(epoch, 1)
-	} else if s.ledger.Advance(epoch, history); s.bySixteenths {
-		own, _ := s.ledger.Sum(history)
+	} else if s.ledger.Advance(epoch, sixteenths); s.bySixteenths {
+		own, _ := s.ledger.Sum(sixteenths)
 		s.bySixteenths = own > 0
 	}
 	if s.ledger.Epoch > epoch {

@@ -42,14 +42,13 @@ import (
 //	                                holds; only in shard 0, see package control
 //	<table>:<id>:<epoch>    hash    node -> "seq total attempts[ settled]", sum -> the same of all
 //	                                without seq; ~region -> that of another region, ~ -> of these
-//	                                without seq; of a log at -> when it has grown; see push.lua
+//	                                without seq; see push.lua
 //	<table>:<id>:<epoch>@<stamp>    the same, of an epoch up to the reset with that stamp
 //	<table>:<id>:fill       string  "requests at drain until[ stamp until]": how full a bucket is,
 //	                                under the reset with that stamp
 //	<table>:<id>:level      string  "whole rest at rate till[ stamp until[ added]]": the same,
 //	                                where Redis decides
-//	<table>:<id>:log        zset    a member for each unit that a log admitted, by its microsecond
-//	<table>:<id>:charged    hash    node -> seq of its last charge to the level or log beside it
+//	<table>:<id>:charged    hash    node -> seq of its last charge to the level beside it
 //	<zone>:ban:<id>         string  "begun length": the ban of the key that began last
 //	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at[ budget…]", the last
 //	                                strict call; budgets where it had several batches, or costs
@@ -159,7 +158,7 @@ type Keys struct{ head, middle string }
 // Of is the key of an id. Of a table it is the base of what the strict scripts name.
 func (k Keys) Of(id keys.ID) string { return string(k.append(nil, id)) }
 
-// ChargesOf is the key of the charges that were made to the bucket or log of an id.
+// ChargesOf is the key of the charges that were made to the bucket of an id.
 func (k Keys) ChargesOf(id keys.ID) string { return k.Of(id) + ":charged" }
 
 func (k Keys) append(dst []byte, id keys.ID) []byte {

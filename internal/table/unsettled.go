@@ -127,7 +127,7 @@ func (r *Unsettled) Add(key keys.Key, n, epoch, until, window int64) {
 
 // Drain notes at which rate the bucket of a key drains from now on, so that nothing in it counts
 // from an instant on. Where that is faster than before, what is reserved ends to count sooner. A
-// limit of 0 leaves the rate as it is. Of a log it is the limit, and changes nothing.
+// limit of 0 leaves the rate as it is.
 func (r *Unsettled) Drain(key keys.Key, rate, until int64) {
 	if rate == 0 {
 		return
