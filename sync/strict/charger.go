@@ -24,7 +24,7 @@ type Charger struct {
 	script  *redis.Script
 }
 
-// Charger returns the Charger of a rule of a zone whose algorithm is charged: a bucket or a log.
+// Charger returns the Charger of a rule of a zone whose algorithm is charged: a bucket.
 func (s *Limiter) Charger(zone string, r Rule) *Charger {
 	f := familyOf(r.Kind)
 	return &Charger{limiter: s, rule: r, keys: s.keys.Table(r.spec(zone)), family: f, script: f.charge}

@@ -129,9 +129,8 @@ func (g Grant) Admitted() bool { return g.unit > 0 }
 // are always granted. The zone's rules must stay as they are. It waits for the call that
 // asks for it, however many ask at once. An error means that Redis has not decided; the context's
 // end is one as well, and what is granted later is refunded. Where denied requests count, one that
-// is denied is charged with the key's next call, as a penalty at the instant of the denial: windows
-// count it, buckets fill at most to their size, a log keeps at most limit entries. What the rules
-// say is how they stand with that.
+// is denied is charged with the key's next call, as a penalty at the instant of the denial: buckets
+// fill at most to their size. What the rules say is how they stand with that.
 func (s *Limiter) Take(ctx context.Context, zone string, rules []Rule, id [16]byte, n int64, dst []Verdict) ([]Verdict, Grant, error) {
 	if s.work.HasEnded() {
 		return dst, Grant{}, ErrClosed

@@ -16,8 +16,7 @@ type Verdict struct {
 	// admitted if all limits allow it; otherwise nothing was spent in any.
 	Decision algorithms.Decision
 	// Reports are what Redis holds for this key after the call, for a node that has to go on alone:
-	// for windows the totals of all nodes, in place of Remote, for each epoch that counts; for
-	// buckets the level; for a log the number of hits in the window. The receiver owns them.
+	// the level of the bucket. The receiver owns them.
 	Reports []algorithms.Report
 	// Reserved is set where a request is denied that a window would admit if all that is reserved
 	// were refunded.
