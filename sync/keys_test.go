@@ -51,4 +51,10 @@ func TestANameSaysHowItsCellsCount(t *testing.T) {
 			t.Errorf("%s is of %+v, %t, want %+v", want.Name(), got, ok, want)
 		}
 	}
+	// No limit has one of these.
+	for _, name := range []string{"a:l-5us", "a:s-5us-7", "a:f-0s", "a:l--1m", "a:s-1m-32", "a:x-1m"} {
+		if spec, ok := parseSpec(name); ok {
+			t.Errorf("%s is of %+v", name, spec)
+		}
+	}
 }

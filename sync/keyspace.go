@@ -258,7 +258,7 @@ func parseSpec(table string) (s Spec, ok bool) {
 	if s.Buckets = 1; cut {
 		s.Buckets, err2 = strconv.Atoi(parts)
 	}
-	if i < 0 || len(kind) != 1 || err != nil || err2 != nil || s.Window < time.Microsecond || s.Buckets < 1 || s.Buckets > algorithms.MaxHistory {
+	if i < 0 || len(kind) != 1 || err != nil || err2 != nil || s.Window < time.Millisecond || s.Buckets < 1 || s.Buckets > algorithms.MaxHistory {
 		return s, false
 	}
 	s.Zone, s.Kind = table[:i], kind[0]

@@ -358,6 +358,25 @@ func TestAReturnFollowsAStep(t *testing.T) {
 	}
 }
 
+// A table that is synced no more goes on by the clock of the store that it had: what looks at its
+// keys changes nothing.
+func TestALogThatIsSyncedNoMoreIsLookedAtInItsTime(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
+	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
+		tab, k := New[algorithms.LogState](algorithms.SlidingLog, 10), raw(1)
+		tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+		tab.setOffset(t0, ahead, true)
+		tab.Configure(SyncConfig{Params: p}, 10)
+		tab.Take(p.Compile(), keys.KeyOf(k), k, t0, 4, 0)
+		later := t0 + int64(30*time.Second)
+		used := int64(0)
+		tab.EachSpend(later, func(s Spend) { used = s.Used })
+		if d := tab.Take(p.Compile(), keys.KeyOf(k), k, later, 0, allWaits); used != 4 || d.Remaining != 6 || d.Reset != 30*time.Second {
+			t.Errorf("%v ahead: %d used, then %+v, want 4, and 6 left for 30s", ahead, used, d.Decision)
+		}
+	}
+}
+
 // A new key, and one whose slot was another's, go by the clock as it is.
 func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 	alg := fixed(10, time.Minute)

@@ -39,7 +39,7 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 			s.Used += c.Total()
 		}
 		if !b.IsShared() { // a log has the older ones elsewhere
-			own, _ := t.machine.Spent(&e.state, b.Limit, now)
+			own, _ := t.machine.Spent(&e.state, b.Limit, o.In(now))
 			s.Used = max(s.Used, own)
 		}
 		if counted && e.syncState != nil && epoch-l.Epoch <= 1 {

@@ -91,10 +91,16 @@ func (r *strictRegion) harm(random *rand.Rand) {
 // regions have admitted in a strict zone, to the request, without a further one. None admits more
 // than the limit by itself.
 func TestStrictWindowsOfRegionsConverge(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingLog} {
+		t.Run(kind.String(), func(t *testing.T) { strictRegionsConverge(t, kind) })
+	}
+}
+
+func strictRegionsConverge(t *testing.T, kind algorithms.Kind) {
 	const regions, many, limit = 3, 4, 100
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
-	rule := Rule{Kind: algorithms.FixedWindow, Limit: limit, Window: 1000 * time.Hour}
+	rule := Rule{Kind: kind, Limit: limit, Window: 16_000 * time.Hour}
 	all := startStrictRegions(t, regions, rule)
 	own := make(map[[2]int]int64) // by region and key
 	take := func(region, key int, n int64) {
