@@ -34,8 +34,8 @@ type Regions struct {
 	// to 16 of them. There are 2 to 16 regions. Default: none; required.
 	Redis map[string]*redisconn.Options `json:"redis,omitempty"`
 
-	// SyncRate is how often a region tells the others what has changed, 100ms to 1m. Keys near
-	// their limit are told at once. Default: 1s.
+	// SyncRate is how often a region tells the others of bans, 100ms to 1m. Counts they read
+	// themselves, every 100 ms. Default: 1s.
 	SyncRate caddy.Duration `json:"sync_rate,omitempty"`
 
 	// OnLoss is the rule while another region is lost: each side enforces the whole limit, or its

@@ -493,9 +493,6 @@ func (z *Zone) regions(s *config.Settings, g globals, found *[]warning.Warning) 
 		return wrongf("regions", "there is one region only; write the regions into the global option rate_limit, as `regions { … }`, or remove it here")
 	}
 	s.Regions = g.hasRegions && s.SyncRate >= 0 && or(z.Regions, true)
-	if s.Regions && s.SyncRate == config.Strict && len(s.Limits) > 0 && s.Kind.Traits().Draining {
-		return wrongf("regions", "with sync_rate strict only windows and logs count over regions; write `algorithm sliding_window`, `regions off` for a limit in each region, or an interval, like `sync_rate 1s`")
-	}
 	if s.Regions && s.Concurrent > 0 {
 		*found = append(*found, warning.New(warning.ConcurrentByRegion, "concurrent counts each region for itself, so a client may run %d requests at once in each; write its part for a region, in a zone of its own with `regions off`", s.Concurrent))
 	}

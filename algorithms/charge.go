@@ -22,7 +22,6 @@ func (*window) Charge(s *WindowState, l Limit, now, n int64) {
 // Charge adds n units to the deficit, up to what drains in one window beyond the size.
 func (*bucket) Charge(s *BucketState, l Limit, now, n int64) {
 	s.advance(l, now)
-	s.advanceLedger(l, now)
 	most := saturate.Add(l.Size, s.kept(l).N)
 	if n = min(s.ledger.chargeable(n), most-s.deficit.floor().ceil()); n > 0 {
 		s.spend(n)

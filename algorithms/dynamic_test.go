@@ -155,39 +155,18 @@ func TestWorkWithoutARequestGoesByTheLimitInForce(t *testing.T) {
 		if got, rate := fresh.machine.Level(fresh.s, fresh.limit, at+25*second); got != 15 || rate != 60 {
 			t.Errorf("%s: of a saved level %v is left, at a rate of %d; want 15, 60", k.name, got, rate)
 		}
-		m := other.machine.(Chargeable[BucketState])
-		if d := m.Debt(other.s, other.limit, epoch+10*second); d.Whole != 40 || d.Rate != 60 {
-			t.Errorf("%s: debt %+v, want 40 at a rate of 60", k.name, d)
+		m := other.machine.(Bucketed[BucketState])
+		if said := m.Say(other.s, other.limit, at, time.Second); said.Whole != 40 || said.Rate != 60 {
+			t.Errorf("%s: says %+v, want 40 at a rate of 60", k.name, said)
 		}
-		m.Import(other.s, other.limit, at, []Report{{Level: 30, LevelAt: at, Rate: 120}}, false)
+		m.Hear(other.s, other.limit, at, BucketHeard{BucketLevel: BucketLevel{Whole: 70, At: at, Rate: 120}, Total: 50})
 		if got, rate := other.machine.Level(other.s, other.limit, at+5*second); got != 60 || rate != 120 {
-			t.Errorf("%s: %v with what the store has, at a rate of %d; want 60, 120", k.name, got, rate)
+			t.Errorf("%s: %v of what the store has, at the rate that it was told last, %d; want 60, 120", k.name, got, rate)
 		}
-	}
-}
-
-// What others spent is added to what is left of what was known, at whatever rates that has drained.
-func TestAMergeGoesByTheRatesSinceTheLastOne(t *testing.T) {
-	const second = int64(time.Second)
-	for _, k := range bucketKinds {
-		s := k.make(60, time.Minute, 1000)
-		at := epoch - epoch%s.span() + second
-		s.take(at, 100, 0)
-		l := s.ledger()
-		l.Ack(l.Epoch, 0, 100, 100, false, false)
-		s.merge(at, Report{Epoch: l.Epoch, LevelAt: at})
-		s.with(600).take(at+10*second, 1, 0) // 90 and 1, which drain at 10 a second from now on
-		s.with(600).take(at+13*second, 0, 0) // 60 and 1
-		l.Synced = false
-		now := at + 13*second
-		// a bucket that is stale takes over the level, as far as it is above what was known
-		fresh := s.clone()
-		fresh.merge(now, Report{Epoch: l.Epoch, Level: 80, LevelAt: now, Remote: 40})
-		if got := fresh.level(now); got != 61+20 {
-			t.Errorf("%s: level %v, want 61 and the 20 by which the store has more", k.name, got)
-		}
-		if known := s.(keyed[BucketState]).s.merged.base; known.whole != 60 {
-			t.Errorf("%s: %+v left of what was known, want 60", k.name, known)
+		heard := other.fresh().(keyed[BucketState])
+		m.Hear(heard.s, heard.limit, at, BucketHeard{BucketLevel: BucketLevel{Whole: 70, At: at, Rate: 120}})
+		if got, rate := heard.machine.Level(heard.s, heard.limit, at+5*second); got != 60 || rate != 120 {
+			t.Errorf("%s: %v in a bucket that has decided nothing, at a rate of %d; want 60, 120", k.name, got, rate)
 		}
 	}
 }

@@ -168,10 +168,8 @@ type Params struct {
 // Compile works out what a machine goes by.
 func (p Params) Compile() Limit {
 	n := max(p.Limit, 0)
-	l := Limit{N: n, Size: n, Window: int64(min(max(p.Window, 1), 1<<60)), History: 1}
+	l := Limit{N: n, Size: n, Window: int64(min(max(p.Window, 1), 1<<60))}
 	switch k := p.Kind; {
-	case k.Traits().Fixed:
-		l.History = 0
 	case k.Traits().TakesBuckets:
 		l.History = min(max(p.Buckets, 1), MaxHistory)
 	case !k.Traits().Windowed && !k.Traits().Draining:
@@ -190,11 +188,21 @@ func (p Params) Epoch() time.Duration {
 	l := p.Compile()
 	switch t := p.Kind.Traits(); {
 	case t.Draining:
-		return time.Duration(l.bucketEpoch())
+		return time.Duration(bucketEpoch)
 	case !t.Windowed:
 		return time.Duration(sixteenthOf(l.Window))
 	}
 	return time.Duration(l.subWindow())
+}
+
+// Counts is for how long something counts at most.
+func (p Params) Counts() time.Duration {
+	l := p.Compile()
+	if !p.Kind.Traits().Draining {
+		return p.Epoch() * time.Duration(l.History+1)
+	}
+	full := float64(l.Window) * (float64(l.Size)/float64(max(1, l.N)) + 1)
+	return time.Duration(min(full, float64(bucketEpoch)))
 }
 
 // A Limit is compiled Params. It is passed by value with every call of a machine: four words,

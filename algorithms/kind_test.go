@@ -25,7 +25,7 @@ func TestKindsAreWhatTheirMachinesDo(t *testing.T) {
 		case k.Traits().Queues:
 			want = 31
 		}
-		if sizes.Size != want || (sizes.History == 4) != k.Traits().TakesBuckets || (sizes.History == 0) != k.Traits().Fixed {
+		if sizes.Size != want || (sizes.History == 4) != k.Traits().TakesBuckets || (sizes.History == 0) != (k.Traits().Fixed || k.Traits().Draining) {
 			t.Errorf("%s: compiled to %+v", k, sizes)
 		}
 	}

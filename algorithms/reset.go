@@ -2,6 +2,7 @@ package algorithms
 
 import (
 	"math"
+	"time"
 )
 
 // A Resetter forgives what a key has spent.
@@ -17,27 +18,16 @@ func (*window) Reset(s *WindowState, l Limit, now, upTo int64) int64 {
 	return s.ledger.Reset(upTo)
 }
 
-// Reset leaves at most what later epochs hold in the bucket. What was not sent of earlier ones is
-// not carried over to later ones: the ledger comes first.
-func (*bucket) Reset(s *BucketState, l Limit, now, upTo int64) int64 {
+// Reset empties the bucket, and begins with another state.
+func (*bucket) Reset(s *BucketState, l Limit, now, _ int64) int64 {
 	s.advance(l, now)
-	s.ledger.Reset(upTo)
-	s.advanceLedger(l, now)
-	had := s.deficit.floor()
-	later, _ := s.ledger.Held()
-	if left := (amount{whole: later}); left.less(had) {
-		s.deficit = left
+	had := s.deficit.floor().ceil()
+	s.deficit = amount{}
+	s.ledger = Ledger{Attempts: s.ledger.Attempts}
+	if s.shared != nil {
+		*s.shared = shared{start: max(now/int64(time.Microsecond), s.shared.start+1)}
 	}
-	s.imported = nil
-	switch {
-	case later == 0:
-		s.merged = nil
-	case s.merged != nil:
-		*s.merged = merged{at: s.last, base: s.confirmed()}
-		// The store's fill has begun again, and lacks what it was told of later epochs.
-		s.ledger.Resend |= Forgotten
-	}
-	return max(0, had.ceil()-s.deficit.floor().ceil())
+	return had
 }
 
 // Reset drops what was spent up to the end of an epoch.

@@ -63,9 +63,7 @@ type attachment struct {
 
 	rate atomic.Int64  // nanoseconds
 	lost atomic.Uint64 // the shards for which the last sync failed, a bit each
-	// charges is nil where totals are synced.
-	charges atomic.Pointer[Charger]
-	due     atomic.Bool // all that is dirty is to be synced at once
+	due  atomic.Bool   // all that is dirty is to be synced at once
 	// rest is when what the server has forgotten is sent again that had no request since, by the
 	// node's clock; 0 never.
 	rest atomic.Int64

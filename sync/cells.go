@@ -183,10 +183,7 @@ func (c *SayCall) Free() { sayCalls.Put(c) }
 // Say adds what a table, whose cells have these keys, says of a key. opens is set where what is
 // granted is open until its response begins.
 func (c *SayCall) Say(s *Source, in Keys, m *table.Said, opens bool) {
-	family := s.family
-	if opens {
-		family = s.opening
-	}
+	family := s.familyOf(m, opens)
 	c.names = in.append(c.names, m.ID)
 	c.ends = append(c.ends, len(c.names))
 	c.Call.Cells = append(c.Call.Cells, cell.Said{Family: family, Node: s.node, State: m.State})

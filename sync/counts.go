@@ -6,23 +6,11 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
-	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 func (r *Replicator) callTime(at *attachment) time.Duration {
 	return cycle.CallTime(r.timeout, time.Duration(at.rate.Load()), r.RoundTrip())
 }
-
-// A countsOut sends counts of a table.
-type countsOut struct {
-	sender[table.Message]
-
-	s  *Source
-	at *attachment
-}
-
-var countBuffers sync.Pool
 
 // syncTable sends what is due, or what is urgent, and merges the answers. It returns the last error
 // of any batch.
@@ -32,21 +20,11 @@ var countBuffers sync.Pool
 // find a free processor. Where a quarter of the interval is over by then, or the sync before took
 // most of it, the rest goes as fast as it can.
 func (s *Source) syncTable(ctx context.Context, at *attachment, urgent bool) error {
-	r := at.to.r
-	if c := at.charger(); c != nil {
-		return s.charge(ctx, at, c)
-	}
-	s.dropCharges(r.now())
 	if !urgent {
 		s.table.Tick()
 	}
-	if s.family != "" {
-		x := &cellsOut{s: s, at: at}
-		x.prepare(x, at, &cellBuffers)
-		return x.sendAll(ctx, s, at, urgent)
-	}
-	x := &countsOut{s: s, at: at}
-	x.prepare(x, at, &countBuffers)
+	x := &cellsOut{s: s, at: at}
+	x.prepare(x, at, &cellBuffers)
 	return x.sendAll(ctx, s, at, urgent)
 }
 
@@ -97,22 +75,6 @@ func (r *Replicator) round() int {
 	return batchSize
 }
 
-func (x *countsOut) drain(most int, urgent bool, dst []table.Message) []table.Message {
-	had := len(dst)
-	dst = x.s.table.Drain(x.at.to.r.now(), most, urgent, dst)
-	for i := range dst[had:] {
-		dst[had+i].Early = urgent
-	}
-	return dst
-}
-
-func (x *countsOut) idOf(m table.Message) keys.ID { return m.ID }
-
-// lost are the shards of a Cluster that the heartbeat finds lost or that have failed in this cycle:
-// the others would wait for those. An early sync leaves out those that failed in the last cycle,
-// too.
-func (x *countsOut) lost() uint64 { return lostTo(x.at, x.failed) }
-
 // lostTo are the shards of a Cluster that are lost to a table's counts, of which some have failed.
 func lostTo(at *attachment, failed uint64) uint64 {
 	if r := at.to.r; r.cluster {
@@ -120,9 +82,3 @@ func lostTo(at *attachment, failed uint64) uint64 {
 	}
 	return 0
 }
-
-func (x *countsOut) call(ctx context.Context, messages []table.Message) error {
-	return x.s.batch(ctx, x.at, messages)
-}
-
-func (x *countsOut) fail(messages []table.Message) { x.s.table.Fail(messages) }

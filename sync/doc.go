@@ -2,9 +2,9 @@
 // which keys they have banned and which slots they have given out. Where Redis decides on every
 // request, that is package strict, with keys of the same Keyspace.
 //
-// What is counted is a grow-only counter (a G-counter CRDT) for each key and epoch: a field for
-// each node has its total, which only that node writes, with a sequence number. So a message that
-// is lost, repeated or late counts no request twice and none less.
+// What is counted of a key in a limit is a cell, see package cell: a field for each node has in
+// full what that node has spent, which only that node writes, with a number that grows. So a
+// message that is lost, repeated or late counts no request twice and none less.
 //
 // What drives them all:
 //
@@ -18,9 +18,7 @@
 //
 //	source.go      a table, and what the sync asks of it
 //	counts.go      what is due of it, quickly or slowly
-//	push.go        one call of push.lua
-//	reply.go       what it says, if that can be believed
-//	charge.go      in place of these three for strict zones: what a node had to decide alone
+//	cells.go       one call of the script of cells, also for package strict
 //
 // The others:
 //
@@ -28,6 +26,14 @@
 //	slots.go       the slots of a zone, as a client of its own
 //	slotscall.go   one call of slots.lua
 //	slotsstrict.go Redis decides on slots: a request waits for the call that asks for it
+//
+// Other regions:
+//
+//	relay.go       the node of a region that does the work for it
+//	relaypair.go   the way to one other region, and heartbeats there
+//	pull.go        what its nodes have spent, read there and said here
+//	relayban.go    bans, which are sent there
+//	relaystate.go  how the other regions stand
 //
 // And what goes on beside it:
 //
@@ -39,7 +45,7 @@
 //	shard.go       parts of a Cluster that can be lost alone
 //	note.go        what fails, and what follows from that
 //	health.go      what is known of that as plain values: what to log, when to send again
-//	callargs.go    the arguments of a call, in one allocation
+//	reply.go       numbers and resets in answers, if they can be believed
 //	look.go        what the server has of a key, with nothing written
 //	callcontext.go the timeout of each answer of a call
 //	work.go        goroutines that the end waits for
@@ -49,7 +55,6 @@
 //	link.mu            one Attach or Detach of a client at a time, also while it is flushed
 //	Replicator.mu      its clients, its health and its clock
 //	Work.mu            nothing begins while the end does
-//	pendingCharges.mu  the charges of a table that are on their way
 //	table.walking      one walk over a table at a time
 //	table.stripe.mu    the keys of a stripe
 //	heldPart.mu        a part of what an earlier process has saved

@@ -47,7 +47,7 @@ const (
 	messageForeign = "redis rejects some counts of a zone, probably because another program uses their keys; other counts are not affected"
 	messageNotSent = "the last counts of a zone could not be sent to redis; the other nodes never see these requests, and may admit as many more"
 	messageTooMany = "the last refunds of a zone could not be sent to redis; the other nodes go on counting these requests, and may deny as many more"
-	messageForgot  = "redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again, except for strict zones, whose counts only redis has"
+	messageForgot  = "redis has lost counts that it had confirmed (a failover, FLUSHALL or eviction); sending this node's counts again"
 )
 
 // A Health is what is known of how a Redis does, and what was logged of it. The zero value is a

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // Names of zones may hold what parts the names of keys, such as the colon of a site's port: no two
@@ -23,14 +23,13 @@ func TestKeysOfDifferentZonesDiffer(t *testing.T) {
 	for _, prefix := range []string{"caddy", "caddy:", "a:b"} {
 		for _, zone := range zones {
 			for _, spec := range []Spec{{Zone: zone, Kind: 's', Buckets: 1}, {Zone: zone, Kind: 's', Buckets: 10, Window: time.Minute}, {Zone: zone, Kind: 'f', Buckets: 1}} {
-				m := table.Message{Span: time.Minute, Epoch: 0}
-				key := string(NewKeyspace(prefix).Table(spec).appendEpoch(nil, m.ID, m.Epoch))
+				key := NewKeyspace(prefix).Cells(spec).Of(keys.ID{})
 				what := fmt.Sprintf("%q %+v", prefix, spec)
 				if other, taken := seen[key]; taken {
 					t.Errorf("%s and %s have the key %s", what, other, key)
 				}
 				seen[key] = what
-				if want := prefix + ":2:{0}:"; key[:len(want)] != want {
+				if want := prefix + ":3:{0}:"; key[:len(want)] != want {
 					t.Errorf("the key of %s is %s, want it to begin with %s", what, key, want)
 				}
 			}
@@ -45,6 +44,7 @@ func TestANameSaysHowItsCellsCount(t *testing.T) {
 	for _, p := range []algorithms.Params{
 		{Kind: algorithms.FixedWindow, Window: time.Hour}, {Kind: algorithms.SlidingWindow, Window: time.Minute}, {Kind: algorithms.SlidingWindow, Window: 90 * time.Second, Buckets: 7},
 		{Kind: algorithms.SlidingLog, Window: 24 * time.Hour}, {Kind: algorithms.SlidingLog, Window: 1001 * time.Millisecond},
+		{Kind: algorithms.TokenBucket, Window: time.Hour}, {Kind: algorithms.GCRA, Window: time.Second}, {Kind: algorithms.LeakyBucket, Window: time.Minute},
 	} {
 		want := SpecOf("a:80", p)
 		if got, ok := parseSpec("a:80:" + want.Name()); !ok || got != want {

@@ -19,7 +19,7 @@ import (
 //
 //	<namespace>:<schema>:{<shard>}:
 //
-// and goes on with one of these:
+// and goes on with one of these, of the schema 2:
 //
 //	nodes                   hash    node -> "seq expiry mark applied name", its last heartbeat;
 //	                                only in shard 0
@@ -28,40 +28,35 @@ import (
 //	region                  string  the name of the region of this server; only in shard 0
 //	regions                 hash    region -> as nodes, the last heartbeat of another region;
 //	                                only in shard 0, with regions:counted as counted
-//	relay                   hash    node -> the one that tells the other regions, until -> end
-//	                                of its lease, doubt -> until when it may know too little,
-//	                                since -> from when on some node did, without a gap,
+//	relay                   hash    node -> the one that speaks with the other regions, until ->
+//	                                end of its lease, number -> that of the last thing that it has
+//	                                said, since -> from when on some node did, without a gap,
 //	                                told:region -> "mark cursor...", answered:region -> when,
 //	                                shown:region -> how it stands, record:region -> up to which
 //	                                clock of control it has that; only in shard 0
-//	told                    zset    hashes and bans of which other regions have to know, by when
-//	                                they changed; only in shard 0 where there is no Cluster
+//	told                    zset    bans of which other regions have to know, by when they
+//	                                changed; only in shard 0 where there is no Cluster
 //	hurry                   zset    those of them that should not wait, where told is
-//	read                    string  the number of the last reading of the relay, where told is
 //	control                 hash    entry -> "stamp until keep length body", version -> what it
 //	                                holds; only in shard 0, see package control
-//	<table>:<id>:<epoch>    hash    node -> "seq total attempts[ settled]", sum -> the same of all
-//	                                without seq; ~region -> that of another region, ~ -> of these
-//	                                without seq; see push.lua
-//	<table>:<id>:<epoch>@<stamp>    the same, of an epoch up to the reset with that stamp
-//	<table>:<id>:fill       string  "requests at drain until[ stamp until]": how full a bucket is,
-//	                                under the reset with that stamp
-//	<table>:<id>:level      string  "whole rest at rate till[ stamp until[ added]]": the same,
-//	                                where Redis decides
-//	<table>:<id>:charged    hash    node -> seq of its last charge to the level beside it
 //	<zone>:ban:<id>         string  "begun length": the ban of the key that began last
-//	<zone>:strict:<id>      hash    node and ruleset -> "seq granted at[ budget…]", the last
-//	                                strict call; budgets where it had several batches, or costs
 //	strict:probe            hash    what a probe writes; and strict:probe:no, which is never there
 //	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see slots.lua
+//
+// and of the schema 3:
+//
+//	<table>:<id>            hash    a cell, see say.lua
+//	told                    zset    cells of which other regions have to know, by when they
+//	                                changed; only in shard 0 where there is no Cluster
+//	pulled                  hash    region and shard -> up to which score of that it was read
 //
 // A table is <zone>:<kind>-<window>[-<buckets>], see Spec. An id is 128 bits of the SHA-256 of the
 // key that requests are counted by, in base64: no byte of a client gets into Redis. The shard, a
 // hash tag, keeps all keys of an id in one hash slot of a Cluster.
 //
 // Everything expires: the nodes and their count after four Leases, the control record when its last
-// entry has ended, a ban when it is over, a probe and a record of calls after SpareTTL, a hash of
-// counts after Spec.EpochTTL, all else SpareTTL after it has drained or left its window.
+// entry has ended, a ban when it is over, a probe after SpareTTL, a cell some time after it counts,
+// slots SpareTTL after they have ended.
 type Keyspace struct {
 	head    string
 	cells   string // as head, of cells
@@ -123,11 +118,10 @@ func (k Keyspace) Region() string  { return k.head + "0}:region" }
 func (k Keyspace) Regions() string { return k.head + "0}:regions" }
 func (k Keyspace) Relay() string   { return k.head + "0}:relay" }
 
-// Told, Hurry and Read are the keys of what other regions have to know. Where there is no Cluster,
-// all is in shard 0.
+// Told and Hurry are the keys of bans of which other regions have to know. Where there is no
+// Cluster, all is in shard 0.
 func (k Keyspace) Told(shard int) string  { return k.head + strconv.Itoa(shard) + "}:told" }
 func (k Keyspace) Hurry(shard int) string { return k.head + strconv.Itoa(shard) + "}:hurry" }
-func (k Keyspace) Read(shard int) string  { return k.head + strconv.Itoa(shard) + "}:read" }
 
 // Probe are the keys that a probe of a shard names.
 func (k Keyspace) Probe(shard int) []string {
@@ -145,45 +139,21 @@ func (k Keyspace) ToldCells(shard int) string { return k.cells + strconv.Itoa(sh
 // Pulled is the key of how far other regions were read, for the cells of a shard.
 func (k Keyspace) Pulled(shard int) string { return k.cells + strconv.Itoa(shard) + "}:pulled" }
 
-// Table are the keys of a table.
-func (k Keyspace) Table(s Spec) Keys { return Keys{k.head, "}:" + s.Zone + ":" + s.Name() + ":"} }
-
-// Zone are those keys of a zone that belong to no table: ban, strict or concurrent.
+// Zone are those keys of a zone that belong to no table: ban or concurrent.
 func (k Keyspace) Zone(zone, what string) Keys { return Keys{k.head, "}:" + zone + ":" + what + ":"} }
 
 // Keys are the keys of one table, or of one zone's records, with what stands before the shard and
 // between shard and id.
 type Keys struct{ head, middle string }
 
-// Of is the key of an id. Of a table it is the base of what the strict scripts name.
+// Of is the key of an id.
 func (k Keys) Of(id keys.ID) string { return string(k.append(nil, id)) }
-
-// ChargesOf is the key of the charges that were made to the bucket of an id.
-func (k Keys) ChargesOf(id keys.ID) string { return k.Of(id) + ":charged" }
 
 func (k Keys) append(dst []byte, id keys.ID) []byte {
 	dst = append(dst, k.head...)
 	dst = strconv.AppendInt(dst, int64(ShardOf(id)), 10)
 	dst = append(dst, k.middle...)
 	return base64.RawURLEncoding.AppendEncode(dst, id[:])
-}
-
-// appendEpoch appends the key of the counts of an epoch, without a stamp.
-func (k Keys) appendEpoch(dst []byte, id keys.ID, epoch int64) []byte {
-	return strconv.AppendInt(append(k.append(dst, id), ':'), epoch, 10)
-}
-
-// appendStamp appends the stamp of the reset that covers an epoch, 0 for none.
-func appendStamp(dst []byte, stamp int64) []byte {
-	if stamp == 0 {
-		return dst
-	}
-	return strconv.AppendInt(append(dst, '@'), stamp, 10)
-}
-
-// appendFill appends the key of a bucket's fill.
-func (k Keys) appendFill(dst []byte, id keys.ID) []byte {
-	return append(k.append(dst, id), ":fill"...)
 }
 
 // Spec names a table to other nodes and says how long its epochs matter.
@@ -210,17 +180,14 @@ func SpecOf(zone string, p algorithms.Params) Spec {
 	return s
 }
 
-// IsCells reports whether the keys of a table are cells.
-func (s Spec) IsCells() bool {
-	return s.Kind == 'f' || s.Kind == 's' || s.Kind == 'l' || s.Kind == Denials
-}
-
 // Family is how the script of cells counts: see package cell. opens is set where what is granted is
 // open until its response begins.
 func (s Spec) Family(opens bool) cell.Family {
 	parts, part := int64(s.Buckets), s.Window.Microseconds()/int64(s.Buckets)
 	kind := byte(cell.Windows)
 	switch {
+	case s.isBucket():
+		return cell.Family{Kind: cell.Bucket, Window: s.Window, Parts: 1, Live: 1, Size: cell.MaxExact / 2, Opens: opens}
 	case s.Kind == 'l':
 		p := algorithms.Params{Kind: algorithms.SlidingLog, Window: s.Window}
 		parts, part = int64(s.Live), p.Epoch().Microseconds()
@@ -229,6 +196,25 @@ func (s Spec) Family(opens bool) cell.Family {
 	}
 	f := cell.Family{Kind: kind, Window: time.Duration(part*parts) * time.Microsecond, Parts: int(parts), Live: s.Live + 1, Opens: opens}
 	f.Counts = time.Duration(part*int64(f.Live)) * time.Microsecond
+	return f
+}
+
+// isBucket reports whether the cells of a table are buckets.
+func (s Spec) isBucket() bool { return s.Kind == 't' || s.Kind == 'g' || s.Kind == 'q' }
+
+// FamilyOf is Family for what is said of a bucket of so much and such a rate. asked is set where
+// that is the rate of a request since, and filled where a penalty has filled it.
+func (s Spec) FamilyOf(size, rate int64, asked, filled, opens bool) cell.Family {
+	f := s.Family(opens)
+	if f.Live = 0; asked {
+		f.Live = 1
+	}
+	if filled {
+		f.Live += 2
+	}
+	f.Size, f.Rate = size, rate
+	full := float64(s.Window) * (float64(size)/float64(max(1, rate)) + 1)
+	f.Counts = time.Duration(min(full, float64(100*365*24*time.Hour)))
 	return f
 }
 
@@ -248,7 +234,7 @@ func (s Spec) Name() string {
 	return name
 }
 
-// parseSpec reads the name of a table: see Keyspace. ok is false where its keys are no cells.
+// parseSpec reads the name of a table: see Keyspace.
 func parseSpec(table string) (s Spec, ok bool) {
 	i := strings.LastIndexByte(table, ':')
 	kind, rest, _ := strings.Cut(table[i+1:], "-")
@@ -269,19 +255,13 @@ func parseSpec(table string) (s Spec, ok bool) {
 		p := algorithms.Params{Kind: algorithms.SlidingLog, Window: s.Window}
 		s.Live = p.Compile().History
 	}
-	return s, s.IsCells()
+	return s, strings.IndexByte("fsl"+"tgq"+string(Denials), s.Kind) >= 0
 }
 
 // parseID reads an id as it stands in keys.
 func parseID(text string) (id keys.ID, ok bool) {
 	b, err := base64.RawURLEncoding.DecodeString(text)
 	return keys.ID(append(b, make([]byte, 16)...)[:16]), err == nil && len(b) == len(id)
-}
-
-// EpochTTL is how long an epoch's hash stays after its first count: while a decision can use it,
-// and as long again, and the time to the next sync.
-func (s Spec) EpochTTL(epoch, rate time.Duration) time.Duration {
-	return 2*epoch*time.Duration(s.Live+1) + rate + SpareTTL
 }
 
 // NewNode is a random name for a node, which is a field in these keys.

@@ -2,7 +2,6 @@ package ratesync
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cell"
@@ -10,32 +9,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Look asks the server about keys, with messages that push nothing, and returns what it says.
+// Look asks the server about keys, and returns what it says, and its clock.
 // Nothing is written there.
-func (s *Source) Look(ctx context.Context, messages []table.Message) ([]table.Answer, error) {
-	at := s.at.Load()
-	if at == nil || LostFor(s.Lost(), messages[0].ID) {
-		return nil, redisconn.ErrDown
-	}
-	c := pushCalls.Get().(*pushCall)
-	defer pushCalls.Put(c)
-	c.write(at.to.r.keys, s, time.Duration(at.rate.Load()), messages)
-	reply, err := c.send(ctx, at.to.r.client)
-	if err == nil {
-		err = c.read(reply, messages)
-	}
-	if err == nil && len(c.rejected) > 0 {
-		err = redisconn.Rejection(c.rejected[0])
-	}
-	if err != nil {
-		return nil, err
-	}
-	return slices.Clone(c.answers), nil
-}
-
-// LookInCells asks the server about keys that are cells, and returns what it says, and its clock.
-// Nothing is written there.
-func (s *Source) LookInCells(ctx context.Context, said []table.Said) (heard []cell.Heard, server int64, err error) {
+func (s *Source) Look(ctx context.Context, said []table.Said) (heard []cell.Heard, server int64, err error) {
 	at := s.at.Load()
 	if at == nil {
 		return nil, 0, redisconn.ErrDown

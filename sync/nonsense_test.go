@@ -57,44 +57,6 @@ func TestNonsenseInAHashIsHealed(t *testing.T) {
 	}
 }
 
-// A fill that makes no sense, or has half a reset with it, is none: the next message writes what
-// its node knows.
-func TestNonsenseInAFillIsHealed(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	client, ctx := clientOf(t, r.URL), context.Background()
-	node := NewSource(nil, Spec{Zone: "z", Kind: 't', Window: 1000 * time.Hour, Buckets: 1, Live: 1})
-	raw := []byte("k")
-	m := table.Message{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Span: 1000 * time.Hour, Epoch: wallClock() / int64(1000*time.Hour), Push: true, Bucket: true, Drain: 0.001}
-	say := func() {
-		t.Helper()
-		m.Total, m.Attempts, m.Unsent, m.Level = m.Total+1, m.Total+1, 1, float64(m.Total+1)
-		var p pushCall
-		p.write(NewKeyspace("test"), node, time.Second, []table.Message{m})
-		if _, err := p.send(ctx, client); err != nil {
-			t.Fatal(err)
-		}
-	}
-	say()
-	fill, now := "", client.Time(ctx).Val().UnixMilli()
-	for _, key := range client.Keys(ctx, "test:*").Val() {
-		if client.Type(ctx, key).Val() == "string" {
-			fill = key
-		}
-	}
-	full := fmt.Sprintf("900.000 %d 0.001 %d", now, now+3_600_000)
-	for _, nonsense := range []string{full + " 7", full + " x y", full + " 7 ", full + " -7 8", "many", "", "900 1", "nan nan nan nan", "-900 0 0 0"} {
-		if err := client.Set(ctx, fill, nonsense, time.Hour).Err(); err != nil {
-			t.Fatal(err)
-		}
-		say()
-		words := strings.Fields(client.Get(ctx, fill).Val())
-		if level, err := strconv.ParseFloat(words[0], 64); len(words) != 4 || err != nil || level != m.Level {
-			t.Errorf("after a fill of %q there is %q, want one of %.0f", nonsense, words, m.Level)
-		}
-	}
-}
-
 // forger answers each key with what say was given, in the form that the script has, except what is
 // cut off.
 type forger struct {
@@ -221,26 +183,18 @@ func answered[S any](t *testing.T, alg algorithms.Params, held, sum string, own 
 	forgiven := false
 	for seq := range int64(3) {
 		tab.Tick()
-		if SpecOf("z", alg).IsCells() {
-			c := NewSayCall(seq + 1)
-			said := tab.Say(now, c.Seq, 100, false, nil)
-			for i := range said {
-				c.Say(NewSource(tab, SpecOf("z", alg)), Keys{}, &said[i], false)
-			}
-			if c.Read(itoa(now/1e9)+" 0\n"+strings.Repeat("\n"+held+"\n"+sum, len(said)), &c.Answer) != nil {
-				tab.Unheard(said)
-			} else {
-				tab.Hear(now, now, said, c.Answer.Cells)
-				forgiven = forgiven || len(said) > 0 && c.Answer.Cells[0].Under > 0
-			}
-			c.Free()
-		} else {
-			var answers []table.Answer
-			for _, m := range tab.Drain(now, 100, false, nil) {
-				answers = append(answers, parseAnswer(m, held, sum))
-			}
-			tab.Ack(now, answers)
+		c := NewSayCall(seq + 1)
+		said := tab.Say(now, c.Seq, 100, false, nil)
+		for i := range said {
+			c.Say(NewSource(tab, SpecOf("z", alg)), Keys{}, &said[i], false)
 		}
+		if c.Read(itoa(now/1e9)+" 0\n"+strings.Repeat("\n"+held+"\n"+sum, len(said)), &c.Answer) != nil {
+			tab.Unheard(said)
+		} else {
+			tab.Hear(now, now, said, c.Answer.Cells)
+			forgiven = forgiven || len(said) > 0 && c.Answer.Cells[0].Under > 0
+		}
+		c.Free()
 		if got := tab.Totals(now); !forgiven && got.Own != admitted || got.Remote < 0 || got.Unsent < 0 {
 			t.Fatalf("held %q, sum %q: %+v after %d admitted", held, sum, got, admitted)
 		}

@@ -57,16 +57,13 @@ func (r *Replicator) resend(nodes int64) {
 	}
 }
 
-// resendRest makes the rest dirty if it is time for that, or no time is left. Of what is charged
-// nothing is sent again.
+// resendRest makes the rest dirty if it is time for that, or no time is left.
 func (s *Source) resendRest(at *attachment, now int64) {
 	when := at.rest.Load()
 	if when == 0 || now < when && !at.flushing || !at.rest.CompareAndSwap(when, 0) {
 		return
 	}
-	if at.charger() == nil {
-		s.table.ResendRest()
-	}
+	s.table.ResendRest()
 }
 
 // attached are the tables that are synced.

@@ -228,19 +228,23 @@ func (p *pair) pull(ctx context.Context, names []string) error {
 
 // A pulled is what the other region has of a cell.
 type pulled struct {
-	name  string
-	id    keys.ID
-	spec  Spec
-	state cell.State
-	read  time.Time
+	name   string
+	id     keys.ID
+	spec   Spec
+	family cell.Family
+	state  cell.State
+	read   time.Time
 }
 
-// cellsLua reads what all have of cells, and what other regions have of that.
-const cellsLua = `local all = {}
+// cellsLua reads what all have of cells, what other regions have of that, and since when a bucket
+// is there. The time comes last.
+const cellsLua = `local all, time = {}, redis.call('TIME')
 for i, key in ipairs(KEYS) do
-  local had = redis.pcall('HMGET', key, 'sum', '~')
-  all[2 * i - 1], all[2 * i] = had[1] or '', had[2] or ''
+  local had = redis.pcall('HMGET', key, 'sum', '~', 'born')
+  for j = 1, 3 do all[3 * i - 3 + j] = had[j] or '' end
 end
+all[#all + 1] = time[1]
+all[#all + 1] = time[2]
 return all`
 
 // readCells reads cells there: their sums, less what they have from other regions.
@@ -249,11 +253,16 @@ func (p *pair) readCells(ctx context.Context, names []string) (all []pulled, err
 	defer cancel()
 	read := time.Now()
 	replies, err := cellsScript.Run(called, p.client, names).StringSlice()
-	if err == nil && len(replies) != 2*len(names) {
-		err = ErrReply
-	}
 	if err != nil {
 		return nil, err
+	}
+	n := len(replies) - 2
+	if n != 3*len(names) {
+		return nil, ErrReply
+	}
+	now, ok := parseTime(replies[n], replies[n+1])
+	if !ok {
+		return nil, ErrReply
 	}
 	p.stats.messages.Add(int64(len(names)))
 	for i, name := range names {
@@ -261,8 +270,8 @@ func (p *pair) readCells(ctx context.Context, names []string) (all []pulled, err
 		if !ok {
 			continue
 		}
-		one.read = read
-		if one.state, ok = cell.Here(replies[2*i], replies[2*i+1], one.spec.Live+1); ok {
+		one.read, one.family = read, one.spec.Family(false)
+		if one.state, ok = cell.Here(replies[3*i], replies[3*i+1], replies[3*i+2], &one.family, now/int64(time.Microsecond)); ok {
 			all = append(all, one)
 		}
 	}
@@ -317,18 +326,21 @@ func (p *pair) sayCells(ctx context.Context, all []pulled) error {
 	called, cancel := CallContext(ctx, r.timeout)
 	defer cancel()
 	node := &Source{link: link{node: "~" + p.name}}
-	c := NewSayCall(p.x.nextSeq())
+	c := NewSayCall(p.x.next())
 	defer c.Free()
 	c.Told = r.keys.ToldCells(r.keys.shardOf(all[0].id)) // what both have is told back
+	span := (pullRate + p.x.longestRate()).Microseconds()
 	for i := range all {
 		one := &all[i]
 		state := one.state
+		state.Span = span
 		was, falls := p.lower[one.name]
 		if falls = falls && p.believes(was.read); falls {
 			state.Totals = slices.Clone(state.Totals)
 			state.RaiseAll(&was.state)
 		}
-		node.family = one.spec.Family(!falls).String()
+		one.family.Opens = !falls
+		node.family = one.family.String()
 		c.Say(node, r.keys.Cells(one.spec), &table.Said{ID: one.id, State: state}, false)
 	}
 	if err := c.Send(called, r.client); err != nil {
@@ -377,5 +389,5 @@ func (p *pair) fallen() (groups [][]string) {
 func (p *pair) believes(read time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.beaten.After(read) && (p.lostAt.IsZero() || time.Since(p.lostAt) > p.x.doubtTime())
+	return p.beaten.After(read) && (p.lostAt.IsZero() || time.Since(p.lostAt) > p.x.resentWithin())
 }

@@ -26,14 +26,11 @@ var (
 	relayLua string
 	//go:embed told.lua
 	toldLua string
-	//go:embed regional.lua
-	regionalLua string
 
-	headOfRelay    = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds())
-	relayScript    = redis.NewScript(headOfRelay + relayLua)
-	toldScript     = redis.NewScript(toldLua)
-	regionalScript = redis.NewScript(headOfRelay + regionalLua)
-	regionScript   = redis.NewScript("return redis.call('GET', KEYS[1]) or ''")
+	headOfRelay  = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds())
+	relayScript  = redis.NewScript(headOfRelay + relayLua)
+	toldScript   = redis.NewScript(toldLua)
+	regionScript = redis.NewScript("return redis.call('GET', KEYS[1]) or ''")
 )
 
 const (
@@ -62,17 +59,16 @@ type Regions struct {
 	Divides bool
 }
 
-// A relay tells the other regions what the nodes of this one have counted, where this node is the
-// one that does: all nodes run one, and the one with the lease works. It reads what was told in
-// this region's Redis and pushes it to the others', as a node that stands for the region, so that
-// no request and no sync ever waits for one of them.
+// A relay speaks with the other regions, where this node is the one that does: all nodes run one,
+// and the one with the lease works. It reads what the nodes of another region have counted in that
+// region's Redis and says it to its own, as a node that stands for the region, and tells the others
+// of bans. So no request and no sync ever waits for another region.
 //
-//	relay.go      the lease, and what has to be known of this region's Redis
-//	relaypair.go  the way to one other region: how far it has been told
-//	relaycrowd.go the order where more waits than a second can tell
+//	relay.go      the lease
+//	relaypair.go  the way to one other region: heartbeats, and how far it has been told of bans
+//	pull.go       what its nodes have spent, read there
 //	relayban.go   bans
 //	relaystate.go how the other regions stand, for all nodes of this one
-//	regional.go   what a reading has, and the push of it
 type relay struct {
 	Regions
 	r     *Replicator
@@ -94,21 +90,12 @@ type relay struct {
 	holds bool
 	works atomic.Bool // holds, for whoever asks
 	held  time.Time   // when the lease was renewed
-	// began is the first number that this node was given as the relay, and base the one before it.
-	began, base int64
-	said        atomic.Int64 // calls that say what other regions have
-	stop        context.CancelFunc
-	work        sync.WaitGroup // of the pairs
+	// number is that of the last thing that this node has said as the relay, 0 before it has one.
+	number atomic.Int64
+	stop   context.CancelFunc
+	work   sync.WaitGroup // of the pairs
 
 	mu sync.Mutex // guards what follows
-	// known is, by shard, the number of the last reading, and above is one that another region has
-	// seen.
-	known [ShardCount]int64
-	above int64
-	// doubt is until when this region's Redis may have less than it once had, and noted whether
-	// that was written there. doubtful is set until the other regions have been told once more.
-	doubt           time.Time
-	noted, doubtful bool
 	// forbade are the regions whose Redis rejects a command, as was logged.
 	forbade map[string]bool
 }
@@ -142,9 +129,6 @@ func (r *Replicator) Side() (heard, of int64) {
 	}
 	return r.relay.heard.Load(), of
 }
-
-// errLost says that this region's Redis does not know what it knew.
-var errLost = errors.New("redis has forgotten what it knew")
 
 // run is the relay of a node, until the end of ctx.
 func (x *relay) run(ctx context.Context) {
@@ -219,7 +203,7 @@ func (x *relay) rest() {
 func (x *relay) beat(ctx context.Context) {
 	called, cancel := context.WithTimeout(ctx, min(x.r.timeout, relayRate))
 	defer cancel()
-	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.doubtInLua(), (lostRegionAfter - relayRate - calmRate).Milliseconds(), x.names}
+	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.numberInLua(), (lostRegionAfter - relayRate - calmRate).Milliseconds(), x.names}
 	if x.holds {
 		for _, p := range x.pairs {
 			args = append(args, p.name, p.saved(), p.silence(), p.shown(), p.recordedInLua())
@@ -228,7 +212,7 @@ func (x *relay) beat(ctx context.Context) {
 	reply, err := relayScript.Run(called, x.r.client, x.keys(), args...).Slice()
 	fields, ok := map[string]string{}, false
 	var lost []any
-	if err == nil && len(reply) == 6 {
+	if err == nil && len(reply) == 7 {
 		var list []any
 		list, _ = reply[4].([]any)
 		lost, _ = reply[5].([]any)
@@ -259,7 +243,8 @@ func (x *relay) beat(ctx context.Context) {
 	}
 	x.held = time.Now()
 	server, _ := parseTime(reply[0], reply[1])
-	x.lead(ctx, fields, server)
+	number, _ := count(fmt.Sprint(reply[6]))
+	x.lead(ctx, fields, server, number)
 }
 
 // hear notes which regions are lost, as this region's Redis says: see relay.lua.
@@ -335,32 +320,11 @@ func (x *relay) forbids(region string, err error) {
 }
 
 // lead goes on as the relay, or begins to be it, with what was kept.
-func (x *relay) lead(ctx context.Context, fields map[string]string, server int64) {
-	until, err := strconv.ParseInt(fields["doubt"], 10, 64)
-	switch {
-	case err != nil:
-		x.lose() // nothing was kept, or it was lost
-		if !x.holds && fields["node"] != x.node {
-			return // the relay of before learns of it by its next heartbeat, or as it reads
-		}
-	case !x.holds:
-		rest := min(time.Duration(until*int64(time.Millisecond)-server), x.doubtTime())
-		x.mu.Lock()
-		x.doubt, x.noted, x.doubtful = time.Now().Add(rest), true, rest > 0
-		x.known = [ShardCount]int64{}
-		x.mu.Unlock()
-	}
-	if x.doubtEnds() {
-		for _, p := range x.pairs {
-			p.rewind(all)
-		}
-	}
+func (x *relay) lead(ctx context.Context, fields map[string]string, server, number int64) {
 	if x.holds {
 		return
 	}
-	if x.began, x.base, err = x.number(ctx); err != nil {
-		return // the next heartbeat tries again
-	}
+	x.number.Store(number)
 	inner, stop := context.WithCancel(ctx)
 	x.holds, x.stop = true, stop
 	x.works.Store(true)
@@ -373,103 +337,37 @@ func (x *relay) lead(ctx context.Context, fields map[string]string, server int64
 	}
 }
 
-// doubtTime is how long it takes until all nodes have sent once more what they hold.
-func (x *relay) doubtTime() time.Duration {
-	longest := time.Duration(0)
+// isRelay reports whether this region's Redis answers that this node is the relay.
+func (x *relay) isRelay(ctx context.Context) bool {
+	ctx, cancel := CallContext(ctx, x.r.timeout)
+	defer cancel()
+	node, err := cursorScript.Run(ctx, x.r.client, []string{x.r.keys.Relay()}, "node", "", "", 0).Text()
+	return err == nil && node == x.node
+}
+
+// next numbers what this relay says: above what an earlier one has said.
+func (x *relay) next() int64 { return x.number.Add(1) }
+
+// numberInLua is the last of these numbers, "" where this node is not the relay.
+func (x *relay) numberInLua() string {
+	if !x.holds {
+		return ""
+	}
+	return strconv.FormatInt(x.number.Load(), 10)
+}
+
+// longestRate is the longest time between syncs.
+func (x *relay) longestRate() (longest time.Duration) {
 	for _, s := range x.r.attached() {
 		if at := s.at.Load(); at != nil {
 			longest = max(longest, time.Duration(at.rate.Load()))
 		}
 	}
-	return table.ResentUnsettled + 2*longest
+	return longest
 }
 
-// lose notes that this region's Redis has lost something. Until the nodes have sent it once more,
-// other regions are told of nothing that is less than what they have: it would free a limit there.
-func (x *relay) lose() {
-	until := time.Now().Add(x.doubtTime())
-	x.mu.Lock()
-	x.doubt, x.noted, x.doubtful = until, false, true
-	for shard, n := range x.known {
-		x.above = max(x.above, n)
-		x.known[shard] = 0
-	}
-	x.mu.Unlock()
-	for _, p := range x.pairs {
-		p.rewind(all)
-	}
-}
-
-// inDoubt reports whether this region's Redis may have less than it had.
-func (x *relay) inDoubt() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.doubtful
-}
-
-// doubtEnds reports, once, that the doubt is over.
-func (x *relay) doubtEnds() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.doubtful || time.Now().Before(x.doubt) {
-		return false
-	}
-	x.doubtful = false
-	return true
-}
-
-// doubtInLua is for how many milliseconds from now there is doubt, "" where that is written down.
-func (x *relay) doubtInLua() string {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.noted || x.doubt.IsZero() {
-		return ""
-	}
-	x.noted = true
-	return strconv.FormatInt(max(0, time.Until(x.doubt).Milliseconds()), 10)
-}
-
-// number takes the next number of a shard, which is that of a reading of nothing.
-func (x *relay) number(ctx context.Context) (number, before int64, err error) {
-	reply, err := x.read(ctx, 0, nil, nil)
-	if err != nil {
-		return 0, 0, err
-	}
-	first, last, _ := strings.Cut(reply[0], " ")
-	number, _ = strconv.ParseInt(first, 10, 64)
-	before, _ = strconv.ParseInt(last, 10, 64)
-	return number, before, nil
-}
-
-// read reads hashes and fills of this region, which in a Cluster are of one shard. It returns the
-// lines of the reply.
-func (x *relay) read(ctx context.Context, shard int, hashes, fills []string) ([]string, error) {
-	ctx, cancel := CallContext(ctx, x.r.timeout)
-	defer cancel()
-	x.mu.Lock()
-	known, above := x.known[shard], x.above
-	x.mu.Unlock()
-	keys := append([]string{x.r.keys.Read(shard), x.r.keys.Told(shard)}, hashes...)
-	text, err := regionalScript.Run(ctx, x.r.client, append(keys, fills...), above, known, len(fills)).Text()
-	if err != nil {
-		x.forbids(x.Here, err)
-		return nil, err
-	}
-	if text == "!" {
-		x.lose()
-		return nil, errLost
-	}
-	lines := strings.Split(text, "\n")
-	first, _, _ := strings.Cut(lines[0], " ")
-	number, ok := count(first)
-	if !ok || len(lines) != 1+len(hashes)+len(fills) {
-		return nil, ErrReply
-	}
-	x.mu.Lock()
-	x.known[shard] = max(x.known[shard], number)
-	x.mu.Unlock()
-	return lines, nil
-}
+// resentWithin is how long it takes until all nodes have sent once more what they hold.
+func (x *relay) resentWithin() time.Duration { return table.ResentUnsettled + 2*x.longestRate() }
 
 // shards are those in which nodes tell of what has changed.
 func (x *relay) shards() int {
@@ -484,13 +382,10 @@ type page struct {
 	highest, last int64
 	names         []string
 	more          int64 // names after these
-	scores        []int64
-	totals        []int64 // what their hashes have
 	err           error
 }
 
-// told reads names that were told after a score. take removes them, sweep those that are gone, and
-// weigh reads their scores and totals, too.
+// told reads names that were told after a score. take removes them, and sweep those that are gone.
 func (x *relay) told(ctx context.Context, key string, after int64, how string) page {
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
@@ -534,13 +429,11 @@ func parsePage(cmd *redis.Cmd, head string) (p page) {
 		return p
 	}
 	p.err = ErrReply
-	if len(reply) != 6 {
+	if len(reply) != 4 {
 		return p
 	}
 	names, ok := reply[2].([]any)
-	scores, ok2 := reply[4].([]any)
-	totals, ok3 := reply[5].([]any)
-	if !ok || !ok2 || !ok3 || len(scores) != len(totals) || len(scores) > len(names) {
+	if !ok {
 		return p
 	}
 	for _, name := range names {
@@ -549,11 +442,6 @@ func parsePage(cmd *redis.Cmd, head string) (p page) {
 			text = ""
 		}
 		p.names = append(p.names, text)
-	}
-	for i := range scores {
-		score, _ := strconv.ParseFloat(fmt.Sprint(scores[i]), 64)
-		total, _ := totals[i].(int64)
-		p.scores, p.totals = append(p.scores, int64(score)), append(p.totals, total)
 	}
 	highest, err1 := strconv.ParseFloat(fmt.Sprint(reply[0]), 64)
 	last, err2 := strconv.ParseFloat(fmt.Sprint(reply[1]), 64)
@@ -579,9 +467,6 @@ func (x *relay) hurry(ctx context.Context) (some bool) {
 	}
 	return some
 }
-
-// nextSeq numbers what this relay says of other regions: above what an earlier one has said.
-func (x *relay) nextSeq() int64 { return x.began + x.said.Add(1) }
 
 // sweep drops the names of what is gone.
 func (x *relay) sweep(ctx context.Context) {

@@ -30,7 +30,7 @@ func TestRegionsConverge(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(*testing.T, uint64){
 		"fixed_window": regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 0),
-		"token_bucket": regionsOf[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 30, Burst: 1 << 30, Window: 24 * time.Hour}, 0),
+		"token_bucket": regionsOf[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1, Burst: 1 << 30, Window: 1000 * time.Hour}, 0),
 		"reserved":     regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour, Reserves: true}, 0),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,20 +56,21 @@ func TestSixRegionsConverge(t *testing.T) {
 
 // A world is some regions, and what happens to them.
 type world[S any] struct {
-	t       *testing.T
-	random  *rand.Rand
-	alg     algorithms.Params
-	regions []*testRegion[S]
-	names   []string
-	own     map[string]int64 // what was admitted in all, by the key's ID
-	twins   bool             // all nodes are the relay at once
-	after   time.Duration    // between two nodes that join
-	apart   bool             // each node has a network of its own
-	divides bool             // each side takes its part
-	waits   bool             // nothing is synced early
-	room    int              // how many keys a node holds, 0 for 1000
-	rate    time.Duration    // of nodes, 0 for a second
-	log     *zap.Logger      // nil for none
+	t        *testing.T
+	random   *rand.Rand
+	alg      algorithms.Params
+	regions  []*testRegion[S]
+	names    []string
+	own      map[string]int64 // what was admitted in all, by the key's ID
+	twins    bool             // all nodes are the relay at once
+	after    time.Duration    // between two nodes that join
+	apart    bool             // each node has a network of its own
+	divides  bool             // each side takes its part
+	waits    bool             // nothing is synced early
+	room     int              // how many keys a node holds, 0 for 1000
+	rate     time.Duration    // of nodes, 0 for a second
+	restored bool             // a store has gone back to an older copy
+	log      *zap.Logger      // nil for none
 }
 
 // testRegion is a store with its nodes, and a way to the store of each other region.
@@ -145,7 +146,7 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 	if w.twins {
 		m.rep.relay.node = "twin" // each takes the lease for its own
 	}
-	m.source.Tell(1, w.alg.Limit)
+	m.source.Tell(1)
 	m.table.Configure(table.SyncConfig{
 		Params: w.alg, Rate: m.rate, Early: !w.waits, Regions: len(w.regions), Waker: m.source.Waker,
 		After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
@@ -198,6 +199,7 @@ func (w *world[S]) step() {
 		r.saved = r.store.save()
 	case n < 88 && r.saved != nil:
 		r.store.restore(r.saved)
+		w.restored = true
 		w.breakLinks(r)
 	case n < 92:
 		r.store.step(time.Duration(w.random.Int64N(int64(20*time.Second))) - 10*time.Second)
@@ -272,11 +274,12 @@ func (w *world[S]) compare() {
 
 // idAndSum are the id in the name of a hash or cell, and what the sum there is of all epochs.
 func idAndSum(key, sum string) (id string, n int64) {
-	if h, ok := parseHashName(key); ok {
-		return h.id, first(sum)
-	}
 	if c, ok := parseCellName(key); ok {
-		for _, total := range totalsOf(sum, 0) {
+		if parts := strings.Fields(sum); c.spec.isBucket() && len(parts) > 5 {
+			n = first(parts[4])
+			return base64.RawURLEncoding.EncodeToString(c.id[:]), n + min(1, first(parts[5]))
+		}
+		for _, total := range totalsIn(c.spec, "sum", sum) {
 			n += total
 		}
 		return base64.RawURLEncoding.EncodeToString(c.id[:]), n
@@ -284,7 +287,30 @@ func idAndSum(key, sum string) (id string, n int64) {
 	return "", 0
 }
 
+// compareLevels holds the levels of a store's buckets to what was admitted everywhere. Once a store
+// has lost something, it has the highest that a node knows; one that went back to an older copy may
+// count twice what other regions had told it since.
+func (w *world[S]) compareLevels(r *testRegion[S], levels map[string]int64) {
+	lost, most := false, int64(1)
+	if w.restored {
+		most = int64(len(w.regions))
+	}
+	for _, x := range w.regions {
+		lost = lost || x.store.forgotten > 0
+	}
+	for id, want := range w.own {
+		got := levels[base64.RawURLEncoding.EncodeToString([]byte(id))]
+		if got > most*want+2 || !lost && got < want-1 || want > 3 && got == 0 {
+			w.t.Errorf("region %s has %d of %x, want %d, lost %t", r.name, got, id, want, lost)
+		}
+	}
+}
+
 func (w *world[S]) compareWith(r *testRegion[S], sums map[string]int64) {
+	if w.alg.Kind.Traits().Draining {
+		w.compareLevels(r, sums)
+		return
+	}
 	want := make(map[string]int64)
 	for id, n := range w.own {
 		want[base64.RawURLEncoding.EncodeToString([]byte(id))] = n
@@ -493,29 +519,6 @@ func TestNumbersAreBelowThoseThatWereSeen(t *testing.T) {
 	})
 }
 
-// A message whose number the other region has already is ignored there, and the answer looks like
-// success: what it says is read and told once more.
-func TestAnEqualNumberIsToldOnceMore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
-		w.take(w.regions[0], 3)
-		time.Sleep(10 * time.Second)
-		p := w.regions[0].nodes[0].rep.relay.pairs[0]
-		there := w.regions[1].store
-		there.mu.Lock()
-		h, _ := parseHashName(there.counting()[0])
-		number := first(there.hashes[h.name][p.node])
-		there.mu.Unlock()
-		for by := range int64(2) {
-			again, err := p.push(t.Context(), number+by, []regional{{hashName: h, total: 3, rest: "1", ttl: time.Hour}}, p.turns(), false)
-			if want := by == 0; again != want || err != nil {
-				t.Errorf("number %d where %d is there: again is %t, %v, want %t", number+by, number, again, err, want)
-			}
-		}
-		w.close()
-	})
-}
-
 // A region that both count in tells of a key once a pair: two regions don't answer each other for
 // ever.
 func TestRegionsDoNotEcho(t *testing.T) {
@@ -544,7 +547,7 @@ func TestWhatIsBelowTheThresholdStaysAtHome(t *testing.T) {
 		here, there := w.regions[0], w.regions[1]
 		for _, r := range w.regions {
 			for _, m := range r.nodes {
-				m.source.Tell(10, 1<<30)
+				m.source.Tell(10)
 			}
 		}
 		before := w.messages()
@@ -557,7 +560,7 @@ func TestWhatIsBelowTheThresholdStaysAtHome(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		w.compare()
 		for _, m := range there.nodes {
-			m.source.Tell(100, 1<<30)
+			m.source.Tell(100)
 		}
 		w.take(there, 2) // it is below a threshold, and the other region has the key
 		time.Sleep(10 * time.Second)
@@ -633,57 +636,6 @@ func (w *world[S]) messages() (n int64) {
 		}
 	}
 	return n
-}
-
-// The names of hashes are taken apart as they are made, whatever a zone is called.
-//
-// no clock: windows are a part of names.
-func TestHashNameIsTakenApart(t *testing.T) {
-	id := keys.IDOf([]byte("k"))
-	for _, zone := range []string{"login", "a:b-1m", "{x}:y"} {
-		for stamp := range int64(2) {
-			spec := Spec{Zone: zone, Kind: 't', Window: time.Minute}
-			name := string(appendStamp(NewKeyspace("ns").Table(spec).appendEpoch(nil, id, -3), stamp))
-			h, ok := parseHashName(name)
-			if want := zone + ":t-1m"; !ok || h.table != want || h.epoch != -3 || h.stamp != stamp || h.shard != ShardOf(id) {
-				t.Errorf("parseHashName(%q) = %+v, %t", name, h, ok)
-			}
-			if got, want := h.fillKey(), string(NewKeyspace("ns").Table(spec).appendFill(nil, id)); got != want {
-				t.Errorf("fillKey of %q = %q, want %q", name, got, want)
-			}
-		}
-	}
-	for _, name := range []string{"", "x", "ns:2:{1}:z:ban:id", "ns:2:{99}:z:t-1m:id:3", "ns:2:{1}:z:t-1m:id:x"} {
-		if h, ok := parseHashName(name); ok {
-			t.Errorf("parseHashName(%q) = %+v", name, h)
-		}
-	}
-}
-
-// The parts of totals that count as unsent in another region's bucket: the newest drains last, and
-// what was counted before a reset stands nowhere.
-func TestWhatStillStandsInABucket(t *testing.T) {
-	at := func(epoch, stamp, total int64, fill string) regional {
-		return regional{hashName: hashName{table: "z:t-1m", epoch: epoch, stamp: stamp}, total: total, fill: fill}
-	}
-	minute := int64(time.Minute / time.Microsecond)
-	for _, c := range []struct {
-		all  []regional
-		want []int64
-	}{
-		{[]regional{at(5, 0, 3, "10.500 0.1"), at(4, 0, 20, "")}, []int64{3, 8}},
-		{[]regional{at(5, 0, 30, "10.500 0.1"), at(4, 0, 20, "")}, []int64{11, 0}},
-		{[]regional{at(5, 5*minute+1, 3, fmt.Sprintf("10.000 0.1 %d 99", 5*minute+1)), at(5, 0, 20, "")}, []int64{3, 0}},
-		{[]regional{at(6, 0, 3, fmt.Sprintf("10.000 0.1 %d 99", 5*minute+1)), at(4, 0, 20, "")}, []int64{3, 0}},
-		{[]regional{at(5, 0, 3, "0.000 0")}, []int64{0}},
-	} {
-		setUnsent(c.all)
-		for i, want := range c.want {
-			if got := c.all[i].unsent; got != want {
-				t.Errorf("unsent %d of %+v = %d, want %d", i, c.all, got, want)
-			}
-		}
-	}
 }
 
 // Of another region that is a Cluster, cells that have less are read again by one call for each

@@ -8,24 +8,6 @@ import (
 	"time"
 )
 
-// isBan reports whether a name that was told is that of a ban: see Keyspace.
-func isBan(name string) bool {
-	i := strings.LastIndexByte(name, ':')
-	return i > 0 && strings.HasSuffix(name[:i], ":ban")
-}
-
-// splitBans parts names of bans from those of counts.
-func splitBans(names []string) (counts, bans []string) {
-	for _, name := range names {
-		if isBan(name) {
-			bans = append(bans, name)
-		} else {
-			counts = append(counts, name)
-		}
-	}
-	return counts, bans
-}
-
 // sendBans tells the other region of bans, and reports whether it has answered. Of each it is told
 // how long it is, and what is left at an instant of its own clock, as heartbeats tell that. So a
 // message that comes late, perhaps after a reset, begins no ban that is later than the one here.

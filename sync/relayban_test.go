@@ -53,12 +53,4 @@ func TestBansGoToOtherRegions(t *testing.T) {
 		b.Unshare(m.source)
 		w.close()
 	})
-	spec := Spec{Zone: "ban", Kind: 't', Window: time.Minute}
-	id := keys.IDOf([]byte("k"))
-	if name := NewKeyspace("ns").Zone("a:b", "ban").Of(id); !isBan(name) {
-		t.Errorf("isBan(%q) is false", name)
-	}
-	if name := string(NewKeyspace("ns").Table(spec).appendEpoch(nil, id, 5)); isBan(name) {
-		t.Errorf("isBan(%q) is true", name)
-	}
 }

@@ -54,7 +54,7 @@ func TestManyKeysBelowTheThreshold(t *testing.T) {
 		w := calmWorld(t, false)
 		here := w.regions[0]
 		for _, m := range here.nodes {
-			m.source.Tell(3, 1<<30)
+			m.source.Tell(3)
 		}
 		before := w.messages()
 		for i := range 900 {

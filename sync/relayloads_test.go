@@ -3,7 +3,6 @@
 package ratesync
 
 import (
-	"encoding/base64"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -28,7 +27,7 @@ func startWorld[S any](t *testing.T, regions, nodes int, alg algorithms.Params) 
 	for _, r := range w.regions {
 		for range nodes {
 			m := w.join(r)
-			m.source.Tell(LeastTold(alg), alg.Limit)
+			m.source.Tell(LeastTold(alg))
 		}
 	}
 	time.Sleep(time.Minute)
@@ -61,7 +60,7 @@ func TestAClientOfOneRegion(t *testing.T) {
 		known := there.store.counting()
 		there.store.mu.Unlock()
 		for _, key := range known {
-			if h, ok := parseHashName(key); !ok || h.shard != ShardOf(want) || h.id != base64.RawURLEncoding.EncodeToString(want[:]) {
+			if c, ok := parseCellName(key); !ok || c.id != want {
 				t.Errorf("the other region has %s", key)
 			}
 		}
@@ -213,7 +212,7 @@ func TestAHundredThousandKeysBelowTheThreshold(t *testing.T) {
 		"a": func() redis.UniversalClient { return a.Client() }, "b": func() redis.UniversalClient { return b.Client() },
 	}, nil)
 	m := k.nodes["a"]
-	m.source.Tell(2, k.alg.Limit)
+	m.source.Tell(2)
 	m.table.Configure(table.SyncConfig{Params: k.alg, Rate: 100 * time.Millisecond, Regions: 2, Waker: m.source.Waker}, many+1000)
 	for i := range many {
 		raw := fmt.Append(nil, "key", i)

@@ -28,8 +28,6 @@ const (
 	// time each of them has.
 	linkSecond = 2000
 	linkPace   = time.Second / linkSecond
-	// rejectedRate is how often what another region rejects is tried again.
-	rejectedRate = time.Minute
 	// lostRegionAfter is how long another region was not heard of that is lost, at most: nodes look
 	// every relayRate, and take it for lost where it would be before the next time.
 	lostRegionAfter = 10 * time.Second
@@ -66,14 +64,7 @@ type pair struct {
 	cursors [ShardCount]int64
 	turned  int
 	urgent  map[string]struct{}
-	// sent is what was confirmed of what was urgent since the last pass, rejected what the other
-	// region rejects.
-	sent     map[string]string
-	rejected map[string]struct{}
-	// ahead is what was told beyond the cursors, fullest first, with the score that it had.
-	ahead map[string]int64
-	tried time.Time // the rejected ones
-	paid  time.Time // up to when the pace is used up
+	paid    time.Time // up to when the pace is used up
 	// mark is the other Redis' last loss as its heartbeats tell, and answered the last number that
 	// a heartbeat was answered with, -1 for none.
 	mark, answered int64
@@ -103,14 +94,14 @@ type pair struct {
 }
 
 // pairStats are what metrics show.
-type pairStats struct{ messages, calls, failures atomic.Int64 }
+type pairStats struct{ messages atomic.Int64 }
 
 func newPair(x *relay, name string, client redis.UniversalClient) *pair {
 	_, cluster := client.(*redis.ClusterClient)
 	return &pair{
 		x: x, name: name, client: client, keys: x.r.keys.In(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls),
 		record: x.r.record.OfRegion(client, x.r.keys.Control()), due: cycle.NewWaker(), woken: cycle.NewWaker(),
-		urgent: map[string]struct{}{}, sent: map[string]string{}, rejected: map[string]struct{}{}, ahead: map[string]int64{}, lower: map[string]lowered{},
+		urgent: map[string]struct{}{}, lower: map[string]lowered{},
 	}
 }
 
@@ -156,10 +147,8 @@ func (p *pair) load(saved string, server int64) {
 		p.pulled = server
 	}
 	p.said, p.strange = 0, 0
-	clear(p.sent)
-	clear(p.ahead)
 	fields := strings.Fields(saved)
-	if len(fields) != p.x.shards()+1 || p.x.inDoubt() {
+	if len(fields) != p.x.shards()+1 {
 		p.mark = 0
 		return
 	}
@@ -177,8 +166,6 @@ func (p *pair) rewind(by int64) {
 	for shard := range p.cursors {
 		p.cursors[shard] = max(0, p.cursors[shard]-by)
 	}
-	clear(p.sent)
-	clear(p.ahead)
 }
 
 // hurry has names sent at once. Where more than a second can tell wait for that, as the link hangs,
@@ -215,10 +202,10 @@ func (p *pair) beats(ctx context.Context) {
 // not the other region's.
 func (p *pair) beat(ctx context.Context) error {
 	began := time.Now()
-	number, before, err := p.x.number(ctx)
-	if err != nil {
+	if !p.x.isRelay(ctx) {
 		return nil // it is this region that has a trouble
 	}
+	number := p.x.next()
 	called, cancel := CallContext(ctx, linkTimeout)
 	defer cancel()
 	name, err := regionScript.Run(called, p.client, []string{p.keys.Region()}).Text()
@@ -250,7 +237,6 @@ func (p *pair) beat(ctx context.Context) error {
 	if !ok || !ok2 || !ok3 {
 		return ErrReply
 	}
-	p.checkNumber(ctx, held, before, answered < 0)
 	p.recordOf(HeartbeatReply{Seq: number, Server: server, Now: start + (end-start)/2, Record: reply[5:]})
 	p.mu.Lock()
 	turn := mark != p.mark || held < 0
@@ -268,24 +254,6 @@ func (p *pair) beat(ctx context.Context) error {
 	}
 	p.ready.Store(true)
 	return nil
-}
-
-// checkNumber notices that this region's Redis has forgotten a number that it gave: the other one
-// was told it. before is the last one that it knows of; first is set for the first answer of this
-// relay.
-func (p *pair) checkNumber(ctx context.Context, held, before int64, first bool) {
-	x := p.x
-	if first && held > x.base && held < x.began { // it went back to an older copy before that
-		x.lose()
-		return
-	}
-	if held <= before {
-		return
-	}
-	// Another relay may have been faster.
-	if _, before, err := x.number(ctx); err == nil && held > before {
-		x.lose()
-	}
 }
 
 // meet notes whether the other region has a heartbeat under the name of this one that this node has
@@ -423,43 +391,19 @@ func (p *pair) checkLink() {
 	}
 }
 
-// pass tells the other region of what has changed since the cursors, and of what it has rejected a
-// while ago. It reports whether something is left, and whether all was answered.
+// pass tells the other region of what has changed since the cursors. It reports whether something
+// is left, and whether all was answered.
 func (p *pair) pass(ctx context.Context) (left, ok bool) {
 	ok = true
 	p.mu.Lock()
 	after, turned := p.cursors, p.turned
 	p.mu.Unlock()
 	pages := p.x.toldInAll(ctx, p.x.r.keys.Told, after, "")
-	if p.isCrowd(pages, after) {
-		left, ok = p.passFullest(ctx, after, turned)
-	} else {
-		p.mu.Lock()
-		clear(p.ahead)
-		p.mu.Unlock()
-		for shard, page := range pages {
-			more, answered := p.passShard(ctx, shard, page, after[shard], turned)
-			left, ok = left || more, ok && answered
-		}
+	for shard, page := range pages {
+		more, answered := p.passShard(ctx, shard, page, after[shard], turned)
+		left, ok = left || more, ok && answered
 	}
-	p.mu.Lock()
-	clear(p.sent)
-	var again []string
-	if time.Since(p.tried) >= rejectedRate {
-		again = slices.Collect(maps.Keys(p.rejected))
-		p.tried = time.Now()
-		clear(p.rejected)
-	}
-	p.mu.Unlock()
-	if p.send(ctx, again, nil) {
-		return left, ok
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, name := range again {
-		p.rejected[name] = struct{}{}
-	}
-	return left, false
+	return left, ok
 }
 
 // passShard is pass for one shard, of which page is what comes after a score, which was read when
@@ -472,7 +416,7 @@ func (p *pair) passShard(ctx context.Context, shard int, page page, after int64,
 	last, left := page.last, page.more > 0
 	if page.highest < after { // it was lost, or all is gone
 		last, left = 0, page.highest > 0
-	} else if !p.send(ctx, page.names, nil) {
+	} else if !p.send(ctx, page.names) {
 		return false, false
 	}
 	p.mu.Lock()
@@ -510,11 +454,7 @@ func (p *pair) hurries(ctx context.Context) {
 		}
 		calls.Go(func() {
 			defer func() { <-p.places }()
-			counts, bans := splitBans(names)
-			p.sendBans(ctx, bans, false)
-			for _, b := range p.batches(counts) {
-				p.batch(ctx, b, true)
-			}
+			p.sendBans(ctx, names, false)
 		})
 	}
 }
@@ -534,34 +474,7 @@ func (p *pair) pay(ctx context.Context, n int, waits bool) {
 	}
 }
 
-// send sends names, a few calls at a time, and reports whether all were answered. It has answered
-// called, where that is not nil, for each one that was.
-func (p *pair) send(ctx context.Context, names []string, answered func(name string)) bool {
-	var calls sync.WaitGroup
-	var failed atomic.Bool
-	names, bans := splitBans(names)
-	failed.Store(!p.sendBans(ctx, bans, true))
-	if answered != nil && !failed.Load() {
-		for _, name := range bans {
-			answered(name)
-		}
-	}
-	for _, b := range p.batches(names) {
-		if failed.Load() || ctx.Err() != nil {
-			break
-		}
-		p.places <- struct{}{}
-		calls.Go(func() {
-			defer func() { <-p.places }()
-			if !p.batch(ctx, b, false) {
-				failed.Store(true)
-			} else if answered != nil {
-				for i := range b {
-					answered(b[i].name)
-				}
-			}
-		})
-	}
-	calls.Wait()
-	return !failed.Load() && ctx.Err() == nil
+// send tells of bans, and reports whether all were answered.
+func (p *pair) send(ctx context.Context, names []string) bool {
+	return p.sendBans(ctx, names, true) && ctx.Err() == nil
 }

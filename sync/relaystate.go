@@ -27,14 +27,15 @@ type RegionStatus struct {
 	// Up reports whether the region is not lost, and Reason why it is, as this region's Redis says.
 	Up     bool   `json:"up"`
 	Reason string `json:"reason,omitempty"`
-	// Lag is for how many seconds it has not been told of all that has changed here, and Backlog
-	// how many counts wait to be told.
+	// Lag is for how many seconds not all was read that has changed there, or it has not been told
+	// of all bans. Backlog is how many bans wait to be told, and how many counts have changed here
+	// since it was heard of, which wait as long to be read by it.
 	Lag     float64 `json:"lag"`
 	Backlog int64   `json:"backlog"`
 	// Offset is how far the clock of its Redis is ahead of that of this region's, in seconds.
 	Offset float64 `json:"clock_offset"`
-	// Messages is how many counts and bans this node has sent it since Caddy was started, those
-	// without an answer as well.
+	// Messages is how many counts this node has read there, and how many bans it has sent it, since
+	// Caddy was started, those without an answer as well.
 	Messages int64 `json:"messages"`
 }
 

@@ -18,8 +18,6 @@ import (
 )
 
 var (
-	//go:embed push.lua
-	pushLua string
 	//go:embed tell.lua
 	tellLua string
 	//go:embed heartbeat.lua
@@ -28,8 +26,6 @@ var (
 	// TellLua has the function of scripts that has other regions told of hashes.
 	TellLua = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds()) + tellLua
 
-	pushSource      = fmt.Sprintf("local spareTTL = %d\n", SpareTTL.Milliseconds()) + TellLua + pushLua
-	pushScript      = redis.NewScript(pushSource)
 	heartbeatScript = redis.NewScript(heartbeatSource)
 )
 

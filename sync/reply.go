@@ -9,60 +9,13 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/reset"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
-
-// parseAnswer reads what the script says of one key: what this node's field held, "" where there
-// was none, and "total attempts[ settled]" of all nodes, for buckets with their fill, which has a
-// decimal point. What makes no sense counts as failed, and
-// nothing of it is believed: whoever else writes to these keys could lock clients out otherwise.
-func parseAnswer(m table.Message, held, sum string) table.Answer {
-	a := table.Answer{Message: m, Failed: true}
-	if held == "@" {
-		a.NewerReset, _ = ParseReset(sum)
-		return a
-	}
-	sum, a.Regions = strings.CutSuffix(sum, " ~")
-	var ok, ok2 bool
-	if held != "" {
-		if a.Held, ok = count(held); !ok {
-			return a
-		}
-	}
-	total, rest, _ := strings.Cut(sum, " ")
-	attempts, rest, more := strings.Cut(rest, " ")
-	a.Sum, ok = count(total)
-	a.SumAttempts, ok2 = count(attempts)
-	a.SumSettled = a.Sum
-	fill, filled := rest, more
-	if settled, after, both := strings.Cut(rest, " "); more && !strings.Contains(settled, ".") {
-		n, is := count(settled)
-		a.SumSettled, ok2 = n, ok2 && is
-		fill, filled = after, both
-	}
-	mine := a.Held
-	if m.Push {
-		mine = m.Total
-	}
-	a.Failed = !ok || !ok2 || a.Sum < mine || filled && !readFill(&a, fill)
-	return a
-}
 
 // MaxExact is how far the numbers of Redis' Lua, which are doubles, can count.
 const MaxExact = 1 << 53
 
 // noSense is the reason for rejecting an answer.
 const noSense = cell.NoSense
-
-// readFill reads the fill of a bucket.
-func readFill(a *table.Answer, text string) bool {
-	fill, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(fill >= 0 && fill < MaxExact) || !a.Bucket {
-		return false
-	}
-	a.Seen, a.Known = fill, true
-	return true
-}
 
 // count reads a number of requests: none is below 0, and none is more than Redis' Lua can count.
 func count(text string) (int64, bool) {

@@ -87,6 +87,7 @@ type resetWorld[S any] struct {
 	scenario string
 	set      *reset.Set
 	spent    int64 // since the reset, where it counts
+	since    int64 // when epochLate began, 0 for never
 }
 
 const resetKey = "the key"
@@ -183,7 +184,7 @@ func (w *resetWorld[S]) before() {
 // reset has every node apply a reset, one after the other.
 func (w *resetWorld[S]) reset() {
 	stamp := w.store.now().UnixMicro()
-	r := reset.Reset{Stamp: stamp, At: stamp * 1000, Until: stamp*1000 + int64(w.spec.EpochTTL(w.span, w.rate)+time.Minute)}
+	r := reset.Reset{Stamp: stamp, At: stamp * 1000, Until: stamp*1000 + int64(w.alg.Counts()+time.Minute)}
 	w.set = &reset.Set{Keys: map[[16]byte]reset.Reset{keys.IDOf([]byte(resetKey)): r}}
 	if w.scenario == "of all keys" {
 		w.set = &reset.Set{All: r}
@@ -208,6 +209,7 @@ func (w *resetWorld[S]) reset() {
 // epochLate has the first node, which knows of the reset, spend something in its epoch. The others
 // spend in the next one, and know of the reset only after that.
 func (w *resetWorld[S]) epochLate() {
+	w.since = wallClock()
 	first := w.admitted(0, 10)
 	w.until(0)
 	w.rest()
@@ -272,6 +274,9 @@ func (w *resetWorld[S]) check() {
 		w.rest()
 	}
 	all += w.spent
+	if w.since > 0 && w.alg.Kind.Traits().Draining {
+		began = w.since // what was spent then drains since
+	}
 	passed := float64(wallClock()-began) / float64(w.alg.Window)
 	most := limit + int64(math.Ceil(passed*float64(w.alg.Limit))) + 1
 	least := limit

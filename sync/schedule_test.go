@@ -176,7 +176,9 @@ func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorith
 func (s *schedule[S]) name() {
 	p := s.alg
 	s.spec = Spec{Zone: "z", Kind: p.Kind.Traits().Code, Window: p.Window, Buckets: max(1, p.Buckets), Live: p.Compile().History}
-	s.drains, s.span = p.Kind.Traits().Draining, p.Epoch()
+	if s.drains, s.span = p.Kind.Traits().Draining, p.Epoch(); s.drains {
+		s.span = p.Window // the epoch of a bucket never ends
+	}
 }
 
 func (s *schedule[S]) join() {
@@ -275,15 +277,12 @@ func (s *schedule[S]) requests(times int) {
 	}
 }
 
-// hash is the name of a key's epoch: of a hash, or of a part of a cell.
+// hash is the name of a key's epoch, a part of a cell.
 func (s *schedule[S]) hash(key string, epoch int64) string {
-	if s.spec.IsCells() {
-		return NewKeyspace("test").Cells(s.spec).Of(keys.IDOf([]byte(key))) + "#" + strconv.FormatInt(epoch, 10)
-	}
-	return string(NewKeyspace("test").Table(s.spec).appendEpoch(nil, keys.IDOf([]byte(key)), epoch))
+	return NewKeyspace("test").Cells(s.spec).Of(keys.IDOf([]byte(key))) + "#" + strconv.FormatInt(epoch, 10)
 }
 
-func (s *schedule[S]) epoch(at int64) int64 { return at / int64(s.span) }
+func (s *schedule[S]) epoch(at int64) int64 { return at / int64(s.alg.Epoch()) }
 
 func (s *schedule[S]) take(m *member[S], key string, n int) {
 	if s.alg.Reserves {
@@ -422,7 +421,13 @@ func (s *schedule[S]) exact() {
 // exactIn checks one hash: all of the living, and what was confirmed to the dead.
 func (s *schedule[S]) exactIn(hash, key string, epoch int64) {
 	for _, m := range s.nodes {
-		own := m.own[hash] + s.carried(m, hash, key, epoch)
+		own := m.own[hash]
+		if s.drains {
+			var ok bool
+			if own, ok = s.ledgerHas(m, hash, key, epoch); !ok {
+				continue
+			}
+		}
 		if total, _ := s.store.field(hash, m.source.Node()); total != own {
 			s.t.Errorf("%s: the store has %d of node %s, which admitted %d", hash, total, m.source.Node(), own)
 		}
@@ -435,21 +440,19 @@ func (s *schedule[S]) exactIn(hash, key string, epoch int64) {
 	}
 }
 
-// carried is what a node counts in an epoch of what it could not send before the last two of it
-// were over, and still stands in a bucket.
-func (s *schedule[S]) carried(m *member[S], hash, key string, epoch int64) (more int64) {
-	if !s.drains {
-		return 0
-	}
+// ledgerHas is what a node's ledger has in an epoch. A bucket that has drained may have been swept,
+// and one of which the store has lost something begins another state; what such a one has is no
+// more than was admitted.
+func (s *schedule[S]) ledgerHas(m *member[S], hash, key string, epoch int64) (own int64, ok bool) {
 	m.table.With(keys.KeyOf([]byte(key)), func(state *S) {
-		if c, ok := ledgerOf(m.alg, state).At(epoch); ok {
-			more = c.Own - m.own[hash]
-		}
+		var c algorithms.EpochCount
+		c, ok = ledgerOf(m.alg, state).At(epoch)
+		own = c.Own
 	})
-	if more < 0 {
-		s.t.Errorf("%s: node %s counts %d less than it has admitted", hash, m.source.Node(), -more)
+	if own > m.own[hash] {
+		s.t.Errorf("%s: node %s counts %d more than it has admitted", hash, m.source.Node(), own-m.own[hash])
 	}
-	return more
+	return own, ok
 }
 
 // knows checks what a node knows of the others in the current epoch: all that the store has, and no

@@ -102,7 +102,7 @@ func (s *schedule[S]) settledIn(m *member[S], hash string) {
 		return
 	}
 	open := m.reserved(hash)
-	if s.spec.IsCells() && !strings.HasSuffix(hash, fmt.Sprint("#", s.store.newestIn(hash, m.source.Node()))) {
+	if !s.drains && !strings.HasSuffix(hash, fmt.Sprint("#", s.store.newestIn(hash, m.source.Node()))) {
 		return // of older epochs the store isn't told
 	}
 	if total, settled := s.store.settled(hash, m.source.Node()); settled != total-open {
@@ -123,7 +123,7 @@ func (m *member[S]) reserved(hash string) (n int64) {
 // knowsReserved checks what a node takes for reserved, by itself and by others; the dead have left
 // what they had reserved.
 func (s *schedule[S]) knowsReserved(m *member[S], key string, epoch int64) {
-	if !s.alg.Reserves {
+	if !s.alg.Reserves || s.drains { // of which no more than the level is reserved
 		return
 	}
 	hash := s.hash(key, epoch)
@@ -140,26 +140,18 @@ func (s *schedule[S]) knowsReserved(m *member[S], key string, epoch int64) {
 func (s *luaStore) settled(hash, field string) (total, settled int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if name, at, ok := strings.Cut(hash, "#"); ok {
-		text, skipped := s.hashes[name][field], 1
-		if field == "sum" {
-			skipped = 0
-		}
-		epoch, _ := strconv.ParseInt(at, 10, 64)
-		total = totalsOf(text, skipped)[epoch]
-		if parts := strings.Fields(text); len(parts) > 4-skipped && parts[3-skipped] == at {
-			return total, total - first(parts[4-skipped])
-		}
-		return total, total
+	name, at, _ := strings.Cut(hash, "#")
+	c, _ := parseCellName(name)
+	text := s.hashes[name][field]
+	epoch, _ := strconv.ParseInt(at, 10, 64)
+	total, parts := totalsIn(c.spec, field, text)[epoch], strings.Fields(text)
+	switch own := int(one(field != "sum")); {
+	case c.spec.isBucket() && len(parts) > 2:
+		return total, total - first(parts[2-own])
+	case !c.spec.isBucket() && len(parts) > 4-own && parts[3-own] == at:
+		return total, total - first(parts[4-own])
 	}
-	text := s.hashes[hash][field]
-	if field != "sum" {
-		_, text, _ = strings.Cut(text, " ") // the number of the message
-	}
-	if parts := strings.Fields(text); len(parts) == 3 {
-		return first(text), first(parts[2])
-	}
-	return first(text), first(text)
+	return total, total
 }
 
 // respondAfter has the responses to requests of before a reset begin after it, some before what is

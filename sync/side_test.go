@@ -123,11 +123,7 @@ func sides[S any](t *testing.T, alg algorithms.Params, cuts [][2]int, most int64
 			if !isCut[region][other] && !isCut[other][region] {
 				heard++
 			}
-			from, to := other, region // counts are told, and those of windows read
-			if SpecOf("z", alg).IsCells() {
-				from, to = region, other
-			}
-			if known += start[other]; !isCut[from][to] {
+			if known += start[other]; !isCut[region][other] { // counts are read
 				known += admitted[other] - start[other]
 			}
 		}

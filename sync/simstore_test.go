@@ -3,6 +3,7 @@ package ratesync
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/sim"
@@ -44,39 +47,25 @@ type twoStores struct {
 	random *rand.Rand
 	client redis.UniversalClient
 	flush  func() // of the script's store
-	unfill func() // likewise
 	model  *sim.Store
-	spec   Spec
-	bucket bool
-	rate   time.Duration
+	p      algorithms.Params
 	nodes  []*Source
-	own    map[ownKey]int64 // what a node has counted
-	late   []*oneCall
+	late   []oneCall
+	said   map[string]cell.State // the last, by node and key
 	calls  int
-	// reserves has the attempts be what of the total is settled, as in zones that reserve units.
-	reserves bool
-}
-
-type ownKey struct {
-	node, key int
-	epoch     int64
 }
 
 // oneCall is a call of the script, which may arrive more than once.
 type oneCall struct {
-	push     pushCall
-	node     string
-	seq      int64
-	messages []table.Message
+	by   *Source
+	seq  int64
+	said []table.Said
 }
 
-func newTwoStores(t *testing.T, seed uint64, client redis.UniversalClient, flush func(), spec Spec) *twoStores {
-	s := &twoStores{
-		t: t, random: rand.New(rand.NewPCG(seed, 11)), client: client, flush: flush, model: sim.NewStore(), spec: spec,
-		bucket: spec.Kind == 't', rate: time.Second, own: make(map[ownKey]int64),
-	}
+func newTwoStores(t *testing.T, seed uint64, client redis.UniversalClient, flush func(), p algorithms.Params) *twoStores {
+	s := &twoStores{t: t, random: rand.New(rand.NewPCG(seed, 11)), client: client, flush: flush, model: sim.NewStore(), p: p, said: make(map[string]cell.State)}
 	for range 3 {
-		s.nodes = append(s.nodes, NewSource(nil, spec))
+		s.nodes = append(s.nodes, NewSource(nil, SpecOf("z", p)))
 	}
 	return s
 }
@@ -101,77 +90,95 @@ func (s *twoStores) step() {
 		if s.random.IntN(2) == 0 {
 			s.late = slices.Delete(s.late, i, i+1)
 		}
-	case n == 97 && s.unfill != nil:
-		s.unfill()
-		s.model.Unfill()
 	case n >= 98:
 		s.flush()
 		s.model.Flush()
 	}
 }
 
-// message is what a node says of some keys, in all of their live epochs or some.
-func (s *twoStores) message() *oneCall {
-	node := s.random.IntN(len(s.nodes))
-	c := &oneCall{node: s.nodes[node].Node()}
+// message is what a node says of some keys.
+func (s *twoStores) message() oneCall {
+	c := oneCall{by: s.nodes[s.random.IntN(len(s.nodes))]}
+	c.seq = NextSeq(c.by)
 	for _, key := range s.random.Perm(4)[:1+s.random.IntN(3)] {
 		raw := []byte(fmt.Sprint("key", key))
-		m := table.Message{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Span: s.spec.Window}
-		for age := range int64(s.spec.Live + 1) {
-			if age > 0 && s.random.IntN(2) == 0 {
-				continue
-			}
-			m.Epoch = wallClock()/int64(m.Span) - age
-			own := ownKey{node, key, m.Epoch}
-			s.own[own] = max(0, s.own[own]+s.random.Int64N(12)-2) // some is refunded
-			m.Total, m.Push, m.Attempts = s.own[own], s.random.IntN(5) > 0, 0
-			if m.Bucket = s.bucket && age == 0; age == 0 {
-				m.Attempts = m.Total + s.random.Int64N(5)
-			}
-			// In a roll-out some nodes reserve, and some don't yet.
-			if m.Settles, m.Settled = s.reserves && s.random.IntN(4) > 0, 0; m.Settles {
-				m.Settled = s.random.Int64N(m.Total + 1)
-			}
-			if s.bucket {
-				m.Unsent = s.random.Int64N(m.Total + 1)
-			}
-			m.Level, m.Drain, m.Resend = 0, 0, false
-			if m.Bucket {
-				m.Level = float64(s.random.IntN(40_000)) / 1000
-				m.Drain = float64(s.random.IntN(4)) / 1024
-				m.Resend = s.random.IntN(8) == 0
-			}
-			c.messages = append(c.messages, m)
+		name := c.by.Node() + string(raw)
+		m := table.Said{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Size: 100, Rate: 1 + s.random.Int64N(5), Asked: s.random.IntN(2) == 0}
+		if m.State = s.said[name]; s.p.Kind.Traits().Draining {
+			s.spend(&m.State)
+		} else {
+			s.count(&m.State)
 		}
+		m.State.Seq = c.seq
+		s.said[name] = m.State
+		c.said = append(c.said, m)
 	}
-	c.push.write(NewKeyspace("test"), s.nodes[node], s.rate, c.messages)
-	c.seq = s.nodes[node].seq.Load()
 	return c
 }
 
+// count has a node spend some in an epoch, or refund it.
+func (s *twoStores) count(state *cell.State) {
+	epoch := wallClock() / int64(s.p.Epoch())
+	was := *state
+	state.Epoch, state.Totals = epoch, nil
+	for age := range int64(s.p.Compile().History + 1) {
+		state.Totals = append(state.Totals, was.At(epoch-age))
+	}
+	state.Totals[0] = max(0, state.Totals[0]+s.random.Int64N(12)-2)
+	state.Open = s.random.Int64N(state.Totals[0] + 1)
+}
+
+// spend has a node spend some of a bucket, or refund it.
+func (s *twoStores) spend(state *cell.State) {
+	more := s.random.Int64N(12) - 2
+	if state.Start == 0 || s.random.IntN(10) == 0 {
+		*state = cell.State{Start: state.Start + 1}
+	}
+	state.Total = max(0, state.Total+more)
+	state.Fresh, state.Span, state.Heard = max(0, more), s.random.Int64N(2_000_000), 1<<52
+	state.Whole, state.Rest = state.Fresh+s.random.Int64N(40), s.random.Int64N(s.p.Window.Microseconds())
+}
+
 // arrive makes a call at both stores and compares what they say.
-func (s *twoStores) arrive(c *oneCall) {
+func (s *twoStores) arrive(c oneCall) {
 	s.t.Helper()
 	s.calls++
-	reply, err := c.push.send(context.Background(), s.client)
-	if err == nil {
-		err = c.push.read(reply, c.messages)
+	call := NewSayCall(c.seq)
+	defer call.Free()
+	for i := range c.said {
+		call.Say(c.by, NewKeyspace("test").Cells(c.by.spec), &c.said[i], false)
 	}
-	if err != nil {
+	if err := call.Send(context.Background(), s.client); err != nil {
 		s.t.Fatalf("call %d: %v", s.calls, err)
 	}
-	want := s.model.Push(wallClock(), c.node, c.seq, s.spec.Live, s.rate, c.messages)
-	for i, a := range c.push.answers {
-		w := want[i]
-		if a.Failed {
-			// The script's reader believes no sum below what its node has sent, as a late message
-			// has it.
-			w.Failed, w.Seen, w.Known = a.Push && a.Sum < a.Total, a.Seen, a.Known
-		}
-		if a != w {
-			s.t.Fatalf("call %d of node %s, number %d, message %d: the script says\n%+v, the simulator's store\n%+v", s.calls, c.node, c.seq, i, a, w)
+	var want []cell.Heard
+	if s.p.Kind.Traits().Draining {
+		want = s.model.Fill(wallClock(), c.by.Node(), s.p.Window, c.said)
+	} else {
+		want = s.model.Say(wallClock(), c.by.Node(), s.p.Epoch(), s.p.Compile().History, c.said)
+	}
+	for i, got := range call.Answer.Cells {
+		if !s.isAlike(&got, &want[i]) {
+			s.t.Fatalf("call %d of node %s, number %d, message %d: the script says\n%+v, the simulator's store\n%+v", s.calls, c.by.Node(), c.seq, i, got, want[i])
 		}
 	}
+}
+
+// isAlike reports whether two answers say the same of what counts.
+func (s *twoStores) isAlike(a, b *cell.Heard) bool {
+	if s.p.Kind.Traits().Draining {
+		level := func(h *cell.Heard) float64 {
+			return float64(h.Sum.Whole) + float64(h.Sum.Rest)/float64(s.p.Window.Microseconds())
+		}
+		return a.Held.Total == b.Held.Total && a.Sum.Total == b.Sum.Total && a.Sum.Rate == b.Sum.Rate && math.Abs(level(a)-level(b)) < .001
+	}
+	epoch := wallClock() / int64(s.p.Epoch())
+	for age := range int64(s.p.Compile().History + 1) {
+		if a.Sum.In(epoch-age) != b.Sum.In(epoch-age) || a.Held.At(epoch-age) != b.Held.At(epoch-age) {
+			return false
+		}
+	}
+	return true
 }
 
 // The store of the simulator answers as the script does, whatever comes late, twice or never, and
@@ -180,21 +187,20 @@ func (s *twoStores) arrive(c *oneCall) {
 // bubble: it runs the stores in one.
 func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 	t.Parallel()
-	for name, spec := range map[string]Spec{
-		"fixed window":   {Kind: 'f', Window: 10 * time.Second},
-		"sliding window": {Kind: 's', Window: 10 * time.Second, Live: 1},
-		"sub-windows":    {Kind: 's', Window: 10 * time.Second, Buckets: 4, Live: 4},
-		"log":            {Kind: 'l', Window: 10 * time.Second, Live: 1},
-		"bucket":         {Kind: 't', Window: 10 * time.Second, Live: 1},
+	for name, p := range map[string]algorithms.Params{
+		"fixed window":   {Kind: algorithms.FixedWindow, Limit: 100},
+		"sliding window": {Kind: algorithms.SlidingWindow, Limit: 100},
+		"sub-windows":    {Kind: algorithms.SlidingWindow, Limit: 100, Buckets: 4},
+		"log":            {Kind: algorithms.SlidingLog, Limit: 100},
+		"bucket":         {Kind: algorithms.TokenBucket, Limit: 100},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spec.Zone, spec.Buckets = "z", max(1, spec.Buckets)
+			p.Window = 10 * time.Second
 			for seed := range redistest.Seeds(20, 200) {
 				synctest.Test(t, func(t *testing.T) {
 					lua := newLuaStore(t)
 					defer lua.state.Close()
-					s := newTwoStores(t, seed, luaClient{store: lua}, func() { lua.forget(0, true) }, spec)
-					s.reserves, s.unfill = seed%2 == 1, lua.unfill
+					s := newTwoStores(t, seed, luaClient{store: lua}, func() { lua.forget(0, true) }, p)
 					for range 150 {
 						s.step()
 						if s.random.IntN(10) == 0 {
@@ -213,9 +219,9 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 func TestTheSimulatorsStoreIsRedis(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
-	s := newTwoStores(t, 1, r.Client(), func() { r.Do("FLUSHALL") }, Spec{Zone: "z", Kind: 's', Window: 1000 * time.Hour, Buckets: 1, Live: 1})
-	for i := range 500 {
-		s.reserves = i >= 250
+	p := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 100, Window: 1000 * time.Hour}
+	s := newTwoStores(t, 1, r.Client(), func() { r.Do("FLUSHALL") }, p)
+	for range 500 {
 		s.step()
 	}
 }

@@ -16,14 +16,9 @@ type Table interface {
 	Tick()
 	// Urgent reports whether some keys should not wait for the next Tick.
 	Urgent() bool
-	// Drain takes out messages of due keys, or of urgent ones. Each comes back through Ack or Fail.
-	Drain(now int64, most int, urgent bool, dst []table.Message) []table.Message
-	// Ack merges answers. It reports whether the store has forgotten what it had confirmed.
-	Ack(now int64, answers []table.Answer) (forgot bool)
-	// Fail makes the keys of messages without an answer dirty again.
-	Fail(messages []table.Message)
-	// Say, Hear and Unheard are the same of tables whose keys are cells, by the number of a call.
-	// server is the store's clock at the answer.
+	// Say takes out what is to be said of due keys, or of urgent ones, by the number of a call.
+	// Each comes back through Hear or Unheard. server is the store's clock at the answer. Hear
+	// reports whether the store has forgotten what it had confirmed.
 	Say(now, seq int64, most int, urgent bool, dst []table.Said) []table.Said
 	Hear(now, server int64, said []table.Said, heard []cell.Heard) (forgot bool)
 	Unheard(said []table.Said)
@@ -50,29 +45,46 @@ type Source struct {
 	spec  Spec
 
 	bans atomic.Pointer[Bans] // that go along, nil for none
-	// least is how much of a key other regions have to know of, 0 where they are told of none, and
-	// most how much a key may have.
-	least, most atomic.Int64
+	// least is how much of a key other regions have to know of, 0 where they are told of none.
+	least atomic.Int64
 
 	// family and opening are how the script of cells counts, the second where what is granted is
-	// open; "" of a table whose keys are no cells.
+	// open; of buckets bucket is the last such text.
 	family, opening string
+	bucket          atomic.Pointer[bucketFamily]
 
 	// late is how often it was to be said of a table whose zone has gone what has changed.
 	late atomic.Int32
-
-	// pending is what a strict zone's node has decided alone and Redis has not confirmed.
-	pending pendingCharges
 }
 
 // NewSource returns the Source of a table, with a random name of a node.
 func NewSource(t Table, spec Spec) *Source {
-	s := &Source{table: t, spec: spec}
-	if spec.IsCells() {
-		s.family, s.opening = spec.Family(false).String(), spec.Family(true).String()
-	}
+	s := &Source{table: t, spec: spec, family: spec.Family(false).String(), opening: spec.Family(true).String()}
 	s.init(s, spec.Zone+" "+spec.Window.String())
 	return s
+}
+
+// A bucketFamily is how the script counts buckets of so much that drain at such a rate.
+type bucketFamily struct {
+	size, rate           int64
+	asked, filled, opens bool
+	text                 string
+}
+
+// familyOf is how the script counts a cell. Most buckets of a table are alike.
+func (s *Source) familyOf(m *table.Said, opens bool) string {
+	if !s.spec.isBucket() || m.State.Seq == 0 && m.Size == 0 {
+		if opens {
+			return s.opening
+		}
+		return s.family
+	}
+	b := s.bucket.Load()
+	if b == nil || b.size != m.Size || b.rate != m.Rate || b.asked != m.Asked || b.filled != m.Filled || b.opens != opens {
+		b = &bucketFamily{m.Size, m.Rate, m.Asked, m.Filled, opens, s.spec.FamilyOf(m.Size, m.Rate, m.Asked, m.Filled, opens).String()}
+		s.bucket.Store(b)
+	}
+	return b.text
 }
 
 // Cells are the keys of the table's cells.
@@ -98,23 +110,13 @@ func LeastTold(p algorithms.Params) int64 {
 	return max(1, min(l.N, l.Size)/least)
 }
 
-// Tell has other regions told of what a key has in this one from so much on, 0 for nothing. Where
-// they can't be told of all at once, the keys come first that have most of what they may have.
-func (s *Source) Tell(least, most int64) {
-	s.least.Store(least)
-	s.most.Store(most)
-}
+// Tell has other regions told of what a key has in this one from so much on, 0 for nothing.
+func (s *Source) Tell(least int64) { s.least.Store(least) }
 
 // Attach begins to sync a table every rate, or changes the rate. A table that was attached to
 // another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
-func (r *Replicator) Attach(s *Source, rate time.Duration) { r.attach(s, rate, nil) }
-
-// AttachCharged is Attach for a table whose decisions are charged in place of being synced.
-func (r *Replicator) AttachCharged(s *Source, rate time.Duration, c Charger) { r.attach(s, rate, &c) }
-
-func (r *Replicator) attach(s *Source, rate time.Duration, c *Charger) {
+func (r *Replicator) Attach(s *Source, rate time.Duration) {
 	r.counts.attach(&s.link, rate, func(at *attachment) {
-		at.charges.Store(c)
 		// A zone that asks Redis from now on must find there what was counted until now.
 		at.due.Store(true)
 	})
@@ -125,14 +127,6 @@ func (s *Source) DetachFrom(r *Replicator) {
 	if at := s.at.Load(); at != nil && at.to == &r.counts {
 		s.Detach()
 	}
-}
-
-// charger is nil where totals are synced.
-func (at *attachment) charger() Charger {
-	if c := at.charges.Load(); c != nil {
-		return *c
-	}
-	return nil
 }
 
 // sync syncs the bans that go along, and then the table. In a Cluster a part that fails keeps
@@ -174,7 +168,6 @@ func (s *Source) unsent(now int64) (n int64, some bool) {
 }
 
 func (s *Source) moved(now int64) {
-	s.dropCharges(now)
 	s.table.ResetAcks()
 	if bans := s.bans.Load(); bans != nil {
 		bans.Resend()
@@ -187,5 +180,4 @@ func (s *Source) left(from *Replicator, reason string) {
 			return h.NotSent(s.spec.Zone, keys, requests, refunded, reason, now)
 		})
 	}
-	s.dropCharges(from.now())
 }

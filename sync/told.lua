@@ -1,10 +1,8 @@
--- Names of hashes that other regions have to know, in the order in which they changed: those after
--- a score. KEYS[1]: a sorted set. ARGV: after which score; how many at most; and "take" to remove
--- them and all before, "sweep" to remove those whose hash is gone, "weigh" to be told how much they
--- have, or "". Several names have one score, and those are never parted.
--- Reply: the highest score that there is, that of the last name (or the one after which there are
--- none), the names, how many names come after them, and with "weigh" the score of each name and the
--- total of its hash, 0 for what is none.
+-- Names of cells and bans that other regions have to know, in the order in which they changed:
+-- those after a score. KEYS[1]: a sorted set. ARGV: after which score; how many at most; and "take"
+-- to remove them and all before, "sweep" to remove those whose key is gone, or "". Several names
+-- have one score, and those are never parted. Reply: the highest score that there is, that of the
+-- last name (or the one after which there are none), the names, and how many names come after them.
 local key, after, most = KEYS[1], ARGV[1], tonumber(ARGV[2])
 local highest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or '0'
 local found = redis.call('ZRANGEBYSCORE', key, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
@@ -22,12 +20,4 @@ if ARGV[3] == 'sweep' then
     if redis.call('EXISTS', name) == 0 then redis.call('ZREM', key, name) end
   end
 end
-local scores, totals = {}, {}
-if ARGV[3] == 'weigh' then
-  for i, name in ipairs(names) do
-    local sum = redis.pcall('HGET', name, 'sum')
-    scores[i] = found[2 * i] or last
-    totals[i] = type(sum) == 'string' and tonumber(string.match(sum, '^%d+')) or 0
-  end
-end
-return {highest, last, names, full and redis.call('ZCOUNT', key, '(' .. last, '+inf') or 0, scores, totals}
+return {highest, last, names, full and redis.call('ZCOUNT', key, '(' .. last, '+inf') or 0}

@@ -25,9 +25,9 @@ import (
 // TestViewsThatWereWrong.
 func TestEveryNodeKnowsWhatAllHaveAdmitted(t *testing.T) {
 	t.Parallel()
-	quiet := []string{"refund", "reset", "reload", "join", "look", "charge"}
+	quiet := []string{"refund", "reset", "reload", "join", "look"}
 	faults := append([]string{"net", "clock"}, quiet...)
-	losses := []string{"refund", "reset", "reload", "look", "charge", "flush", "evict", "move"}
+	losses := []string{"refund", "reset", "reload", "look", "flush", "evict", "move"}
 	for name, k := range viewKinds() {
 		if skipRaced(name) {
 			continue
@@ -59,15 +59,15 @@ func TestViewsThatWereWrong(t *testing.T) {
 			{what: "take", n: 4, wait: soon}, {what: "unanswered"}, {what: "refund", wait: long},
 			{what: "take", n: 2}, {what: "take", node: 1, n: 1},
 		},
-		"the totals are lost, and not the fill": {{what: "take", n: 1, wait: long}, {what: "evict"}},
-		"the fill is lost, and not the totals, and another one spends": {
-			{what: "take", n: 15, wait: long}, {what: "unfill"}, {what: "take", node: 1, n: 3},
+		"a cell is lost": {{what: "take", n: 1, wait: long}, {what: "evict"}},
+		"a cell is lost, and another one spends": {
+			{what: "take", n: 15, wait: long}, {what: "evict"}, {what: "take", node: 1, n: 3},
 		},
-		"the fill is lost, and not the totals, and a newcomer and who knows spend at once": {
-			{what: "take", n: 15, wait: long}, {what: "unfill"}, {what: "take", node: 1, n: 3}, {what: "take", n: 2},
+		"a cell is lost, and a newcomer and who knows spend at once": {
+			{what: "take", n: 15, wait: long}, {what: "evict"}, {what: "take", node: 1, n: 3}, {what: "take", n: 2},
 		},
-		"the fill is lost, and not the totals, and they only ask": {
-			{what: "take", n: 15, wait: long}, {what: "unfill"}, {what: "ask"},
+		"a cell is lost, and they only ask": {
+			{what: "take", n: 15, wait: long}, {what: "evict"}, {what: "ask"},
 		},
 		"all is lost that two have sent, and they only ask": {
 			{what: "take", n: 3}, {what: "take", node: 1, n: 2, wait: long}, {what: "flush"}, {what: "ask"},
@@ -148,7 +148,6 @@ var viewGroups = map[string][]string{
 	"reload": {"rate", "limit"},
 	"join":   {"join", "leave"},
 	"look":   {"look", "sweep", "ask"},
-	"charge": {"charge"},
 }
 
 // drawViews draws steps of some of the groups.
@@ -252,7 +251,7 @@ func (v *views[S]) load(m *member[S]) {
 
 // resets are the last reset, of all keys.
 func (v *views[S]) resets() *reset.Set {
-	until := v.stamp*1000 + int64(v.spec.EpochTTL(v.span, 5*time.Second)+time.Minute)
+	until := v.stamp*1000 + int64(v.alg.Counts()+time.Minute)
 	return &reset.Set{All: reset.Reset{Stamp: v.stamp, At: v.stamp * 1000, Until: until}}
 }
 
@@ -264,8 +263,6 @@ func (v *views[S]) do(s viewStep) {
 		v.take(m, key, s)
 	case "refund":
 		v.giveBack(m, s)
-	case "charge":
-		m.own[key] += v.ownAfter(m, key, func() { m.table.Charge(m.alg.Compile(), keys.KeyOf([]byte(key)), wallClock(), int64(s.n)) })
 	case "ask":
 		v.touch()
 	case "look":
@@ -277,8 +274,6 @@ func (v *views[S]) do(s viewStep) {
 	case "flush", "evict":
 		v.store.forget(int(s.x*1000), s.what == "flush")
 		v.lost = true
-	case "unfill":
-		v.store.unfill()
 	case "clock":
 		v.step(s)
 	case "move", "back":
@@ -442,20 +437,12 @@ func (v *views[S]) look(m *member[S], key string) (used float64, ok bool) {
 	f.Take(l, k, []byte(key), wallClock(), 0, 0)
 	ctx, cancel := CallContext(v.t.Context(), time.Second)
 	defer cancel()
-	if m.source.spec.IsCells() {
-		reads := f.Reads(wallClock())
-		heard, server, err := m.source.LookInCells(ctx, reads)
-		if err != nil {
-			return 0, false
-		}
-		f.Hear(wallClock(), server, reads, heard)
-	} else {
-		answers, err := m.source.Look(ctx, f.Ask(wallClock()))
-		if err != nil {
-			return 0, false
-		}
-		f.Ack(wallClock(), answers)
+	reads := f.Reads(wallClock())
+	heard, server, err := m.source.Look(ctx, reads)
+	if err != nil {
+		return 0, false
 	}
+	f.Hear(wallClock(), server, reads, heard)
 	f.With(k, func(state *S) { used = v.used(m, state) })
 	return used, true
 }
@@ -521,8 +508,15 @@ func (v *views[S]) bounds(key string) (least, most int64) {
 	for _, m := range v.nodes {
 		all += m.own[key]
 	}
+	// After a loss nobody may know what a newcomer has spent meanwhile.
+	if least = all; v.drains && v.lost {
+		least = 0
+		for _, m := range v.nodes {
+			least = max(least, m.own[key])
+		}
+	}
 	if most = all; !v.c.exact && (v.lost || v.doubtful) {
 		most += v.back[key]
 	}
-	return all, most
+	return least, most
 }

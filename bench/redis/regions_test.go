@@ -41,7 +41,7 @@ func newRegion(t *testing.T, server *redistest.Server, here string, others map[s
 	regions := 1
 	if others != nil {
 		r.rep.Relay(ratesync.Regions{Here: here, Others: others, Rate: rate})
-		r.source.Tell(least, 1<<30)
+		r.source.Tell(least)
 		regions = len(others) + 1
 	}
 	tab.Configure(table.SyncConfig{Params: alg, Rate: 100 * time.Millisecond, Regions: regions, Waker: r.source.Waker}, 1<<20)

@@ -3,11 +3,12 @@ package redis
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -19,19 +20,15 @@ func TestScript(t *testing.T) {
 	if *figures {
 		keys, rounds = 10_000, 9
 	}
-	push, err := os.ReadFile("../../sync/push.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
 	scripts := []struct{ name, source string }{
-		{"the sync's script", string(push)},
-		{"HMGET and HSET only", `for k = 1, #KEYS do redis.pcall('HMGET', KEYS[k], ARGV[1], 'sum') redis.pcall('HSET', KEYS[k], ARGV[1], ARGV[2], 'sum', ARGV[2]) end return ''`},
-		{"these, and an answer, reading nothing", `local reply, head = {}, ARGV[2] .. ' '
+		{"the sync's script", cell.Source},
+		{"HMGET and HSET only", `for k = 1, #KEYS do redis.pcall('HMGET', KEYS[k], 'node', 'sum') redis.pcall('HSET', KEYS[k], 'node', ARGV[1], 'sum', ARGV[1]) end return ''`},
+		{"these, and an answer, reading nothing", `local reply, head = {}, ARGV[1] .. ' '
 for k = 1, #KEYS do
-  local had = redis.pcall('HMGET', KEYS[k], ARGV[1], 'sum')
-  local total, tries = ARGV[3 + 2 * k], ARGV[4 + 2 * k]
-  local sum = string.format('%d %d', total, tries)
-  redis.pcall('HSET', KEYS[k], ARGV[1], head .. total .. ' ' .. tries, 'sum', sum)
+  local had = redis.pcall('HMGET', KEYS[k], 'node', 'sum')
+  local total, more = ARGV[3 + 3 * k], ARGV[4 + 3 * k]
+  local sum = string.format('%d 0 0%s', total, more)
+  redis.pcall('HSET', KEYS[k], 'node', head .. total .. more, 'sum', sum)
   reply[2 * k - 1], reply[2 * k] = had[1] or '', sum
 end
 return table.concat(reply, '\n')`},
@@ -44,11 +41,7 @@ return table.concat(reply, '\n')`},
 		for i, s := range scripts {
 			script, begun := redis.NewScript(s.source), cpu(t, server)
 			for at := 0; at < keys; at += batch {
-				names, args := make([]string, batch), []any{"node", (round+1)*keys + at, "", 600_000}
-				for k := range names {
-					names[k] = fmt.Sprintf("bench:2:{0}:%d:s-1h:%022d:482956", i, at+k)
-					args = append(args, 10+round, 10+round)
-				}
+				names, args := said(i, round, at, batch, (round+1)*keys+at)
 				if err := script.Run(context.Background(), client, names, args...).Err(); err != nil {
 					t.Fatal(err)
 				}
@@ -62,4 +55,26 @@ return table.concat(reply, '\n')`},
 	for i, s := range scripts {
 		t.Logf("%-38s %.2f us a key, the least of %d rounds", s.name, best[i], rounds)
 	}
+}
+
+// said are the keys and the arguments of a call that says what a node has spent of so many keys.
+func said(script, round, first, batch, seq int) (names []string, args []any) {
+	family := cell.Family{Kind: cell.Fades, Window: time.Hour, Parts: 1, Live: 2, Size: 1e6, Counts: 2 * time.Hour}
+	call := cell.Call{Seq: int64(seq)}
+	state := cell.State{Epoch: family.Epoch(time.Now().UnixMicro()), Totals: []int64{int64(10 + round)}}
+	for k := range batch {
+		name := fmt.Sprintf("bench:3:{0}:%d:s-1h:%022d", script, first+k)
+		call.Cells = append(call.Cells, cell.Said{Key: name, Family: family.String(), Node: "node", State: state})
+	}
+	var a cell.Args
+	call.Append(&a)
+	a.Finish()
+	all := a.All()
+	for _, one := range all[1 : 1+batch] {
+		names = append(names, *one.(*string))
+	}
+	for _, one := range all[1+batch:] {
+		args = append(args, *one.(*string))
+	}
+	return names, args
 }

@@ -23,7 +23,8 @@ type Family struct {
 	// Kind is Windows, Fades or Bucket.
 	Kind byte
 	// Window is how long a limit's window is, Parts how many epochs it has, and Live how many
-	// count.
+	// count; of a bucket 1 where Rate is that of a request since the last message, and 2 more where
+	// a penalty has filled it.
 	Window      time.Duration
 	Parts, Live int
 	// Size is how much fits in, and Rate how much flows out of a bucket in a window.

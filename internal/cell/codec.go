@@ -2,6 +2,7 @@ package cell
 
 import (
 	"errors"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -143,7 +144,7 @@ func (h *Heard) read(held, sum string, kind byte) bool {
 	case sum == "":
 	case !ok:
 		h.Err = NoSense
-	case kind == Bucket && len(s) == 9:
+	case kind == Bucket && len(s) == 9 && makesSenseOf(s):
 		h.Sum = Sum{Stamp: s[0], End: s[1], Open: s[2], Total: s[3], Whole: s[4], Rest: s[5], At: s[6], Rate: s[7], Added: s[8]}
 	case kind != Bucket && len(s) > 4 && makesSense(s):
 		totals := append(append(h.Sum.Totals, s[0]), s[5:]...)
@@ -156,7 +157,7 @@ func (h *Heard) read(held, sum string, kind byte) bool {
 	case held == "":
 	case !ok:
 		h.Err = NoSense
-	case kind == Bucket && len(f) == 6:
+	case kind == Bucket && len(f) == 6 && makesSense(f):
 		h.Held, h.Granted = State{Seq: f[0], Open: f[1], Start: f[2], Total: f[3]}, f[4]
 	case kind != Bucket && len(f) > 3 && makesSense(f):
 		totals := append(append(h.Held.Totals, f[1]), f[4:]...)
@@ -173,6 +174,12 @@ const NoSense = "an answer that makes no sense"
 
 // makesSense reports whether numbers are some that the script counts.
 func makesSense(all []int64) bool { return slices.Min(all) >= 0 && slices.Max(all) < MaxExact }
+
+// makesSenseOf is makesSense for the sum of a bucket, whose level has a sign.
+func makesSenseOf(s []int64) bool {
+	level := s[4]
+	return makesSense(s[:4]) && makesSense(s[5:]) && -MaxExact < level && level < MaxExact
+}
 
 // MaxExact is how far the numbers of Redis' Lua, which are doubles, can count.
 const MaxExact = 1 << 53
@@ -193,9 +200,14 @@ func numbers(text string, to []int64) (all []int64, ok bool) {
 	return to, true
 }
 
-// Here is what the nodes of a region have of a cell of windows, of which so many epochs count, by
-// its sum and its field of the other regions.
-func Here(sum, others string, live int) (s State, ok bool) {
+// Here is what the nodes of a region have of a cell, of which so many epochs count, by its sum, its
+// field of the other regions and, of a bucket, since when it is there. rate is that of a bucket,
+// and now the time there, in microseconds.
+func Here(sum, others, born string, f *Family, now int64) (s State, ok bool) {
+	if f.Kind == Bucket {
+		return bucketHere(sum, others, born, f, now)
+	}
+	live := f.Live
 	var h, far Heard
 	h.read("", sum, Windows)
 	far.read("", others, Windows)
@@ -211,6 +223,46 @@ func Here(sum, others string, live int) (s State, ok bool) {
 		s.Totals = append(s.Totals, n)
 	}
 	return s, true
+}
+
+// bucketHere is Here for a bucket. Its rate is that of the bucket.
+func bucketHere(sum, others, born string, f *Family, now int64) (s State, ok bool) {
+	var h Heard
+	if h.read("", sum, Bucket); h.Sum.At == 0 || h.Err != "" {
+		return s, false
+	}
+	s = State{Stamp: h.Sum.Stamp, Start: 1, Total: h.Sum.Total, Whole: h.Sum.Whole, Rest: h.Sum.Rest}
+	if far, ok := numbers(others, nil); ok && len(far) == 4 && far[0] == s.Stamp {
+		s.Total = max(0, s.Total-far[3])
+	}
+	if n, ok := numbers(born, nil); ok && len(n) > 0 && n[0] > 0 {
+		if s.Start = n[0]; len(n) == 1 {
+			s.Heard = 1
+		}
+	}
+	f.Rate = h.Sum.Rate
+	s.drain(f, now-h.Sum.At)
+	if s.Whole >= 0 {
+		s.Fresh = s.Whole + min(1, s.Rest)
+	} else {
+		s.Whole, s.Rest = 0, 0
+	}
+	return s, true
+}
+
+// drain has so many microseconds pass.
+func (s *State) drain(f *Family, passed int64) {
+	window := f.Window.Microseconds()
+	hi, lo := bits.Mul64(uint64(max(0, passed)), uint64(f.Rate))
+	if hi >= uint64(window) {
+		s.Whole, s.Rest = -1, 0
+		return
+	}
+	whole, parts := bits.Div64(hi, lo, uint64(window))
+	if s.Rest -= int64(parts); s.Rest < 0 {
+		s.Whole, s.Rest = s.Whole-1, s.Rest+window
+	}
+	s.Whole -= int64(min(whole, MaxExact))
 }
 
 // Raise has a state have so much in an epoch, if it has less there.
@@ -230,6 +282,9 @@ func (s *State) Raise(epoch, n int64) {
 
 // RaiseAll raises a state to another one.
 func (s *State) RaiseAll(to *State) {
+	if s.Start == to.Start {
+		s.Total = max(s.Total, to.Total)
+	}
 	for age, n := range to.Totals {
 		s.Raise(to.Epoch-int64(age), n)
 	}
@@ -237,6 +292,9 @@ func (s *State) RaiseAll(to *State) {
 
 // IsBelow reports whether a state has less than another one in an epoch, of the so many that count.
 func (s *State) IsBelow(other *State, live int) bool {
+	if s.Start == other.Start && s.Total < other.Total {
+		return true
+	}
 	for age, n := range other.Totals {
 		if epoch := other.Epoch - int64(age); n > s.At(epoch) && epoch > s.Epoch-int64(live) {
 			return true

@@ -129,13 +129,18 @@ func (m *model) fill(f Family, had modelField, known bool, s State, now int64) {
 		}
 	}
 	more = min(more, s.Fresh)
-	if more > 0 || f.Rate > m.flows {
+	if m.flows == 0 || f.Live%2 == 1 && (more > 0 || more == 0 && f.Rate > m.flows) {
 		m.flows = f.Rate
 	}
 	whole, _ := m.whole(window)
 	if more = min(more, f.Size+f.Rate-whole); more > 0 {
 		m.level.Add(m.level, times(more, window))
 		m.added += more
+	}
+	filled := times(s.Whole, window)
+	filled.Add(filled, big.NewInt(s.Rest))
+	if over := new(big.Int).Sub(m.level, filled); f.Live > 1 && over.CmpAbs(big.NewInt(window)) <= 0 {
+		m.level = filled
 	}
 	m.total = max(0, m.total)
 }

@@ -108,6 +108,9 @@ func (n *node) call(key string, now, ask int64) Call {
 	if n.f.Kind == Bucket {
 		n.drain(now)
 		s.Start, s.Total, s.Heard, s.Whole, s.Rest = n.start, n.total, n.heard, n.whole, n.rest
+		if n.name[0] == '~' {
+			s.Heard = 1
+		}
 		if ask == 0 && n.total > n.got {
 			s.Span = min(now-n.first, 2*interval)
 		}

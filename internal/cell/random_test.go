@@ -122,10 +122,10 @@ func randomCalls(t *testing.T, on runner, seed uint64) {
 	on.do("FLUSHALL")
 	for range 4 {
 		w := pick(c.r, time.Second, time.Minute, 333333*time.Microsecond, time.Hour)
-		f := Family{Kind: Bucket, Window: w, Parts: 1, Live: 1, Size: pick(c.r, int64(3), 50, 1000), Rate: pick(c.r, int64(1), 10, 1000, 1e6), Counts: w}
+		f := Family{Kind: Bucket, Window: w, Parts: 1, Live: c.r.IntN(4), Size: pick(c.r, int64(3), 50, 1000), Rate: pick(c.r, int64(1), 10, 1000, 1e6), Counts: w}
 		switch c.r.IntN(5) {
 		case 0:
-			f.Kind = Windows
+			f.Kind, f.Live = Windows, 1
 		case 1:
 			f.Kind, f.Parts = Fades, pick(c.r, 1, 2, 7, 31)
 			f.Live = f.Parts + 1
@@ -276,7 +276,7 @@ func (c *cast) compare(call *Call, cells []int, got Answer, text string) {
 		fit := ask.Count
 		for i, k := range cells {
 			if !old && ask.Cost > 0 {
-				if fit = max(0, min(fit, next[i].room(c.family[k], ask.Limits[i], c.now)/ask.Cost)); c.family[k].Kind == Bucket {
+				if fit = max(0, min(fit, next[i].room(c.family[k], ask.Limits[i], c.now)/ask.Cost)); c.family[k].Kind == Bucket && ask.Limits[i].Rate > 0 {
 					next[i].flows = ask.Limits[i].Rate
 				}
 			}

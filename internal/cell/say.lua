@@ -6,8 +6,9 @@
 --   of a bucket          seq open start total granted noted
 -- "sum" is what all of these have, and "~" what the other regions have:
 --   of windows and logs  total stamp end epoch open total…
---   of a bucket          stamp end open total whole rest at rate added
--- and "fields" is how many fields there may be before dead ones are looked for.
+--   of a bucket          stamp end open total whole rest at rate added; of "~" stamp 0 0 total
+-- "fields" is how many fields there may be before dead ones are looked for, and "born" when a
+-- bucket began to be here, where other regions are told of it, and " 1" once a node knew of more.
 --
 -- seq numbers the messages of a node. open is how much of the newest epoch belongs to responses
 -- that have not begun. stamp is the latest reset that the key is under, end when the key ends, in
@@ -20,12 +21,14 @@
 -- threshold of told, or ""; 1 where no earlier message of these cells is without an answer.
 -- Then for each cell:
 --   family  "w" for windows and logs, "s" where the oldest epoch fades, "b" for a bucket; window,
---           epochs of a window, epochs that count, size, rate, milliseconds for which the newest
---           epoch counts, 1 where what is granted is open, or of another region where no total may
---           fall, the stamp, and the node; "" is as before
+--           epochs of a window, epochs that count (of a bucket 1 where its rate is that of a
+--           request since the last message, and 2 more where a penalty has filled it), size,
+--           rate, milliseconds for which the newest epoch counts, 1 where what is granted is
+--           open, or of another region where no total may fall, the stamp, and the node; "" is
+--           as before
 --   state   total; of a bucket open start total
 --   more    " epoch open total…"; of a bucket fresh, span, heard and the level that the node
---           knows: whole rest
+--           knows: whole rest; of another region heard is 1 where that was all spent since
 -- For each ban "begun length stamp" or "". Of a strict call what it asks for: count and cost of
 -- requests that follow each other, and for each cell the size and the rate that they go by.
 --
@@ -268,7 +271,14 @@ local function bucket(key, f, s, far, state, around)
     if whole < least or whole == least and rest < parts then whole, rest = least, parts end
   end
   fresh, total, open = fresh + 0, total + 0, open + 0
-  local more, knows = fresh, fseq and fstart == start
+  local knows, raised = fseq and fstart == start, false
+  if F.region and not knows then -- what was there before this cell may be known here already
+    local born = match(heard == '1' and under and call('HGET', key, 'born') or '', '^%d+')
+    fresh = born and start + 0 >= born + 0 and math.min(fresh, total) or 0
+  elseif F.region and knows and F.opens == '1' then
+    total = math.max(total, ftotal)
+  end
+  local more = fresh
   if knows then
     more, got = total - ftotal, got + 0
     all = all + more
@@ -285,20 +295,25 @@ local function bucket(key, f, s, far, state, around)
     all, known, part = all + total, known - fresh, part + 0
     if known >= 0 and (known > whole or known == whole and part > rest) then
       added = added + known - whole + 1
-      whole, rest = known, part
+      whole, rest, raised = known, part, true
     end
   end
   more = math.min(more, fresh)
-  if more > 0 or rate > flows then flows = rate end
+  if flows == 0 or F.live % 2 == 1 and (more > 0 or more == 0 and rate > flows) then flows = rate end
   more = math.min(more, F.size + rate - whole)
   if more > 0 then whole, added = whole + more, added + more end
+  if F.live > 1 then -- the node knows the part of a request with which that was filled
+    local n, r = match(around, '^%d+ %d+ %d+ (%d+) (%d+)$')
+    n, r = n + 0, r + 0
+    if whole == n or whole == n + 1 and rest <= r or whole == n - 1 and rest >= r then whole, rest = n, r end
+  end
   if F.region then
     x = x or {}
     local there = match(far or '', '^%d+ 0 0 (%d+)$') or 0
     x.far = string.format('%s 0 0 %d', F.stamp, math.max(0, there + total - (knows and ftotal or 0)))
   end
   return {
-    key = key, family = F, held = f or '', there = s or '', far = far, x = x, more = 0, till = till, start = start, open = open, total = total,
+    key = key, family = F, held = f or '', there = s or '', far = far, x = x, more = 0, till = till, start = start, open = open, total = total, born = least and not under, raised = least and raised,
     same = knows and total == ftotal + 0 and open == fopen + 0 and got == 0 and not x,
     sopen = math.max(0, sopen + open - (fseq and fopen or 0)), all = math.max(0, math.min(2^52, all)), whole = whole, rest = rest, flows = flows, added = added,
   }
@@ -312,7 +327,10 @@ local function tell(key, all, older, far, must)
   for n in string.gmatch(older, '%d+') do here = here + n end
   for n in string.gmatch(more or '', '%d+') do here = here - n end
   if must and not F.region or here > 0 and (must or not F.region and (far or here >= least)) then
-    score = score or math.max(now, (tonumber(call('ZREVRANGE', told, 0, 0, 'WITHSCORES')[2] or '') or 0) + 1)
+    if not score then
+      score = math.max(now, (tonumber(call('ZREVRANGE', told, 0, 0, 'WITHSCORES')[2] or '') or 0) + 1)
+      call('PEXPIRE', told, 2592000000) -- a month after the last one, as the relay's cursors
+    end
     call('ZADD', told, string.format('%d', score), key)
   end
 end
@@ -419,8 +437,9 @@ if strict then
         if c.used then
           room = room - c.used
         else
-          c.flows = ARGV[at + 2 * i + 1] + 0
-          room = c.flows > 0 and room - math.max(0, c.rest > 0 and c.whole + 1 or c.whole) or 0
+          local rate = ARGV[at + 2 * i + 1] + 0
+          if rate > 0 then c.flows = rate end -- a limit of 0 drains nothing, and stops nothing
+          room = rate > 0 and room - math.max(0, c.rest > 0 and c.whole + 1 or c.whole) or 0
         end
         if fit * cost > room then fit = math.max(0, (room - math.fmod(room, cost)) / cost) end
       end
@@ -465,6 +484,8 @@ for i = 1, cells do
       if x.fold then call('HSET', c.key, unpack(x.fold, 1, math.min(4000, #x.fold))) end
       if x.far then call('HSET', c.key, '~', x.far) end
     end
+    if c.born then call('HSET', c.key, 'born', string.format('%d', now)) end
+    if c.raised then call('HSET', c.key, 'born', (match(call('HGET', c.key, 'born') or '', '^%d+') or 1) .. ' 1') end
     local ends = c.till < now / 1000 + need + 60000 and math.floor(now / 1000 + 2 * (need + 60000))
     c.there = before .. (ends or c.till) .. after
     call('HSET', c.key, F.node, field, 'sum', c.there)

@@ -213,12 +213,9 @@ func sums(t *testing.T, s *redistest.Server, zone string) map[string]int {
 	all := make(map[string]int)
 	keys := c.Scan(t.Context(), 0, "*:"+zone+":*", 1000).Iterator()
 	for keys.Next(t.Context()) {
-		if strings.HasSuffix(keys.Val(), ":fill") {
-			continue // of a bucket
-		}
 		text, err := c.HGet(t.Context(), keys.Val(), "sum").Result()
 		if err == redis.Nil {
-			continue // strict mode's record of calls
+			continue // slots
 		}
 		if err != nil {
 			t.Fatalf("HGET %s sum: %v", keys.Val(), err)
@@ -627,23 +624,26 @@ func unchanged(t *testing.T, n *cluster.Node, after string) {
 	})
 }
 
-// unitsOf is what a field of a hash or cell says that was admitted: of a node, or "sum".
+// isBucket reports whether a cell is a bucket.
+func isBucket(key string) bool {
+	return strings.Contains(key, ":t-") || strings.Contains(key, ":g-") || strings.Contains(key, ":q-")
+}
+
+// unitsOf is what a field of a cell says that was admitted: of a node, or "sum". Of a bucket a
+// former state of a node is in the sum alone.
 func unitsOf(t *testing.T, key, field, text string) (n int) {
 	t.Helper()
 	words := strings.Fields(text)
-	if field != "sum" { // the number of a node's message stands before
-		words = words[min(1, len(words)):]
-	}
-	if len(words) < 2 {
+	if len(words) < 4 {
 		t.Fatalf("%s of %s is %q", field, key, text)
 	}
-	numbers := words[:1]
-	if strings.Contains(key, ":3:{") { // a cell, with older epochs at the end
-		older := 3
-		if field == "sum" {
-			older = 5
-		}
-		numbers = append(numbers[:1:1], words[min(older, len(words)):]...)
+	numbers := words[3:4]
+	switch {
+	case isBucket(key):
+	case field == "sum": // older epochs are at the end
+		numbers = slices.Concat(words[:1], words[5:])
+	default: // the number of a node's message stands before
+		numbers = slices.Concat(words[1:2], words[4:])
 	}
 	for _, word := range numbers {
 		units, err := strconv.Atoi(word)

@@ -61,11 +61,11 @@ func (m *onceRun) strictCounts() map[string]strictCount {
 		for i, hash := range all {
 			fields := hash.Val()
 			if fields["sum"] == "" {
-				continue // the record of calls
+				continue
 			}
 			for name, value := range fields {
 				switch n := 0; name {
-				case "at", "fields":
+				case "fields", "born":
 				default:
 					if n = unitsOf(m.t, keys[i], name, value); name == "sum" {
 						count.sum += n

@@ -61,8 +61,6 @@ type Options struct {
 	Now func() int64
 	// Beat has the next heartbeat come at once, without waiting for it. It is nil without a client.
 	Beat func()
-	// OnReset is told of the resets of each zone, nil for none. It may be nil itself.
-	OnReset func(zone string, set *reset.Set)
 	// Name names this node to people, in printable ASCII.
 	Name   string
 	Logger *zap.Logger

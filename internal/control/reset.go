@@ -100,9 +100,6 @@ func (c *Control) activeResets() map[string]*reset.Set {
 // forgive has a zone apply its resets, and returns how many requests of the limit that forgives
 // most are forgiven.
 func (c *Control) forgive(zone string, set *reset.Set) (requests int64) {
-	if c.OnReset != nil {
-		c.OnReset(zone, set)
-	}
 	for f := range c.forgivers[zone] {
 		requests = max(requests, f.Reset(c.Now(), set))
 	}

@@ -10,11 +10,15 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
@@ -106,9 +110,15 @@ func TestTheRoundTripThatACircuitMeasures(t *testing.T) {
 	defer r.Close()
 	const delay = 300 * time.Millisecond
 	proxy.SetDelay(delay)
+	p, raw := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1, Window: 30 * 24 * time.Hour}, []byte("key")
+	tab := table.New[algorithms.BucketState](p.Kind, 100)
+	tab.Prepare(table.SyncConfig{Params: p, Rate: time.Second, AtOnce: true, Waker: cycle.NewWaker()})
+	ask := &strict.Request{
+		Counters: []strict.Counter{{Table: tab, Source: ratesync.NewSource(tab, ratesync.SpecOf("z", p))}},
+		Limits:   []algorithms.Limit{p.Compile()}, Key: keys.KeyOf(raw), Raw: raw, N: 1,
+	}
 	redistest.Eventually(t, "the round trip is known", func() bool {
-		rules := []strict.Rule{{Kind: algorithms.TokenBucket, Limit: 1, Window: 30 * 24 * time.Hour}}
-		_, _, _ = r.Strict.Take(t.Context(), "z", rules, [16]byte{}, 1, nil)
+		_, _ = r.Strict.Ask(t.Context(), "z", ask, nil)
 		return roundTrip(r) > 0
 	})
 	if got := roundTrip(r); got < delay {

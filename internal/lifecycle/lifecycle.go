@@ -174,7 +174,6 @@ func (c *Config) apply() {
 			z.Slots.Configure(z.Sweep, c.Redis)
 		}
 		z.ConfigureBans(c.Redis)
-		z.ConfigureMemory()
 		if z.Throttle != nil {
 			z.Throttle.Configure(bandwidth.Rate(z.Bandwidth), z.MaxKeys)
 		}
@@ -284,8 +283,9 @@ func (c *Config) inherit(before *Config) {
 				counts, _ := from.Save()
 				l.Resume(counts, nil) // the zone's name or the namespace has changed
 			}
-			if stays && !l.Settings.CountsDenials {
-				c.logRestart(l, from)
+			if stays && from == nil && !l.Settings.CountsDenials {
+				c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero",
+					zap.String("zone", l.Settings.Name), zap.Stringer("algorithm", l.Settings.Kind), zap.Stringer("limit", l.Rate))
 			}
 		}
 	}
@@ -297,17 +297,4 @@ func (c *Config) BansOf(zone string) *limits.Bans {
 		return z.Bans()
 	}
 	return nil
-}
-
-// logRestart logs that a limit starts at zero after a reload, or may. from is what it was before,
-// nil for none.
-func (c *Config) logRestart(l, from *limits.Limit) {
-	fields := []zap.Field{zap.String("zone", l.Settings.Name), zap.Stringer("algorithm", l.Settings.Kind), zap.Stringer("limit", l.Rate)}
-	isStrict := func(l *limits.Limit) bool { return l.Settings.SyncRate == config.Strict }
-	switch {
-	case from == nil:
-		c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero", fields...)
-	case isStrict(l) != isStrict(from) && l.Settings.Kind.Traits().Draining:
-		c.Logger.Info("a zone's sync_rate has changed from or to strict: with this algorithm redis and the nodes keep separate counts, so this limit may start at zero", fields...)
-	}
 }

@@ -11,18 +11,19 @@ import (
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// asksCells reports whether Redis decides by cells: what it grants is in this node's counters, as
-// if they had decided.
-func (z *Zone) asksCells() bool { return z.IsStrict() && !z.Kind.Traits().Draining }
-
-// askCells is askRedis by cells.
-func (e *Evaluation) askCells(p *part, r *http.Request) (says verdict, done, lost bool) {
+// askRedis has Redis decide, if it has to be asked. done is set where it decides, or the key is
+// banned, and lost where Redis was asked and has not answered. What it grants is in this node's
+// counters then, as if they had decided.
+func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, lost bool) {
+	if _, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); !ok {
+		return admits, false, false
+	}
 	if p.Forked != nil {
-		return admits, false, p.lookInCells(r.Context(), p.limits)
+		return admits, false, p.lookInRedis(r.Context(), p.limits)
 	}
 	had := len(e.receipts)
 	var err error
-	e.receipts, err = p.decideByCells(r, p.request(), e.receipts)
+	e.receipts, err = p.decideInRedis(r, p.request(), e.receipts)
 	// The call took its time. A later Take at the arrival's would pass for a step of the clock.
 	e.Now = clock.Now()
 	if err != nil {
@@ -34,28 +35,14 @@ func (e *Evaluation) askCells(p *part, r *http.Request) (says verdict, done, los
 		return admits, false, !errors.Is(err, strict.ErrFull) && !errors.Is(err, errDecidesHere)
 	}
 	p.byRedis, p.ask.Now = true, e.Now
-	return e.judge(p, nil), true, false
+	return e.judge(p), true, false
 }
 
-// lastWord has what Redis said last decide, and reports whether it does.
-func (e *Evaluation) lastWord(p *part) (says verdict, ok bool) {
-	switch {
-	case p.Forked != nil: // a fork looks into Redis
-	case p.asksCells():
-		if e.recallCells(p) {
-			return e.judge(p, nil), true
-		}
-	case !p.memory.IsEmpty():
-		return e.recall(p)
-	}
-	return admits, false
-}
-
-// recallCells has Redis' last word deny a request, and reports whether it does: where denied
-// requests count each of them changes something, and where responses decide what was spent may be
-// refunded at any time.
-func (e *Evaluation) recallCells(p *part) (denies bool) {
-	if len(p.limits) == 0 || !p.request().Recall(&e.receipts) {
+// lastWord has Redis' last word deny a request, and reports whether it does: where denied requests
+// count each of them changes something, and where responses decide what was spent may be refunded
+// at any time. A fork looks into Redis.
+func (e *Evaluation) lastWord(p *part) (denies bool) {
+	if !p.IsStrict() || p.Forked != nil || len(p.limits) == 0 || !p.request().Recall(&e.receipts) {
 		return false
 	}
 	p.byRedis, p.ask.Now = true, e.Now
@@ -69,7 +56,7 @@ func (p *part) request() *strict.Request {
 	}
 	r := &strict.Request{
 		Key: p.ask.Key, Raw: p.ask.Raw, N: p.ask.N, Want: p.Want | p.Reserving,
-		Remembers: !p.CountDenied && !p.Settles(), Counters: p.counters, Limits: p.enforced,
+		Remembers: !p.CountDenied && !p.Settles(), Queues: p.Kind.Traits().Queues, Counters: p.counters, Limits: p.enforced,
 	}
 	if p.isOwn(p.limits) {
 		r.Counters, r.Limits = countersOf(p.limits), enforcedOf(p.limits)
@@ -104,9 +91,9 @@ func countersOf(limits []Limit) []strict.Counter {
 // errDecidesHere is where the configuration that has taken over has this node's counters decide.
 var errDecidesHere = errors.New("this node decides")
 
-// decideByCells asks Redis. A request that is on its way when its own configuration ends goes by
+// decideInRedis asks Redis. A request that is on its way when its own configuration ends goes by
 // the Redis of the current one, whose counts are the ones that go on.
-func (p *part) decideByCells(r *http.Request, ask *strict.Request, dst []table.Taken) (took []table.Taken, err error) {
+func (p *part) decideInRedis(r *http.Request, ask *strict.Request, dst []table.Taken) (took []table.Taken, err error) {
 	for by := p.Redis; ; {
 		took, err = by.Strict.Ask(r.Context(), p.Name, ask, dst)
 		if !errors.Is(err, strict.ErrClosed) {
@@ -129,9 +116,9 @@ func (p *part) decideByCells(r *http.Request, ask *strict.Request, dst []table.T
 	}
 }
 
-// lookInCells has a fork know what Redis has, and notes how limits stand. It reports whether Redis
+// lookInRedis has a fork know what Redis has, and notes how limits stand. It reports whether Redis
 // has not said it.
-func (z *Zone) lookInCells(ctx context.Context, limits []Limit) (lost bool) {
+func (z *Zone) lookInRedis(ctx context.Context, limits []Limit) (lost bool) {
 	z.Looked = nil
 	if z.Lost = z.Redis.Strict.UnavailableFor(z.Forked.ID); z.Lost != nil {
 		return true
@@ -142,7 +129,7 @@ func (z *Zone) lookInCells(ctx context.Context, limits []Limit) (lost bool) {
 		if len(reads) == 0 {
 			continue
 		}
-		heard, server, err := l.Source.LookInCells(ctx, reads)
+		heard, server, err := l.Source.Look(ctx, reads)
 		if err != nil {
 			z.Lost = err
 			return true

@@ -133,10 +133,8 @@ func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, receipts *[]t
 	}
 	a.Now, a.N = now, 0
 	if z.Forked != nil && z.IsStrict() {
-		if _, ok := Room(limits, a.Key, a.Raw, now); ok && z.asksCells() {
-			z.lookInCells(context.Background(), limits)
-		} else if ok {
-			z.lookInRedis(context.Background(), limits, a)
+		if _, ok := Room(limits, a.Key, a.Raw, now); ok {
+			z.lookInRedis(context.Background(), limits)
 		}
 	}
 	for i := range limits {

@@ -24,7 +24,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
-	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // counterPool has the counters of the process, which outlive configurations: zones acquire them
@@ -70,7 +69,6 @@ type Counters struct {
 // A Table is the table of a limit, whatever its algorithm.
 type Table interface {
 	ratesync.Table
-	Says() bool
 	control.Forgiver
 
 	// What requests ask.
@@ -79,14 +77,12 @@ type Table interface {
 	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Penalize(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Leave(l algorithms.Limit, key keys.Key, t table.Taken, now, n int64)
-	Import(l algorithms.Limit, key keys.Key, raw []byte, now, call int64, all []algorithms.Report)
 	Room(l algorithms.Limit, key keys.Key, raw []byte, now int64) (left int64, ok bool)
 	Wait(l algorithms.Limit, key keys.Key, now, n int64) time.Duration
 
 	// What they ask whose response decides whether they count.
 	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
 	Settle(key keys.Key, r table.Reserved, now, m int64)
-	Charge(l algorithms.Limit, key keys.Key, now, n int64)
 	AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool
 	Unsettled() *table.Unsettled
 
@@ -114,8 +110,6 @@ type Table interface {
 	Overflowed() int64
 	OverflowBytes() int64
 	EachSpend(now int64, f func(table.Spend))
-	HasDebt(key keys.Key) (keys.ID, bool)
-	Ask(now int64) []table.Message
 	Reads(now int64) []table.Said
 	Remote(l algorithms.Limit, key keys.Key, now int64) int64
 }
@@ -190,30 +184,23 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 		every = catchUp
 	}
 	isStrict := z.SyncRate == config.Strict
-	charges := isStrict && z.Kind.Traits().Draining
 	old := c.attached
 	if redis == nil && old != nil {
 		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
 	c.follow(record)
 	config, least := l.syncConfig(every), int64(0)
-	config.Charges, config.Waker = charges, c.Source.Waker
-	config.AtOnce = isStrict && !charges
+	config.AtOnce, config.Waker = isStrict, c.Source.Waker
 	config.After = c.timers.After
 	config.Regions, least = l.regions(redis)
-	limit := l.Params().Compile()
-	c.Source.Tell(least, min(limit.N, limit.Size))
+	c.Source.Tell(least)
 	c.Table.Configure(config, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
 		if redis != old {
 			redis.Hold()
 		}
-		if charges {
-			redis.Replicator.AttachCharged(c.Source, every, redis.Strict.Charger(z.Name, strict.Rule(l.Params())))
-		} else {
-			redis.Replicator.Attach(c.Source, every)
-		}
+		redis.Replicator.Attach(c.Source, every)
 	}
 	if old != nil && old != redis {
 		old.Release()
@@ -238,7 +225,7 @@ func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
 	z := l.Settings
 	return table.SyncConfig{
 		Params:  l.Params(),
-		Certain: z.CountsDenials || z.SyncRate == config.Strict && !z.Kind.Traits().Draining,
+		Certain: z.CountsDenials || z.SyncRate == config.Strict,
 		Rate:    every,
 		Early:   z.EarlySync && z.SyncRate != config.Strict,
 		Mixed:   len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r config.Rate) bool { return r.From != "" }),

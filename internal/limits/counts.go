@@ -8,7 +8,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
-	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // A zone's slots and limits are one gate, with two ways to decide: by this node, or by Redis.
@@ -33,8 +32,8 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if p.Regions {
 		p.limits, p.ask.N = p.ofSide(p.limits, p.ask.N)
 	}
-	if says, ok := e.lastWord(p); ok {
-		return says
+	if e.lastWord(p) {
+		return e.judge(p)
 	}
 	if slots != nil {
 		if says := e.takeSlot(p, slots, slowed, r); says != admits {
@@ -71,7 +70,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if allowed && !p.Kind.Traits().Queues {
 		return says
 	}
-	return max(says, e.judge(p, nil))
+	return max(says, e.judge(p))
 }
 
 // oneMore appends an element to a list, to be filled in whole.
@@ -95,9 +94,8 @@ func (z *Zone) failOver(limits []Limit, slowed bool) ([]Limit, verdict) {
 }
 
 // judge says whether the limits of a zone deny, and notes how long they make the client wait, or an
-// admitted request in its queue. In shadow mode nobody waits. byRedis is what Redis says, where it
-// decided.
-func (e *Evaluation) judge(p *part, byRedis []strict.Verdict) (says verdict) {
+// admitted request in its queue. In shadow mode nobody waits.
+func (e *Evaluation) judge(p *part) (says verdict) {
 	for i := range p.limits {
 		l, t := &p.limits[i], &e.receipts[p.first+i]
 		if t.Allowed {
@@ -106,15 +104,8 @@ func (e *Evaluation) judge(p *part, byRedis []strict.Verdict) (says verdict) {
 			}
 			continue
 		}
-		room := false // as soon as others get back what they have reserved
-		if p.Settles() {
-			if byRedis != nil {
-				room = byRedis[i].Reserved
-			} else {
-				room = l.Table.AdmitsSettled(l.Enforced, p.ask.Key, e.Now, p.ask.N)
-			}
-		}
-		if !room {
+		// It may have room as soon as others get back what they have reserved.
+		if !p.Settles() || !l.Table.AdmitsSettled(l.Enforced, p.ask.Key, e.Now, p.ask.N) {
 			says = denies
 		} else if t.Retry = p.reservedWait(t.Retry); says == admits {
 			says = reserved
@@ -136,11 +127,11 @@ func endCounts(e *Evaluation, p *part, why ending) {
 		}
 		now := clock.Now()
 		for i := range took {
-			if l := &p.limits[i]; p.grant.By == nil && took[i].Delay > 0 {
+			if l := &p.limits[i]; !p.byRedis && took[i].Delay > 0 {
 				l.Table.Leave(l.Enforced, p.ask.Key, took[i], now, took[i].N)
 			}
 		}
-		for _, u := range p.reservedUnits(p.limits, took, p.grant, p.ask.Key) {
+		for _, u := range p.reservedUnits(p.limits, took, p.ask.Key) {
 			u.Settle(true, 0)
 		}
 		return
@@ -153,12 +144,8 @@ func endCounts(e *Evaluation, p *part, why ending) {
 	if p.byRedis && p.says >= denies && !counts {
 		return // nothing was spent
 	}
-	if p.grant.By != nil {
-		wait = p.endInRedis(took, results[p.first:], e.Now, counts)
-	} else {
-		for i := range took {
-			wait = max(wait, p.limits[i].end(&p.ask, &took[i], e.Now, counts, p.byRedis, &results[p.first+i]))
-		}
+	for i := range took {
+		wait = max(wait, p.limits[i].end(&p.ask, &took[i], e.Now, counts, p.byRedis, &results[p.first+i]))
 	}
 	if !p.shadow {
 		e.Denial.Wait = max(e.Denial.Wait, wait)
@@ -170,7 +157,7 @@ func holdCounts(e *Evaluation, p *part, h *Held) {
 	if !p.says.isDecision() || p.says >= denies {
 		return
 	}
-	if units := p.reservedUnits(p.limits, e.receipts[p.first:], p.grant, p.ask.Key); len(units) > 0 {
+	if units := p.reservedUnits(p.limits, e.receipts[p.first:], p.ask.Key); len(units) > 0 {
 		if p.responseCost != nil {
 			p.holdCost(units, p.ask.N, h)
 		} else {

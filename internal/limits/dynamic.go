@@ -6,7 +6,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // Limits whose number comes with the request, or is set for its key at run time, and limits of
@@ -66,11 +65,3 @@ func (z *Zone) limitsOf(own []Limit, r *http.Request, o *control.Override, asked
 
 // isOwn reports whether limits are copies for a request.
 func (z *Zone) isOwn(limits []Limit) bool { return len(limits) > 0 && &limits[0] != &z.AllLimits[0] }
-
-// rulesOf describes the limits of a request to Redis. A call keeps them.
-func (z *Zone) rulesOf(limits []Limit) []strict.Rule {
-	if !z.isOwn(limits) {
-		return z.Rules
-	}
-	return Rules(limits)
-}

@@ -240,7 +240,7 @@ func (e *Evaluation) enterQueues() (some bool) {
 		for j := range p.limits {
 			p.limits[j].Decide(&p.ask, p.Want, &e.receipts[p.first+j])
 		}
-		if p.says = e.judge(p, nil); p.says >= denies && !p.shadow {
+		if p.says = e.judge(p); p.says >= denies && !p.shadow {
 			e.Denied, e.Denial.Wait = true, max(e.Denial.Wait, p.wait)
 			return true
 		}
@@ -290,15 +290,12 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		return nil
 	}
 	now, results := clock.Now(), e.Results()
-	waited := time.Duration(now - e.Now)
 	e.Now = now
 	for i := range e.parts {
 		p := &e.parts[i]
 		for j := range p.limits {
-			if d := &results[p.first+j]; p.grant.By != nil {
-				d.MoreAfter = max(0, d.MoreAfter-waited)
-			} else if p.Want != 0 {
-				p.limits[j].restate(&p.ask, now, d)
+			if p.Want != 0 {
+				p.limits[j].restate(&p.ask, now, &results[p.first+j])
 			}
 		}
 	}

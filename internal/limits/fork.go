@@ -39,33 +39,23 @@ func (c *Counters) Fork(l algorithms.Limit, k Key, now int64) (f *Counters, ok b
 // learn has two forks of a key know what Redis has of it.
 func (l *Limit) learn(ctx context.Context, same *Limit, raw []byte) error {
 	now, key := clock.Now(), keys.KeyOf(raw)
-	var asks []table.Message
 	var reads []table.Said
 	for _, f := range []*Limit{same, l} {
 		f.Table.Take(f.Enforced, key, raw, now, 0, 0) // it has a slot then
-		asks, reads = f.Table.Ask(now), f.Table.Reads(now)
+		reads = f.Table.Reads(now)
 	}
-	if len(reads) > 0 {
-		if ratesync.LostFor(l.Source.Lost(), reads[0].ID) {
-			return redisconn.ErrDown
-		}
-		heard, server, err := l.Source.LookInCells(ctx, reads)
-		if err != nil {
-			return err
-		}
-		l.Table.Hear(clock.Now(), server, reads, heard)
-		same.Table.Hear(clock.Now(), server, reads, heard)
+	if len(reads) == 0 {
 		return nil
 	}
-	if len(asks) == 0 {
-		return nil
+	if ratesync.LostFor(l.Source.Lost(), reads[0].ID) {
+		return redisconn.ErrDown
 	}
-	answers, err := l.Source.Look(ctx, asks)
+	heard, server, err := l.Source.Look(ctx, reads)
 	if err != nil {
 		return err
 	}
-	l.Table.Ack(clock.Now(), answers)
-	same.Table.Ack(clock.Now(), answers)
+	l.Table.Hear(clock.Now(), server, reads, heard)
+	same.Table.Hear(clock.Now(), server, reads, heard)
 	return nil
 }
 

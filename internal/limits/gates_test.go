@@ -265,7 +265,7 @@ func TestNothingIsReservedInRedisOfARequestThatEnds(t *testing.T) {
 		spent.Enforce = config.Enforce(1)
 		first, denies := newZone(t, s, redis), newZone(t, spent, redis)
 		k, _ := denies.KeyOf(request("x"))
-		spendElsewhere(t, denies, another, k.ID, 9)
+		spendElsewhere(t, denies, another, k.Raw, 9)
 		e, err := Evaluate([]*Zone{denies, first}, request("x"), clock.Now())
 		if err != nil {
 			t.Fatal(err)

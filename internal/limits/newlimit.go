@@ -8,7 +8,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
-	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // NewLimit returns one of a zone's limits, and acquires its counters. Answers tell of it by these
@@ -48,13 +47,4 @@ func Room(limits []Limit, key keys.Key, raw []byte, now int64) (left int64, ok b
 		left = min(left, one)
 	}
 	return left, true
-}
-
-// Rules describes limits to Redis.
-func Rules(limits []Limit) []strict.Rule {
-	rules := make([]strict.Rule, len(limits))
-	for i := range limits {
-		rules[i] = strict.Rule(limits[i].Params())
-	}
-	return rules
 }

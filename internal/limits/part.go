@@ -33,8 +33,6 @@ type part struct {
 	// first is the place of the receipts of limits. That of a slot comes before it; slot is one
 	// more than its place in slots, 0 for none.
 	first, slot int
-	// grant is what Redis granted, where it decided.
-	grant strict.Grant
 	// byRedis is set where Redis has decided on the request's limits, by what their counters said.
 	byRedis bool
 	toAsk   *strict.Request // see request

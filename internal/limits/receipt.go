@@ -21,7 +21,9 @@ func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts, byRedis boo
 	case !t.Allowed:
 		return 0
 	case !counts && !isRead:
-		if l.Settings.Kind.Traits().Queues {
+		if l.Settings.Kind.Traits().Queues && byRedis {
+			// The slot stays taken: whether anybody stands behind it is not known here.
+		} else if l.Settings.Kind.Traits().Queues {
 			l.Table.Leave(l.Enforced, a.Key, *t, clock.Now(), t.N)
 		} else {
 			l.Table.Refund(l.Enforced, a.Key, *t, t.N)

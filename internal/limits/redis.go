@@ -110,7 +110,7 @@ func newRedis(key, store string, client redis.UniversalClient, o RedisOptions) *
 	r.Strict.LogTo(o.Logger)
 	r.Control = control.New(control.Options{
 		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(cmp.Or(store, serverOf(client)), o.Namespace), Timeout: o.Timeout, Now: clock.Now,
-		Beat: r.Replicator.Beat, OnReset: r.Strict.Reset, Name: control.NodeName(), Logger: o.Logger,
+		Beat: r.Replicator.Beat, Name: control.NodeName(), Logger: o.Logger,
 	})
 	r.Replicator.Carry(r.Control)
 	r.Gauges = ratesync.NewSlots(r.Replicator, o.StrictTimeout)

@@ -255,7 +255,7 @@ func TestADenialHearsOfARefund(t *testing.T) {
 		first.Kind, first.Limits[0].Window = kind, 12*month
 		refunds, spent := newZone(t, first, redis), newZone(t, denies, redis)
 		k, _ := spent.KeyOf(request("x"))
-		spendElsewhere(t, spent, another, k.ID, 1)
+		spendElsewhere(t, spent, another, k.Raw, 1)
 		e := decideAll(t, []*Zone{refunds, spent})
 		if o, asked := e.Of(refunds); !e.Denied || !asked || o.Denied {
 			t.Fatalf("%s: denied %t, and the other zone: asked %t, denies %t; want a denial by the zone that is asked last", kind, e.Denied, asked, o.Denied)

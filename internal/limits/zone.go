@@ -92,11 +92,7 @@ type Zone struct {
 	cost   *cost
 	// responseCost is nil where a request costs what it took.
 	responseCost *responseCost
-	// Rules are the limits for Redis, which decides on all of them in one call. memory is what it
-	// has last denied, nil where it is not asked.
-	Rules  []strict.Rule
-	memory *strict.Memory
-	// counters are those of the limits, for a Redis that decides by cells.
+	// counters and enforced are those of the limits, for a Redis that decides.
 	counters []strict.Counter
 	enforced []algorithms.Limit
 
@@ -162,13 +158,10 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 		z.Decisions.WithUnits(z.responseCost != nil)
 	}
 	z.provenance = provenanceOf(z)
-	if z.Rules = Rules(z.AllLimits); z.IsStrict() {
-		z.memory = z.Redis.Strict.Memory(z.Name, z.MaxKeys)
+	if z.IsStrict() {
 		z.counters, z.enforced = countersOf(z.AllLimits), enforcedOf(z.AllLimits)
-		if z.asksCells() {
-			for i := range z.AllLimits {
-				z.AllLimits[i].prepare()
-			}
+		for i := range z.AllLimits {
+			z.AllLimits[i].prepare()
 		}
 	}
 	if z.Slots = NewSlotLimit(&z.Settings, o.Headers); z.Slots != nil {
@@ -193,21 +186,11 @@ func (z *Zone) Release() {
 		l.Release()
 	}
 	z.Banning.ReleaseAll()
-	if z.memory != nil {
-		z.memory.Release()
-	}
 	if z.Throttle != nil {
 		bandwidth.Release(z.Namespace, z.Name)
 	}
 	if z.Slots != nil {
 		z.Slots.Release()
-	}
-}
-
-// ConfigureMemory applies a configuration that has become the current one.
-func (z *Zone) ConfigureMemory() {
-	if z.memory != nil {
-		z.memory.Configure(z.MaxKeys)
 	}
 }
 

@@ -27,7 +27,7 @@ import (
 func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	f = &Zone{
 		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), Want: z.Want, Reserving: z.Reserving,
-		Rules: z.Rules, memory: z.memory, QueuesLast: z.QueuesLast, Forked: &k, Slots: z.Slots, KeyNames: z.KeyNames,
+		QueuesLast: z.QueuesLast, Forked: &k, Slots: z.Slots, KeyNames: z.KeyNames,
 		salt: z.salt, provenance: z.provenance, AtRuntime: z.AtRuntime, Varies: z.Varies, cost: z.cost,
 		Banning: z.Banning.ForkAll(k, clock.Now()),
 	}

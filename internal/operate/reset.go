@@ -9,7 +9,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // ResetPath is the path of resets.
@@ -124,14 +123,13 @@ func isOverflowing(zone *limits.Zone) bool {
 	return false
 }
 
-// lasts is how long anything is left that a reset of a zone says something of: epochs in Redis that
-// have its name, a bucket that carries its stamp, and a ban that began before.
+// lasts is how long anything is left that a reset of a zone says something of: what counts, until
+// all nodes have heard of it, and a ban that began before.
 func lasts(zone *limits.Zone) (longest time.Duration) {
 	longest = zone.Ban.For
 	for l := range zone.Counted {
 		p := l.Settings.Params(l.Rate)
-		rate := max(0, time.Duration(zone.SyncRate))
-		longest = max(longest, ratesync.SpecOf(zone.Name, p).EpochTTL(p.Epoch(), rate))
+		longest = max(longest, 2*p.Counts()+max(0, time.Duration(zone.SyncRate)))
 	}
 	return longest + time.Minute
 }

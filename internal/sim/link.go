@@ -20,11 +20,6 @@ type Replica interface {
 type outbox interface {
 	Tick()
 	Urgent() bool
-	Drain(now int64, most int, urgent bool, dst []table.Message) []table.Message
-	Ack(now int64, answers []table.Answer) (forgot bool)
-	Fail(messages []table.Message)
-	// Says is set where keys are cells. Then these take the place of Drain, Ack and Fail.
-	Says() bool
 	Say(now, seq int64, most int, early bool, dst []table.Said) []table.Said
 	Hear(now, server int64, said []table.Said, heard []cell.Heard) (forgot bool)
 	Unheard(said []table.Said)
@@ -49,13 +44,12 @@ type Link struct {
 	dead  bool
 	cycle.Waker
 
-	// rate is the sync_rate, clock what the node takes the time for, epoch the length of one, and
-	// history how many before the current one count. estimates is set where the table estimates
+	// rate is the sync_rate, clock what the node takes the time for, and limit the table's.
+	// estimates is set where the table estimates
 	// what others spent.
 	rate      func() time.Duration
 	clock     func() int64
-	epoch     time.Duration
-	history   int
+	limit     algorithms.Params
 	estimates bool
 
 	carried Companion // nil for nothing
@@ -69,7 +63,7 @@ type Link struct {
 // The table is to be configured with the link's Waker. p are those of its limit.
 func (w *Network) Join(node int, name string, t Replica, rate time.Duration, p algorithms.Params) *Link {
 	n := &Link{
-		net: w, node: node, name: name, table: t, Waker: cycle.NewWaker(), epoch: p.Epoch(), history: p.Compile().History, estimates: true,
+		net: w, node: node, name: name, table: t, Waker: cycle.NewWaker(), limit: p, estimates: true,
 		rate: func() time.Duration { return rate }, clock: func() int64 { return w.now },
 	}
 	w.links = append(w.links, n)
@@ -161,30 +155,20 @@ func (n *Link) take(urgent bool) letter {
 	w := n.net
 	n.seq++
 	var x letter
-	if n.table.Says() {
-		said := n.table.Say(n.clock(), n.seq, 1<<20, urgent, nil)
-		for i := range said {
-			x.ids = append(x.ids, said[i].ID)
-		}
-		x.fail = func() { n.table.Unheard(said) }
-		x.deliver = func() func() bool {
-			server := w.now
-			heard := w.store.Say(server, n.name, n.epoch, n.history, said)
-			return func() bool { return n.table.Hear(n.clock(), server, said, heard) }
-		}
-		return x
+	said := n.table.Say(n.clock(), n.seq, 1<<20, urgent, nil)
+	for i := range said {
+		x.ids = append(x.ids, said[i].ID)
 	}
-	messages := n.table.Drain(n.clock(), 1<<20, urgent, nil)
-	for i := range messages {
-		if i == 0 || messages[i].Key != messages[i-1].Key {
-			x.ids = append(x.ids, messages[i].ID)
-		}
-	}
-	x.fail = func() { n.table.Fail(messages) }
-	seq, live, rate := n.seq, n.history, n.rate()
+	x.fail = func() { n.table.Unheard(said) }
 	x.deliver = func() func() bool {
-		answers := w.store.Push(w.now, n.name, seq, live, rate, messages)
-		return func() bool { return n.table.Ack(n.clock(), answers) }
+		server := w.now
+		var heard []cell.Heard
+		if n.limit.Kind.Traits().Draining {
+			heard = w.store.Fill(server, n.name, n.limit.Window, said)
+		} else {
+			heard = w.store.Say(server, n.name, n.limit.Epoch(), n.limit.Compile().History, said)
+		}
+		return func() bool { return n.table.Hear(n.clock(), server, said, heard) }
 	}
 	return x
 }

@@ -183,7 +183,7 @@ func (v *View) findProblems(s operate.State) {
 		if !r.Up {
 			problem("Region %s is lost: %s. Its last counts stay.", r.Region, strings.TrimSuffix(r.Reason, "."))
 		} else if r.Lag > late {
-			problem("Region %s was last told all %s, and %d counts wait.", r.Region, agoText(r.Lag), r.Backlog)
+			problem("Region %s was last in step %s, and %d counts and bans wait.", r.Region, agoText(r.Lag), r.Backlog)
 		}
 	}
 	for _, e := range s.Enforcement {

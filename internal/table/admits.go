@@ -21,7 +21,7 @@ func (t *Table[S]) admitsUnsettled(s *S, a unsettledAsk) bool {
 	t.machine.Advance(s, a.Limit, a.At)
 	l := t.machine.Ledger(s)
 	if t.kind.Traits().Draining {
-		a.Limit.Size += t.unsettled.Sum(a.Key, a.Now, l.Epoch-1)
+		a.Limit.Size += t.unsettled.Sum(a.Key, a.Now, l.Epoch)
 	} else {
 		counts := l.Clone()
 		defer func() { *l = counts }()
@@ -39,7 +39,6 @@ func (r *Unsettled) takeOut(key keys.Key, l *algorithms.Ledger, history int) (n 
 	for age := range int64(history + 1) {
 		epoch := l.Epoch - age
 		own, others := r.In(key, epoch)
-		others = max(others, r.storedIn(key, epoch))
 		if c, ok := l.At(epoch); ok && own+others > 0 {
 			own, others = min(own, max(0, c.Own)), min(others, max(0, c.Remote))
 			n += own + others

@@ -20,7 +20,7 @@ import (
 // bound returns the most of pending units that may have been spent.
 func (t *Table[S]) bound(b *SyncConfig, e entry[S], limit algorithms.Limit, now, pending int64) int64 {
 	full := int64(e.fullAt(lately(b, now)))
-	if limit.Size <= full || full == 0 && !e.othersDenied && !t.Says() {
+	if limit.Size <= full {
 		return pending
 	}
 	used := limit.Size - t.machine.Take(&e.state, limit, now, 0, 0).Remaining
@@ -57,14 +57,4 @@ func (e entry[S]) fullAt(at uint8) uint32 {
 		return 0
 	}
 	return e.full
-}
-
-// learn takes in how many attempts there were here and on all nodes. admitted is how many of those
-// of others were since the answer before.
-func (e entry[S]) learn(a *Answer, admitted int64, lately bool) {
-	before := e.Others()
-	e.Learn(a.Attempts, a.SumAttempts, lately)
-	if asked := e.Others() - before; asked > 0 {
-		e.othersDenied = asked > admitted
-	}
 }

@@ -94,10 +94,12 @@ func (t *Table[S]) applyStep(st *stripe[S], l algorithms.Limit, i uint32, now in
 	if e.At != 0 {
 		e.At += step
 	}
-	if t.machine.Ledger(&e.state).Resend&algorithms.Moved != 0 {
-		if e.said = 0; e.flags&inFlight != 0 && !t.Says() {
-			e.flags |= outdated
-		}
+	switch ledger := t.machine.Ledger(&e.state); {
+	case ledger.Resend&algorithms.Moved != 0:
+		e.said = 0
+		st.markDirty(i, e)
+	case t.bucket != nil && step > 0 && !t.config.Load().AtOnce: // there it has drained for that
+		ledger.Resend |= algorithms.Forgotten
 		st.markDirty(i, e)
 	}
 	return e

@@ -141,17 +141,17 @@ func TestAMovedKeyDoesNotApplyAnOldStep(t *testing.T) {
 	for _, step := range []time.Duration{time.Hour, -time.Hour} {
 		a := newNode("a", alg)
 		for _, key := range first {
-			take(a.windows, alg, key, t0)
+			take(a.Table, alg, key, t0)
 		}
 		a.setOffset(t0, step, true)
 		a.Configure(SyncConfig{Params: alg}, 1000)
 		for _, key := range sameStripe {
-			take(a.windows, alg, key, t0)
+			take(a.Table, alg, key, t0)
 		}
 		now := t0 + int64(2*time.Minute)
 		for _, key := range last {
 			for range limit {
-				take(a.windows, alg, key, now)
+				take(a.Table, alg, key, now)
 			}
 		}
 		a.Sweep(now)
@@ -160,7 +160,7 @@ func TestAMovedKeyDoesNotApplyAnOldStep(t *testing.T) {
 		}
 		a.Configure(SyncConfig{Params: alg, Rate: time.Second}, 1000)
 		for _, key := range last {
-			if d := take(a.windows, alg, key, now); d.Allowed || d.Retry > time.Minute {
+			if d := take(a.Table, alg, key, now); d.Allowed || d.Retry > time.Minute {
 				t.Errorf("a step of %v: a key that has spent its limit is admitted %t, or waits %v", step, d.Allowed, d.Retry)
 			}
 		}

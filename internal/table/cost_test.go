@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -61,16 +62,12 @@ func TestASyncCostsWhatIsDirty(t *testing.T) {
 		calls = 0
 		tab.Tick()
 		for {
-			m := tab.Drain(t0, 500, false, nil)
-			if len(m) == 0 {
+			said := tab.Say(t0, 1, 500, false, nil)
+			if len(said) == 0 {
 				return calls, messages
 			}
-			messages += len(m)
-			answers := make([]Answer, len(m))
-			for i := range m {
-				answers[i] = Answer{Message: m[i], Sum: m[i].Total}
-			}
-			tab.Ack(t0, answers)
+			messages += len(said)
+			tab.Hear(t0, t0, said, alone(said, nil))
 		}
 	}
 	few, fewMessages := work(dirty)
@@ -146,16 +143,23 @@ func BenchmarkWait(b *testing.B) {
 // syncAll syncs what is dirty with a store that has all of it already.
 func syncAll(tab *windows) {
 	tab.Tick()
-	var messages []Message
-	var answers []Answer
-	for n := 1; n > 0; n = len(messages) {
-		messages = tab.Drain(t0, 500, false, messages[:0])
-		answers = answers[:0]
-		for i := range messages {
-			answers = append(answers, Answer{Message: messages[i], Held: messages[i].Total, Sum: messages[i].Total})
-		}
-		tab.Ack(t0, answers)
+	var said []Said
+	var heard []cell.Heard
+	for n := 1; n > 0; n = len(said) {
+		said = tab.Say(t0, 1, 500, false, said[:0])
+		heard = alone(said, heard[:0])
+		tab.Hear(t0, t0, said, heard)
 	}
+}
+
+// alone is what a store answers that has nothing of others.
+func alone(said []Said, heard []cell.Heard) []cell.Heard {
+	for i := range said {
+		state := &said[i].State
+		heard = append(heard, cell.Heard{Sum: cell.Sum{Epoch: state.Epoch, Totals: state.Totals}})
+		heard[i].Held.Epoch, heard[i].Held.Totals = state.Epoch, state.Totals
+	}
+	return heard
 }
 
 // waits measures decisions of a table beside work that goes on all the time.

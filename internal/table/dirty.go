@@ -22,18 +22,14 @@ const (
 	confirm
 	// confirming: the message in flight is that one.
 	confirming
-	// outdated: the clock has taken a step since the message under way was sent.
-	outdated
+	// asking: a message that asks for more is in flight.
+	asking
 	// failed: the store could not do the last message. The key waits for the next cycle, whatever
 	// is asked of it.
 	failed
 	// stepParity is that of the steps of the clock that the state has followed: clockstep.go.
 	stepParity
 )
-
-// asking: a message that asks for more is in flight. It takes the place of outdated where keys are
-// cells.
-const asking = outdated
 
 // isInFlight reports whether a message about the key is under way.
 func (e entry[S]) isInFlight() bool { return e.syncState != nil && e.flags&(inFlight|asking) != 0 }
@@ -117,7 +113,7 @@ func (t *Table[S]) drainList(st *stripe[S], from *[]uint32, flag uint8, b *SyncC
 		e.flags &^= flag
 		switch {
 		case !e.used() || !listed: // the key has gone, or it has another slot
-		case e.flags&inFlight == 0 && (e.flags&asking == 0 || !t.Says()):
+		case e.flags&(inFlight|asking) == 0:
 			taken += take(e, at, o)
 		case flag == dirty:
 			st.markDirty(i, e)

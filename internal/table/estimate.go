@@ -118,23 +118,6 @@ func (s *estimate) Pending(l *algorithms.Ledger, history int) int64 {
 	return int64(math.Ceil((float64(s.scale) - 1) * (float64(l.Unsent(history)) + float64(s.half))))
 }
 
-// Learn works out K from the attempts here and everywhere, in this sync and those before.
-// Where there was none lately, what others did came over a longer time than what this node did, and
-// doesn't show its share.
-func (s *estimate) Learn(attempts, sum int64, lately bool) {
-	mine, all := uint32(attempts), addAttempts(0, sum)
-	if mine < s.Attempts || all < s.all { // a new epoch
-		s.Attempts, s.all = 0, 0
-	}
-	if lately {
-		s.pastAttempts, s.pastAll = addAttempts(s.pastAttempts, int64(mine-s.Attempts)), addAttempts(s.pastAll, int64(all-s.all))
-	} else {
-		s.pastAttempts, s.pastAll, s.scale = 0, 0, 0
-	}
-	s.Attempts, s.all = mine, all
-	s.conclude(lately)
-}
-
 // conclude works out K from what is noted.
 func (s *estimate) conclude(lately bool) {
 	switch {
@@ -148,7 +131,9 @@ func (s *estimate) conclude(lately bool) {
 	}
 }
 
-// learnSpent is Learn by what was spent here and by the others since the answer before.
+// learnSpent works out K from what was spent here and by the others since the answer before. Where
+// there was none lately, what others did came over a longer time than what this node did, and
+// doesn't show its share.
 func (s *estimate) learnSpent(mine, theirs int64, lately bool) {
 	if lately {
 		s.pastAttempts = addAttempts(s.pastAttempts, mine)

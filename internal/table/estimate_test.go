@@ -50,15 +50,13 @@ func TestDenialsOfAKeyAreEarlyOnce(t *testing.T) {
 		n, other, s := newNode("n", alg), newNode("other", alg), newStore()
 		n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, Certain: true}, 1000)
 		n.SetLost(0)
-		take(other.windows, alg, 1, t0)
+		take(other.Table, alg, 1, t0)
 		other.sync(s, t0)
 		early := 0
 		deny := func(now int64) {
-			take(n.windows, alg, 1, now)
-			n.seq++
-			if all := n.Drain(now, 1000, true, nil); len(all) > 0 {
+			take(n.Table, alg, 1, now)
+			if n.syncEarly(s, now) > 0 {
 				early++
-				n.Ack(now, s.push(n.name, n.seq, all))
 			}
 		}
 		for i := range int64(40) {

@@ -1,6 +1,8 @@
 package table
 
 import (
+	"time"
+
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
@@ -57,7 +59,7 @@ func (t *Table[S]) ForkID(id keys.ID, raw []byte, now int64) (f *Table[S], ok bo
 
 // fork returns an empty table with the clock and the settings of this one, which wakes nobody.
 func (t *Table[S]) fork() *Table[S] {
-	f := &Table[S]{kind: t.kind, machine: t.machine}
+	f := &Table[S]{kind: t.kind, machine: t.machine, bucket: t.bucket}
 	f.maxKeys.Store(t.maxKeys.Load())
 	f.lost.Store(t.lost.Load())
 	f.step.Store(t.step.Load())
@@ -82,40 +84,25 @@ func (t *Table[S]) copySlot(f *Table[S], st *stripe[S], i uint32, as keys.Key, n
 	f.keys.Add(1)
 	*to.slot(j) = slot[S]{key: as, id: from.id, state: t.machine.Clone(&from.state)}
 	to.index.Add(tagOf(as), j)
+	if t.bucket != nil { // what is said from now on has a later name, even if it is read before
+		t.bucket.Begin(&to.slot(j).state, t.clock().In(now)-int64(time.Second))
+	}
 	if from.syncState != nil {
 		*f.withSyncState(to, j).syncState = *from.syncState
 	}
-}
-
-// Ask returns messages that ask the store about the keys of a fork, and push nothing. Their answers
-// come back through Ack; a fork of the same key takes them as well, once it was asked.
-func (t *Table[S]) Ask(now int64) (all []Message) {
-	b := t.config.Load()
-	if !b.IsShared() || b.Charges || t.Says() {
-		return nil
-	}
-	t.eachSynced(func(st *stripe[S], i uint32, _ entry[S]) {
-		e, at, _ := t.current(st, b.Limit, i, now)
-		e.flags &= stepParity // nothing is under way for the fork
-		all = t.messages(b, e, at, false, all)
-	})
-	for i := range all {
-		all[i].Push = false
-	}
-	return all
 }
 
 // Reads returns what a fork of cells says to hear of its keys: nothing of its own. Its answers come
 // back through Hear; a fork of the same key takes them as well, once it was asked.
 func (t *Table[S]) Reads(now int64) (all []Said) {
 	b := t.config.Load()
-	if !b.IsShared() || !t.Says() {
+	if !b.IsShared() {
 		return nil
 	}
 	t.eachSynced(func(st *stripe[S], i uint32, _ entry[S]) {
 		e, at, _ := t.current(st, b.Limit, i, now)
 		e.flags &= stepParity // nothing is under way for the fork
-		all = t.say(b, e, at, 0, all)
+		all = t.say(b, e, at, 0, b.Rate, all)
 	})
 	return all
 }
@@ -129,7 +116,6 @@ func (t *Table[S]) Remote(l algorithms.Limit, key keys.Key, now int64) (remote i
 		return 0
 	}
 	e, at, _ := t.current(st, l, i, now)
-	t.machine.Advance(&e.state, l, at)
-	_, remote = t.machine.Ledger(&e.state).Sum(l.History)
+	_, remote = t.machine.Spent(&e.state, l, at)
 	return remote
 }

@@ -89,6 +89,7 @@ type forked[S any] struct {
 	*Table[S]
 	limit algorithms.Limit
 	now   int64
+	seq   int64
 }
 
 // step lets time pass, and something happen that is no request.
@@ -117,13 +118,10 @@ func (m *forked[S]) epochOf() int64 {
 
 // sync has the store tell of other nodes.
 func (m *forked[S]) sync(rt *rapid.T) {
-	var answers []Answer
 	m.Tick()
-	for _, msg := range m.Drain(m.now, 100, false, nil) {
-		others := rapid.Int64Range(0, 4).Draw(rt, "others")
-		answers = append(answers, Answer{Message: msg, Held: msg.Total, Sum: msg.Total + others, SumAttempts: msg.Attempts + 2*others})
-	}
-	m.Ack(m.now, answers)
+	m.seq++
+	said, server := m.Say(m.now, m.seq, 100, false, nil), m.clock().In(m.now)
+	m.Hear(m.now, server, said, beside(m.config.Load(), server, said, rapid.Int64Range(0, 4).Draw(rt, "others")))
 }
 
 // image is all of a table that a look at a key could change.

@@ -22,7 +22,8 @@ type Grantee struct {
 }
 
 // Asking is Say for one key of which more is asked, until Granted or Ungranted. ok is false where
-// the table is full and has no slot for the key, and busy while it is asked for otherwise.
+// the table is full and has no slot for the key, and busy while it is asked for otherwise, or where
+// something was said under a later number: that would take back what is granted.
 func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Said, busy, ok bool) {
 	b := t.config.Load()
 	if b == nil {
@@ -34,12 +35,12 @@ func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq
 		return m, false, false
 	}
 	e, at, _ := t.current(st, b.Limit, i, now)
-	if e.flags&asking != 0 {
+	if e.flags&asking != 0 || seq <= e.said {
 		return m, true, true
 	}
 	e.flags |= asking
 	var one [1]Said
-	return t.say(b, e, at, seq, one[:0])[0], false, true
+	return t.say(b, e, at, seq, 0, one[:0])[0], false, true
 }
 
 // Granted takes in the answer to a message that asked for more at now, and appends what each of
@@ -52,7 +53,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 		half := time.Duration(max(0, at-said.At)) / 2
 		t.SetClock(now, t.Offset()+time.Duration(server-at)+half, half)
 	}
-	units := int64(0)
+	reports, units := make([]algorithms.Report, 0, b.Limit.History+1), int64(0)
 	for i := range all {
 		if all[i].Admitted {
 			units += all[i].N
@@ -66,8 +67,8 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 		if isLatest || said.State.Stamp == t.resetOf(said.ID).Stamp {
 			t.file(b, e, server, units)
 			if isLatest {
-				said.add(b, server/int64(b.Epoch), units)
-				forgot = t.hear(b, e, server, server, said, heard, t.isEarly(b, now))
+				said.add(b, server/int64(b.Epoch), units, t.bucket != nil)
+				forgot = t.hear(b, e, server, server, said, heard, t.isEarly(b, now), reports[:0])
 			}
 			if l := t.machine.Ledger(&e.state); l.Unsent(b.Limit.History) > 0 || l.Corrects(b.Limit.History) {
 				t.changed(st, b, e, i)
@@ -76,15 +77,24 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 	}
 	o := t.clock()
 	st.mu.Unlock()
-	s, before := t.stateOf(b, server, heard), int64(0)
+	s, before := t.stateOf(b, server, heard, reports), int64(0)
 	for i := range all {
 		g := &all[i]
 		if g.Admitted {
 			before += g.N
 		}
 		taken := Taken{N: g.N, At: server, offset: o, Unspent: !g.Admitted || g.N == 0}
-		t.tell(&s, server, g, units-before, &taken)
-		if g.Admitted && g.Want&Reserve != 0 {
+		if t.bucket != nil {
+			t.tellBucket(server, g, levelOf(&heard.Sum, server), units-before, &taken)
+		} else {
+			t.tell(&s, server, g, units-before, &taken)
+		}
+		switch {
+		case g.Want&Reserve == 0 || g.N == 0:
+		case t.bucket != nil && g.Want&InParts != 0:
+			taken.noted = heard.Sum.Added - (units - before)
+			t.reserveInParts(g.Limit, said.Key, &taken)
+		case g.Admitted:
 			t.reserve(g.Limit, said.Key, &taken, server/int64(b.Epoch))
 		}
 		dst = append(dst, taken)
@@ -103,7 +113,10 @@ func (t *Table[S]) file(b *SyncConfig, e entry[S], server, units int64) {
 }
 
 // add makes what was granted in an epoch part of what was said, as the store has it.
-func (said *Said) add(b *SyncConfig, epoch, units int64) {
+func (said *Said) add(b *SyncConfig, epoch, units int64, isBucket bool) {
+	if isBucket {
+		said.State.Total += units
+	}
 	if apart := epoch - said.State.Epoch; units == 0 || max(apart, -apart) > algorithms.MaxHistory {
 		return // no window is so far from another one, and what is not noted is said once more
 	}
@@ -124,15 +137,34 @@ func (said *Said) add(b *SyncConfig, epoch, units int64) {
 }
 
 // stateOf is how a key stands by an answer alone.
-func (t *Table[S]) stateOf(b *SyncConfig, server int64, heard *cell.Heard) (s S) {
-	var reports [algorithms.MaxHistory + 1]algorithms.Report
-	newest, n := server/int64(b.Epoch), 0
-	for age := range int64(b.Limit.History + 1) {
-		reports[n] = algorithms.Report{Epoch: newest - age, Remote: heard.Sum.In(newest - age)}
-		n++
+func (t *Table[S]) stateOf(b *SyncConfig, server int64, heard *cell.Heard, reports []algorithms.Report) (s S) {
+	if t.bucket != nil {
+		return s
 	}
-	t.machine.Merge(&s, b.Limit, server, reports[:n])
+	newest := server / int64(b.Epoch)
+	for age := range int64(b.Limit.History + 1) {
+		reports = append(reports, algorithms.Report{Epoch: newest - age, Remote: heard.Sum.In(newest - age)})
+	}
+	t.machine.Merge(&s, b.Limit, server, reports)
 	return s
+}
+
+// tellBucket is tell for a bucket.
+func (t *Table[S]) tellBucket(server int64, g *Grantee, level algorithms.BucketLevel, behind int64, taken *Taken) {
+	if g.Admitted {
+		behind += g.N
+	}
+	s, want, n := t.bucket.Stand(g.Limit, server, level, behind), g.Want, int64(0)
+	if g.Admitted {
+		n = g.N
+	}
+	taken.Result = t.machine.Take(&s, g.Limit, server, n, 0)
+	if taken.Allowed = g.Admitted || g.N == 0 || taken.Remaining >= g.N; !taken.Allowed {
+		want |= algorithms.WantRetry
+	}
+	if want != 0 {
+		taken.Waits = t.machine.Waits(&s, g.Limit, server, g.N, 0, want)
+	}
 }
 
 // tell works out what a request is told, where so many units were granted to those behind it.
@@ -185,7 +217,8 @@ func (t *Table[S]) changed(st *stripe[S], b *SyncConfig, e entry[S], i uint32) {
 const rememberFor = time.Second
 
 // Recall returns what a request is told by the last word of the store, where that is not a second
-// old; ok is false where it is, or the table has no such key. It spends nothing.
+// old; ok is false where it is, or the table has no such key. It spends nothing. A bucket drains at
+// the rate of who asked last, which one with a higher limit has the store hear.
 func (t *Table[S]) Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken Taken, ok bool) {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
@@ -196,7 +229,17 @@ func (t *Table[S]) Recall(l algorithms.Limit, key keys.Key, now, n int64, want a
 	if e.At == 0 || at-e.At >= int64(rememberFor) {
 		return taken, false
 	}
-	return t.look(e, l, at, o, n, want), true
+	taken = t.look(e, l, at, o, n, want)
+	if t.bucket == nil || taken.Allowed || l.N == 0 {
+		return taken, true
+	}
+	_, rate := t.machine.Level(&e.state, l, at)
+	if rate > l.N { // it would drain slower from now on
+		s := t.machine.Clone(&e.state)
+		t.machine.Take(&s, l, at, n, 0)
+		taken.Waits = t.machine.Waits(&s, l, at, n, 0, want|algorithms.WantRetry)
+	}
+	return taken, rate >= l.N
 }
 
 // Look returns how a key stands at now for a request of n units, and spends nothing.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
@@ -95,12 +96,12 @@ func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 		{"a reload that begins to sync", func() { tab.Configure(synced, 2*million) }},
 		{"draining", func() {
 			tab.Tick()
-			var all []Message
-			for more := []Message{{}}; len(more) > 0; {
-				more = tab.Drain(t0, 1000, false, nil)
+			var all []Said
+			for more := []Said{{}}; len(more) > 0; {
+				more = tab.Say(t0, 1, 1000, false, nil)
 				all = append(all, more...)
 			}
-			tab.Fail(all)
+			tab.Unheard(all)
 		}},
 		{"sending all again", tab.Resend},
 		{"adopting another store", tab.ResetAcks},
@@ -144,6 +145,9 @@ type mover struct {
 	now    int64
 	want   map[keys.Key]int64
 	store  map[keys.Key]int64
+	seq    int64
+	// rejects is set where the store can't do some messages.
+	rejects bool
 }
 
 // requests come for some of the keys, and a sync may be begun or go on.
@@ -163,18 +167,21 @@ func (m *mover) requests(keyCount, n int) {
 }
 
 func (m *mover) sync(most int, urgent bool) int {
-	messages := m.Drain(m.now, most, urgent, nil)
-	answers := make([]Answer, 0, len(messages))
-	for _, message := range messages {
-		if message.Span == 0 || message.Epoch != m.now/int64(m.alg.Window) {
-			answers = append(answers, Answer{Message: message, Failed: true})
+	m.seq++
+	said := m.Say(m.now, m.seq, most, urgent, nil)
+	heard := make([]cell.Heard, len(said))
+	for i := range said {
+		h, state, before := &heard[i], &said[i].State, m.store[said[i].Key]
+		h.Held = cell.State{Seq: m.seq - 1, Epoch: state.Epoch, Totals: []int64{before}}
+		if state.Epoch != m.now/int64(m.alg.Window) || m.rejects && m.random.IntN(9) == 0 {
+			h.Err = "WRONGTYPE"
 			continue
 		}
-		answers = append(answers, Answer{Message: message, Held: m.store[message.Key], Sum: message.Total, SumAttempts: message.Attempts, SumSettled: message.Settled})
-		m.store[message.Key] = message.Total
+		h.Sum = cell.Sum{Epoch: state.Epoch, Totals: state.Totals}
+		m.store[said[i].Key] = state.At(state.Epoch)
 	}
-	m.Ack(m.now, answers)
-	return len(messages)
+	m.Hear(m.now, m.now, said, heard)
+	return len(said)
 }
 
 // Moving keys while requests and syncs go on loses none of them, no count, and nothing that is to
@@ -186,6 +193,7 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 			random: rand.New(rand.NewPCG(round, 1)), want: make(map[keys.Key]int64), store: make(map[keys.Key]int64),
 		}
 		b := SyncConfig{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Waker: cycle.NewWaker()}
+		m.rejects = true
 		m.Configure(b, million)
 		for i := range 20_000 {
 			take(m.windows, m.alg, i, m.now)
@@ -263,6 +271,7 @@ func (m *mover) check(t *testing.T) {
 			t.Fatalf("%d keys and %d free slots are %d slots", st.index.Len(), len(free), st.size)
 		}
 	}
+	m.rejects = false
 	for range 3 { // what is under way when its turn comes has another one
 		m.Tick()
 		for m.sync(1000, false) > 0 {

@@ -4,36 +4,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // What other nodes have reserved, as the answers of a store tell. They may refund it, so that what
 // they have spent falls again. What they have settled never does, and that is all that has to
 // outlast a loss of the store.
-
-// Merge notes what an answer says others have reserved in its epoch, and returns what to take for
-// spent by them there. kept is what the ledger takes for it: more than the store has where that has
-// lost something. Of that it is what they had settled and what they have reserved now; the rest was
-// refunded. In doubt, while others may not have sent again what was lost, it is all that is kept.
-// Where the store has less of this node than it had confirmed, acked, the answer is not believed.
-func (r *Unsettled) Merge(a *Answer, acked, kept int64, doubt bool) (remote int64) {
-	mine := a.Held
-	if a.Push {
-		mine = a.Total
-	}
-	spent := a.Sum - mine
-	reserved := min(spent, max(0, spent-(a.SumSettled-a.Settled)))
-	if mine < acked || doubt && kept > spent {
-		return kept
-	}
-	if kept > spent {
-		_, had := r.In(a.Key, a.Epoch)
-		kept = max(spent, kept-had+reserved)
-	}
-	r.setOthers(a.Key, a.Epoch, reserved)
-	return kept
-}
 
 // setOthers notes what other nodes have reserved of a key in an epoch.
 func (r *Unsettled) setOthers(key keys.Key, epoch, n int64) {
@@ -46,34 +22,6 @@ func (r *Unsettled) setOthers(key keys.Key, epoch, n int64) {
 			e.others = append(e.others, unsettledElse{epoch, n})
 		}
 	})
-}
-
-// setStored notes what all nodes have reserved of a key by the reports of a store that decides.
-// What a sync has told before of the others is in it.
-func (r *Unsettled) setStored(key keys.Key, all []algorithms.Report) {
-	if r.isEmpty(key) && !slices.ContainsFunc(all, func(a algorithms.Report) bool { return a.Reserved > 0 }) {
-		return
-	}
-	r.change(key, func(e *unsettledKey) {
-		e.others, e.stored = nil, e.stored[:0]
-		for _, a := range all {
-			if a.Reserved > 0 {
-				e.stored = append(e.stored, unsettledElse{a.Epoch, a.Reserved})
-			}
-		}
-	})
-}
-
-// storedIn is what they have reserved in an epoch.
-func (r *Unsettled) storedIn(key keys.Key, epoch int64) (n int64) {
-	r.look(key, func(e *unsettledKey) {
-		for _, o := range e.stored {
-			if o.epoch == epoch {
-				n = o.n
-			}
-		}
-	})
-	return n
 }
 
 // justNow is when something was lost, until InDoubt knows the time.

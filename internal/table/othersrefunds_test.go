@@ -19,34 +19,33 @@ func TestRefundsOfOthersShortenOnesOwnReservations(t *testing.T) {
 			{50, 0, 50}, {50, 1, 49}, {50, 49, 1}, {50, 50, 0}, {50, 60, 0}, // at once
 			{30, 20, 50}, {30, 21, 49}, {30, 69, 1}, {30, 70, 0}, {30, 90, 0}, // from 20 on
 		} {
-			p := algorithms.Params{Kind: kind, Limit: 60, Window: time.Minute, Burst: 200}
-			a := costedOf[algorithms.BucketState](p, 1)
-			p.Reserves = true
-			a.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
-			sync := func(others, settled int64) {
-				a.Tick()
-				sent := a.Drain(a.now, 10, false, nil)
-				if len(sent) == 0 {
-					t.Fatal("nothing is sent")
+			p := algorithms.Params{Kind: kind, Limit: 60, Window: time.Minute, Burst: 200, Reserves: true}
+			s, a, other := newStore(), costedOf[algorithms.BucketState](p, 1), costedOf[algorithms.BucketState](p, 1)
+			all := []*talker[algorithms.BucketState]{{Table: other.Table, name: "other"}, {Table: a.Table, name: "a"}}
+			for _, n := range all {
+				n.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+			}
+			sync := func() {
+				for _, n := range all {
+					n.Take(a.limit, a.key, []byte("k"), a.now, 0, 0)
+					n.sync(s, a.now)
 				}
-				mine := sent[0]
-				answers := []Answer{{Message: mine, Held: mine.Total, Sum: mine.Total + others, SumAttempts: 9, SumSettled: mine.Settled + settled}}
-				for _, m := range sent[1:] {
-					answers = append(answers, Answer{Message: m})
-				}
-				a.Ack(a.now, answers)
 			}
 			a.take(1, 1)
 			a.settleOne()
+			sync()
 			a.now += int64(10 * time.Second)
-			sync(0, 0)
-			sync(50, 0) // another node has reserved 50
-			if !a.take(50, 0) {
+			other.now = a.now
+			if !other.take(50, 50-c.refunded) {
 				t.Fatal("50 of 200 are denied")
 			}
-			if c.refunded > 0 {
-				sync(50-c.refunded, 50-c.refunded)
+			if sync(); !a.take(50, 0) {
+				t.Fatal("50 of 200 are denied, beside 50 of others")
 			}
+			if c.refunded > 0 {
+				other.settleOne()
+			}
+			sync()
 			a.now += c.seconds * int64(time.Second)
 			a.Take(a.limit, a.key, []byte("k"), a.now, 60, 0) // since then
 			before, _ := a.machine.Level(&a.stripe(a.key).slot(0).state, a.limit, a.now)

@@ -1,28 +1,22 @@
 package table
 
 import (
-	"math"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // syncState is what an entry knows of its syncs, beside the ledger in its state.
 type syncState struct {
 	estimate
 	// full is the largest limit that was found used up here, and fullIn when: see lately.
-	// othersDenied is set where others were denied something before the last answer in which they
-	// had asked for anything.
-	full         uint32
-	fullIn       uint8
-	othersDenied bool
-	flags        uint8
-	regions      uint8 // inOthers and hasLower
+	full    uint32
+	fullIn  uint8
+	flags   uint8
+	regions uint8 // inOthers and hasLower
 	// said is the number of the latest message, 0 where its answer is not to be heard: see say.go.
-	said int64
-	// imported is the number of the call whose answer was imported last: see Import.
-	imported int64
+	// heard is that of the last one that was answered, of a bucket.
+	said, heard int64
 }
 
 // What a key knows of other regions: that one of them has it too, and that a request of it had a
@@ -53,6 +47,9 @@ func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i u
 // An attempt is a request, however many units it asks for: else one request could have this node
 // take itself for the only one. It reports whether the replicator should be woken.
 func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, attempts int64) (wake bool) {
+	if b.AtOnce && d.N == 0 {
+		return false // it has only looked
+	}
 	l := t.machine.Ledger(&e.state)
 	l.Attempts = addAttempts(l.Attempts, attempts)
 	if b.Mixed && !d.Allowed && attempts > 0 {
@@ -86,216 +83,6 @@ func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, history int) int64 
 // shard is the lowest six bits of its ID's first byte.
 func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 
-// Drain takes keys out, until there are about most messages, and appends these to dst: the keys
-// that are outgoing, or where early is set the urgent ones. Each message must come back through Ack
-// or Fail; until then its key has no other. now is the caller's clock.
-func (t *Table[S]) Drain(now int64, most int, early bool, dst []Message) []Message {
-	b := t.config.Load()
-	if !b.IsShared() || b.Charges {
-		return dst
-	}
-	t.taking.Lock()
-	defer t.taking.Unlock()
-	t.drain(b, now, most, early, func(e entry[S], now int64, _ Offset) int {
-		if early && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(earlyPause)) {
-			return 0 // it was answered since; what came after waits for the next cycle
-		}
-		had := len(dst)
-		dst = t.messages(b, e, now, early && e.At == 0, dst)
-		e.flags |= inFlight
-		if !early && e.flags&confirm != 0 {
-			e.flags = e.flags&^confirm | confirming
-		}
-		return len(dst) - had
-	})
-	return dst
-}
-
-// messages appends what there is to send and to ask about one key. newest asks only for the current
-// epoch and the one before: of a key that a node meets for the first time, the older sub-windows of
-// a finely cut window can wait for the next cycle, or for the next request.
-func (t *Table[S]) messages(b *SyncConfig, e entry[S], now int64, newest bool, dst []Message) []Message {
-	t.machine.Advance(&e.state, b.Limit, now)
-	l := t.machine.Ledger(&e.state)
-	m := Message{Key: e.key, ID: e.id, Span: b.Epoch, At: now, Settles: b.Params.Reserves}
-	first := len(dst)
-	for age := range int64(b.Limit.History + 1) {
-		m.Epoch = l.Epoch - age
-		c, ok := l.Prepare(m.Epoch)
-		if !ok {
-			break
-		}
-		m.Total, m.Attempts = c.Own, 0
-		m.Push = c.Own != c.Acked || l.Resend != 0 && c.Own != 0 || l.Resend&^(algorithms.Forgotten|algorithms.Unconfirmed) != 0
-		m.Bucket = b.Params.Kind.Traits().Draining && age == 0
-		if m.Settles {
-			m.Settled = t.unsettled.Settled(e.key, m.Epoch, c.Own)
-		}
-		if age == 0 {
-			m.Attempts = int64(l.Attempts)
-			m.Push = m.Push || l.Attempts != e.Attempts
-		}
-		if age > 0 && !m.Push && (l.Final(m.Epoch) || newest && age > 1) {
-			continue
-		}
-		dst = append(dst, m)
-	}
-	if l.Resend&algorithms.Moved != 0 {
-		m.Total, m.Attempts, m.Settled, m.Push, m.Bucket = 0, 0, 0, true, false
-		for ahead := range int64(l.Rewound) {
-			m.Epoch = l.Epoch + ahead + 1
-			dst = append(dst, m)
-		}
-	}
-	for i := range dst[first:] {
-		dst[first+i].Reasons, dst[first+i].Lower = l.Resend, e.regions&hasLower != 0
-	}
-	nameReset(dst[first:], t.resetOf(e.id))
-	if b.Params.Kind.Traits().Draining {
-		level, rate := t.machine.Level(&e.state, b.Limit, now)
-		fillMessages(dst[first:], l, Bucket{SyncConfig: b, Level: level, Rate: rate, Synced: e.At, Now: now})
-	}
-	l.Resend &^= algorithms.Settled
-	return dst
-}
-
-// Ack merges answers; those of one key stand together. It reports whether the store has
-// forgotten something that it had confirmed, and that is not sent again already.
-func (t *Table[S]) Ack(now int64, answers []Answer) (forgot bool) {
-	b := t.config.Load()
-	if b == nil {
-		return false
-	}
-	defer t.applyNewer(now, answers)
-	early := b.Params.Reserves && t.unsettled.InDoubt(now, b.Rate) || t.isEarly(b, now)
-	var reports [algorithms.MaxHistory + 1]algorithms.Report
-	for len(answers) > 0 {
-		key, n := answers[0].Key, 1
-		for n < len(answers) && answers[n].Key == key {
-			n++
-		}
-		st, i, ok := t.lock(key)
-		if ok {
-			e, at, _ := t.current(st, b.Limit, i, now)
-			forgot = t.ackKey(b, e, at, answers[:n], early, reports[:0]) || forgot
-			if e.flags&dirty == 0 && (e.flags&failed != 0 || e.flags&confirming == 0) {
-				e.flags |= confirm // others may have sent after this one asked
-				st.markDirty(i, e)
-			}
-			e.flags &^= confirming
-		}
-		st.mu.Unlock()
-		answers = answers[n:]
-	}
-	return forgot
-}
-
-// ackKey merges the store's answers for one key, and reports whether the store has forgotten
-// something of it that was not known: what answers a resend, or was on its way when one began, is
-// no new loss. What the store rejected before says nothing of other keys, so a loss of it is one.
-func (t *Table[S]) ackKey(b *SyncConfig, e entry[S], now int64, answers []Answer, early bool, reports []algorithms.Report) (forgot bool) {
-	ignore, rejected := e.flags&outdated != 0 || b.Charges, e.flags&failed != 0
-	e.flags &^= inFlight | outdated | failed
-	if ignore {
-		return false // its epochs have other numbers now, under which it is dirty
-	}
-	t.machine.Advance(&e.state, b.Limit, now)
-	l := t.machine.Ledger(&e.state)
-	if anyAnswer(answers, func(a *Answer) bool { return a.Failed }) {
-		l.Resend |= algorithms.Forgotten // what the store holds of this key is in doubt
-		e.flags |= failed
-		return false
-	}
-	e.hear(answers)
-	var sent int64
-	known := l.Resend&algorithms.Forgotten != 0 && !rejected
-	epoch, level, news, less := l.Epoch, seenOfOthers(l, answers), false, false
-	for i := range answers {
-		a := &answers[i]
-		mine := a.Held
-		c, _ := l.At(a.Epoch)
-		if a.Push {
-			mine = a.Total
-		}
-		final := now > (a.Epoch+1)*int64(a.Span)+int64(2*b.Rate+time.Second)
-		remote, lost, ok := l.Ack(a.Epoch, a.Held, mine, a.Sum, early, final)
-		if !ok {
-			continue
-		}
-		sent += a.newlySent(b, l, c, lost)
-		less, news = less || lost, news || remote > c.Remote || sent > 0
-		r := algorithms.Report{Epoch: a.Epoch, Remote: remote}
-		if a.Known {
-			r.Level, r.LevelAt = level, now
-		}
-		if a.Epoch == epoch {
-			e.learn(a, remote-c.Remote, l.Synced && e.At != 0)
-		}
-		if b.Params.Reserves {
-			e.Alone()
-			r.Remote = t.unsettled.Merge(a, c.Acked, remote, early || less)
-		}
-		reports = append(reports, r)
-	}
-	if l.Resend &^= answers[0].Reasons &^ algorithms.Settled; l.Resend&algorithms.Moved == 0 {
-		l.Rewound = 0
-	}
-	e.hearFill(l, answers)
-	forgot = less && t.lose(l, known)
-	if b.Params.Kind.Traits().Draining {
-		sent = 0
-	}
-	passed := now - e.At
-	e.Sent(sent, time.Duration(now-answers[0].At), time.Duration(passed))
-	e.At = now
-	t.mergeAll(b, e, now, reports)
-	t.askAgain(b, e, passed, news)
-	return forgot
-}
-
-// mergeAll merges reports. Where others have refunded what stood in a bucket, what this node has
-// reserved there ends to count sooner.
-func (t *Table[S]) mergeAll(b *SyncConfig, e entry[S], now int64, reports []algorithms.Report) {
-	if !b.Params.Reserves || !b.Params.Kind.Traits().Draining {
-		t.machine.Merge(&e.state, b.Limit, now, reports)
-		return
-	}
-	before, _ := t.machine.Level(&e.state, b.Limit, now)
-	t.machine.Merge(&e.state, b.Limit, now, reports)
-	if after, _ := t.machine.Level(&e.state, b.Limit, now); after < before {
-		t.unsettled.Sink(e.key, nil, int64(math.Ceil(before-after)))
-	}
-}
-
-// hear notes whether another region has a key.
-func (s *syncState) hear(answers []Answer) {
-	s.regions &^= inOthers
-	if anyAnswer(answers, func(a *Answer) bool { return a.Regions }) {
-		s.regions |= inOthers
-	}
-}
-
-// hearFill has the level of a bucket sent with the next sync where the store has totals without a
-// fill and was not told the level: it has lost the fill, unless the message has brought all there
-// is. That sync comes even if this was the last one.
-func (s *syncState) hearFill(l *algorithms.Ledger, answers []Answer) {
-	first := &answers[0]
-	if first.Bucket && !first.Known && !first.Resend && anyAnswer(answers, func(a *Answer) bool { return a.Sum > 0 && (!a.Push || a.Sum > a.Total) }) {
-		l.Resend |= algorithms.Forgotten
-		s.flags &^= confirming
-	}
-}
-
-// anyAnswer reports whether something holds of one of them. They are large, so none is copied.
-func anyAnswer(answers []Answer, is func(*Answer) bool) bool {
-	for i := range answers {
-		if is(&answers[i]) {
-			return true
-		}
-	}
-	return false
-}
-
 // lose notes that the store has forgotten something of a key, which is known where all is sent
 // again for that. It reports whether it is not.
 func (t *Table[S]) lose(l *algorithms.Ledger, known bool) (forgot bool) {
@@ -304,59 +91,6 @@ func (t *Table[S]) lose(l *algorithms.Ledger, known bool) (forgot bool) {
 		l.Resend |= algorithms.Forgotten
 	}
 	return !known
-}
-
-// Import takes in what a store that decides by itself says of a key, so that this node can go on
-// when the store is unavailable. The reports, all, have the total of all nodes as Remote. Of a
-// machine that is Chargeable they replace what the store reported before. A key without a slot gets
-// one, unless raw is nil. Calls are numbered, and what an earlier one than the last said is not
-// imported: requests that share a key come with their answers in any order.
-func (t *Table[S]) Import(l algorithms.Limit, key keys.Key, raw []byte, now, call int64, all []algorithms.Report) {
-	st, i, ok := t.lockOrEnter(l, key, raw, now)
-	defer st.mu.Unlock()
-	if !ok {
-		return
-	}
-	e, at, _ := t.current(st, l, i, now)
-	if call < e.imported {
-		return
-	}
-	e.imported = call
-	if c, ok := t.machine.(algorithms.Chargeable[S]); ok {
-		importCharged(e, c, l, at, all)
-		return
-	}
-	t.machine.Advance(&e.state, l, at)
-	ledger := t.machine.Ledger(&e.state)
-	for j := range all {
-		if c, ok := ledger.At(all[j].Epoch); ok {
-			all[j].Remote = max(0, all[j].Remote-c.Acked)
-		}
-	}
-	ledger.Synced = false // this is all that was spent, not what came since
-	t.machine.Merge(&e.state, l, at, all)
-	ledger.Synced = false
-	if b := t.config.Load(); b != nil && b.Params.Reserves {
-		t.unsettled.setStored(key, all)
-	}
-}
-
-// Fail gives messages back that got no answer. Their keys stay dirty.
-func (t *Table[S]) Fail(messages []Message) {
-	for i := range messages {
-		key := messages[i].Key
-		if i > 0 && messages[i-1].Key == key {
-			continue
-		}
-		st, j, ok := t.lock(key)
-		if ok {
-			e := t.withSyncState(st, j)
-			e.flags &^= inFlight | confirming | outdated
-			t.machine.Ledger(&e.state).Resend |= messages[i].Reasons & algorithms.Settled
-			st.markDirty(j, e)
-		}
-		st.mu.Unlock()
-	}
 }
 
 // Resend has all totals that count sent again, at the pace of the syncs: the store has forgotten,
@@ -382,7 +116,7 @@ func (t *Table[S]) Forgotten(now int64, sure bool) (keys int) {
 func (t *Table[S]) forgotten(keep bool) (keys int) {
 	t.eachSynced(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
-		if l.Resend |= algorithms.Forgotten; keep && t.Says() {
+		if l.Resend |= algorithms.Forgotten; keep {
 			l.Keep()
 		}
 		e.flags &^= confirm
@@ -420,14 +154,14 @@ func (t *Table[S]) ResetAcks() {
 	t.unsettled.Lose()
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	over := inFlight | outdated | failed | confirm | confirming
-	if t.Says() {
-		over &^= asking // the call goes on
-	}
+	over := inFlight | failed | confirm | confirming // a call that asks goes on
 	t.each(func(st *stripe[S], i uint32, _ entry[S]) {
 		e := t.withSyncState(st, i)
 		l := t.machine.Ledger(&e.state)
-		l.ResetAcks()
+		if t.bucket == nil {
+			l.ResetAcks()
+		}
+		l.Resend |= algorithms.Unconfirmed
 		*e.syncState = syncState{flags: e.flags &^ over}
 		st.markDirty(i, e)
 	})
@@ -455,16 +189,12 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	now = t.clock().In(now)
-	charged := t.chargeable(b)
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
 		own, remote := t.machine.Spent(&e.state, b.Limit, now)
 		l := t.machine.Ledger(&e.state)
 		unsent := l.Unsent(b.Limit.History)
 		pending := unsent
-		if charged != nil {
-			unsent = charged.Uncounted(&e.state, b.Limit, now)
-			pending = unsent
-		} else if l.Resend&^algorithms.Settled != 0 {
+		if l.Resend&^algorithms.Settled != 0 {
 			pending = own
 		}
 		sum.Keys++
@@ -473,7 +203,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 		if pending > 0 {
 			sum.pendingKeys++
 			sum.pending += pending
-		} else if charged == nil && l.Corrects(b.Limit.History) {
+		} else if l.Corrects(b.Limit.History) {
 			sum.corrections++
 		}
 	})

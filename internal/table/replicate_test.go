@@ -10,72 +10,11 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// store is the sync's script in Go: a hash per key and epoch, a field per node.
-type store struct {
-	sums   map[storeKey]*sum
-	fields map[fieldKey]field
-}
-
-type storeKey struct {
-	id    keys.ID
-	epoch int64
-}
-type fieldKey struct {
-	storeKey
-	node string
-}
-type sum struct{ total, attempts int64 }
-type field struct{ seq, total, attempts int64 }
-
-func newStore() *store { return &store{map[storeKey]*sum{}, map[fieldKey]field{}} }
-
-func (s *store) push(node string, seq int64, messages []Message) []Answer {
-	var answers []Answer
-	for _, m := range messages {
-		k := storeKey{m.ID, m.Epoch}
-		if s.sums[k] == nil {
-			s.sums[k] = &sum{}
-		}
-		f, had := s.fields[fieldKey{k, node}]
-		a := Answer{Message: m, Held: f.total}
-		if m.Push && (!had || seq > f.seq) {
-			s.sums[k].total += m.Total - f.total
-			s.sums[k].attempts += m.Attempts - f.attempts
-			s.fields[fieldKey{k, node}] = field{seq, m.Total, m.Attempts}
-		}
-		a.Sum, a.SumAttempts = s.sums[k].total, s.sums[k].attempts
-		answers = append(answers, a)
-	}
-	return answers
-}
-
-type node struct {
-	*windows
-	name string
-	seq  int64
-}
-
-// newNode returns a node that makes no estimate of what it can't see, for tests of what it does
-// see.
-func newNode(name string, alg algorithms.Params) *node {
-	n := &node{windows: New[algorithms.WindowState](algorithms.SlidingWindow, 1000), name: name}
-	n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
-	n.SetLost(^uint64(0))
-	return n
-}
-
-// sync is one cycle.
-func (n *node) sync(s *store, now int64) (forgot bool) {
-	n.Tick()
-	n.seq++
-	return n.Ack(now, s.push(n.name, n.seq, n.Drain(now, 1000, false, nil)))
-}
-
 func admit(t *testing.T, n *node, alg algorithms.Params, now int64, count, want int) {
 	t.Helper()
 	got := 0
 	for range count {
-		if take(n.windows, alg, 1, now).Allowed {
+		if take(n.Table, alg, 1, now).Allowed {
 			got++
 		}
 	}
@@ -104,28 +43,23 @@ func TestLostRepliesAndRefundsLeaveTheCountExact(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
 	admit(t, a, hour, t0, 3, 3)
 	a.Tick()
-	m := a.Drain(t0, 1000, false, nil)
-	a.seq++
-	s.push(a.name, a.seq, m) // the reply is lost
-	a.Fail(m)
-	d := take(a.windows, hour, 1, t0)
+	said := a.takeOut(t0, false)
+	a.deliver(s, t0, said) // the reply is lost
+	a.Unheard(said)
+	d := take(a.Table, hour, 1, t0)
 	a.sync(s, t0)
 	b := raw(1)
 	a.Refund(hour.Compile(), keys.KeyOf(b), d, 1)
-	take(a.windows, hour, 2, t0)
-	for k, sum := range s.sums {
-		if k.id == keys.IDOf(b) && sum.total != 4 {
-			t.Errorf("after a lost reply the store counts %d, want 4", sum.total)
-		}
+	take(a.Table, hour, 2, t0)
+	if got := s.total(b); got != 4 {
+		t.Errorf("after a lost reply the store counts %d, want 4", got)
 	}
 	admit(t, a, hour, t0, 1, 1)
-	take(a.windows, hour, 1, t0)
-	a.Refund(hour.Compile(), keys.KeyOf(b), take(a.windows, hour, 1, t0), 1)
+	take(a.Table, hour, 1, t0)
+	a.Refund(hour.Compile(), keys.KeyOf(b), take(a.Table, hour, 1, t0), 1)
 	a.sync(s, t0)
-	for k, sum := range s.sums {
-		if k.id == keys.IDOf(b) && sum.total != 5 {
-			t.Errorf("after giving back the store counts %d, want 5", sum.total)
-		}
+	if got := s.total(b); got != 5 {
+		t.Errorf("after giving back the store counts %d, want 5", got)
 	}
 }
 
@@ -138,7 +72,7 @@ func TestAStoreThatForgotIsToldAgain(t *testing.T) {
 	*s = *newStore()
 	admit(t, b, hour, t0, 1, 1)
 	if !b.sync(s, t0) {
-		t.Error("Ack() did not notice that the store has forgotten")
+		t.Error("Hear() did not notice that the store has forgotten")
 	}
 	admit(t, b, hour, t0, 5, 2) // what a spent is kept: 4 remote, 4 + 2 here
 	a.Resend()
@@ -155,19 +89,19 @@ func TestAKeyNotDrainedTwice(t *testing.T) {
 	a := newNode("a", hour)
 	admit(t, a, hour, t0, 1, 1)
 	a.Tick()
-	m := a.Drain(t0, 1000, false, nil)
-	if len(m) != 1 {
-		t.Fatalf("Drain() = %d messages, want 1", len(m))
+	said := a.takeOut(t0, false)
+	if len(said) != 1 {
+		t.Fatalf("Say() = %d messages, want 1", len(said))
 	}
 	admit(t, a, hour, t0, 1, 1)
 	a.Tick()
-	if again := a.Drain(t0, 1000, false, nil); len(again) != 0 {
-		t.Errorf("a key that is under way is drained again: %d messages", len(again))
+	if again := a.takeOut(t0, false); len(again) != 0 {
+		t.Errorf("a key that is under way is said again: %d messages", len(again))
 	}
-	a.Fail(m)
+	a.Unheard(said)
 	a.Tick()
-	if again := a.Drain(t0, 1000, false, nil); len(again) != 1 || again[0].Total != 2 {
-		t.Errorf("Drain() after Fail = %+v, want one message with total 2", again)
+	if again := a.takeOut(t0, false); len(again) != 1 || first(again) != 2 {
+		t.Errorf("Say() after Unheard = %+v, want one message with total 2", again)
 	}
 }
 
@@ -176,12 +110,7 @@ func TestNewKeysAndThoseNearTheirLimitAreUrgent(t *testing.T) {
 	s, a := newStore(), newNode("a", alg)
 	woken := cycle.NewWaker()
 	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, Waker: woken}, 1000)
-	urgent := func(now int64) int {
-		m := a.Drain(now, 1000, true, nil)
-		a.seq++
-		a.Ack(now, s.push(a.name, a.seq, m))
-		return len(m)
-	}
+	urgent := func(now int64) int { return a.syncEarly(s, now) }
 	admit(t, a, alg, t0, 1, 1)
 	if !woken.IsCalled() || urgent(t0) == 0 {
 		t.Error("a new key woke nobody, or has no message")
@@ -216,7 +145,7 @@ func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
 	got := 0 // of the 75 that are left as a knows it: b's last 5 came after its last sync
 	var last Taken
 	for range 100 {
-		if last = take(a.windows, alg, 1, t0); last.Allowed {
+		if last = take(a.Table, alg, 1, t0); last.Allowed {
 			got++
 		}
 	}
@@ -248,29 +177,24 @@ func TestRetryAfterOfAnEstimate(t *testing.T) {
 
 func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg algorithms.Params, most time.Duration) {
 	t.Helper()
-	s, tables := newStore(), map[string]*Table[S]{"a": of[S](alg, 10), "b": of[S](alg, 10)}
-	raw := []byte("key")
-	syncNode := func(node string, seq, now int64) {
-		table := tables[node]
-		table.Tick()
-		table.Ack(now, s.push(node, seq, table.Drain(now, 100, false, nil)))
-	}
-	for _, table := range tables {
-		table.Configure(SyncConfig{Params: alg, Rate: rate}, 10)
+	s, raw := newStore(), []byte("key")
+	a, b := &talker[S]{Table: of[S](alg, 10), name: "a"}, &talker[S]{Table: of[S](alg, 10), name: "b"}
+	for _, n := range []*talker[S]{a, b} {
+		n.Configure(SyncConfig{Params: alg, Rate: rate}, 10)
 	}
 	now := t0
-	for round := range int64(4) { // both see half of the traffic
-		for node, table := range tables {
+	for range 4 { // both see half of the traffic
+		for _, n := range []*talker[S]{a, b} {
 			for range 4 {
-				table.Take(alg.Compile(), keys.KeyOf(raw), raw, now, 1, allWaits)
+				n.Take(alg.Compile(), keys.KeyOf(raw), raw, now, 1, allWaits)
 			}
-			syncNode(node, round+1, now)
+			n.sync(s, now)
 		}
 		now += int64(10 * time.Millisecond)
 	}
 	synced := now - int64(10*time.Millisecond)
 	for range 200 {
-		d := tables["a"].Take(alg.Compile(), keys.KeyOf(raw), raw, now, 1, allWaits)
+		d := a.Take(alg.Compile(), keys.KeyOf(raw), raw, now, 1, allWaits)
 		if d.Allowed {
 			now += int64(time.Millisecond)
 			continue
@@ -332,7 +256,7 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	b.setOffset(t0, time.Minute, true)
 	k := keys.KeyOf(raw(1))
 	admit(t, b, alg, t0, 1, 1)
-	b.Refund(alg.Compile(), k, take(b.windows, alg, 1, t0), 1)
+	b.Refund(alg.Compile(), k, take(b.Table, alg, 1, t0), 1)
 	b.sync(s, t0)
 	now := t0 + int64(stepGrace+2*time.Second)
 	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: Offset(time.Minute) | 1}, 2)
@@ -382,16 +306,16 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 	alg := fixed(10, time.Minute)
 	a := newNode("a", alg)
 	for key := range 200 {
-		take(a.windows, alg, key, t0)
+		take(a.Table, alg, key, t0)
 	}
 	now := t0 + int64(time.Hour)
 	for key := range 100 {
-		take(a.windows, alg, key, now)
+		take(a.Table, alg, key, now)
 	}
 	a.Sweep(now)
 	a.setOffset(now, time.Hour, true)
 	for key := 200; key < 400; key++ { // some get the slot of one that has gone
-		take(a.windows, alg, key, now)
+		take(a.Table, alg, key, now)
 		a.With(keys.KeyOf(raw(key)), func(s *algorithms.WindowState) {
 			if l := window.Ledger(s); l.Resend != 0 || l.Rewound != 0 {
 				t.Errorf("key %d has followed a step that came before it: %+v", key, *l)
@@ -405,13 +329,13 @@ func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
 	a.Configure(SyncConfig{Params: hour}, 1000)
 	admit(t, a, hour, t0, 4, 4)
 	a.Tick()
-	if m := a.Drain(t0, 1000, false, nil); len(m) != 0 {
+	if m := a.takeOut(t0, false); len(m) != 0 {
 		t.Errorf("a local table has %d messages", len(m))
 	}
 	a.Configure(SyncConfig{Params: hour, Rate: time.Second}, 1000)
 	a.Tick()
-	if m := a.Drain(t0, 1000, false, nil); len(m) != 1 || m[0].Total != 4 {
-		t.Errorf("Drain() = %+v, want one message with total 4", m)
+	if m := a.takeOut(t0, false); len(m) != 1 || first(m) != 4 {
+		t.Errorf("Say() = %+v, want one message with total 4", m)
 	}
 }
 
@@ -420,22 +344,21 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 	s, a := newStore(), newNode("a", alg)
 	a.Configure(SyncConfig{Params: alg, Rate: time.Second}, 100_000)
 	for i := range 50_000 {
-		take(a.windows, alg, 1000+i, t0)
+		take(a.Table, alg, 1000+i, t0)
 	}
 	now := t0
 	for range 5 {
 		now += int64(time.Minute)
 		for i := range 500 {
-			take(a.windows, alg, i, now)
+			take(a.Table, alg, i, now)
 		}
 		for range 3 {
 			a.Tick()
-			for m := a.Drain(now, 1000, false, nil); len(m) > 0; m = a.Drain(now, 1000, false, nil) {
-				a.seq++
-				a.Ack(now, s.push(a.name, a.seq, m))
+			for m := a.takeOut(now, false); len(m) > 0; m = a.takeOut(now, false) {
+				a.hear(now, m, a.deliver(s, now, m))
 			}
 			for i := range 500 { // there are always keys to send
-				take(a.windows, alg, i, now)
+				take(a.Table, alg, i, now)
 			}
 		}
 		a.Sweep(now)
@@ -448,7 +371,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 		t.Errorf("%d keys in %d slots, want 500 in a few thousand", a.Keys(), slots)
 	}
 	a.Tick()
-	if m := a.Drain(now, 10_000, false, nil); len(m) != 500 {
+	if m := a.takeOut(now, false); len(m) != 500 {
 		t.Errorf("after memory was given back %d keys are due, want 500", len(m))
 	}
 }
@@ -462,7 +385,7 @@ func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	for _, count := range []int{10*earlyGrain - 21, 1} {
 		admit(t, a, alg, at, count, count)
 		a.sync(s, at)
-		a.Drain(at, 1000, true, nil)
+		a.takeOut(at, true)
 		at += int64(time.Second)
 	}
 	admit(t, a, alg, at, 9, 9)
@@ -489,7 +412,7 @@ func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 		b.sync(s, at)
 		admit(t, a, alg, at, 3, 3)
 		a.sync(s, at)
-		a.Drain(at, 1000, true, nil)
+		a.takeOut(at, true)
 	}
 	for _, c := range []struct {
 		after time.Duration
@@ -506,16 +429,14 @@ func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 // and be the last of its key.
 func TestALateRefundIsSent(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
-	taken := take(a.windows, hour, 1, t0)
+	taken := take(a.Table, hour, 1, t0)
 	for range 3 { // until there is nothing more to say
 		a.sync(s, t0)
 	}
 	a.Refund(hour.Compile(), keys.KeyOf(raw(1)), taken, 1)
 	a.sync(s, t0)
-	for k, sum := range s.sums {
-		if sum.total != 0 {
-			t.Errorf("the store counts %d of %v after it was refunded, want 0", sum.total, k)
-		}
+	if got := s.total(raw(1)); got != 0 {
+		t.Errorf("the store counts %d after it was refunded, want 0", got)
 	}
 }
 
@@ -540,7 +461,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 		var early, late Taken
 		for key := range 100 {
 			for range 10 {
-				early = take(a.windows, alg, key, t0)
+				early = take(a.Table, alg, key, t0)
 			}
 		}
 		var other keys.Key // the last key, when the first of another stripe has been shifted
@@ -551,7 +472,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 			other = keys.KeyOf(raw(99))
 			a.Refund(alg.Compile(), other, early, 1)
 			for range 5 {
-				late = take(a.windows, alg, 99, t0)
+				late = take(a.Table, alg, 99, t0)
 			}
 			a.Refund(alg.Compile(), other, late, 1)
 		}
@@ -571,7 +492,7 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 		}
 		for key, spent := range map[int]int{0: 10, 98: 10, 99: 13} {
 			left := 0
-			for take(a.windows, alg, key, t0).Allowed {
+			for take(a.Table, alg, key, t0).Allowed {
 				left++
 			}
 			if left != limit-spent {
@@ -581,27 +502,20 @@ func TestRequestsInTheMiddleOfAStep(t *testing.T) {
 	}
 }
 
-// A key that is only asked about once more is sent again if the store fails at any of its epochs,
-// not only at the first one.
+// A key that is only asked about once more is sent again if the store can't do that.
 func TestAFailedConfirmationIsSentAgain(t *testing.T) {
-	alg := sliding(100, time.Hour)
-	at := int64(t0 - t0%int64(time.Hour))
-	s, a := newStore(), newNode("a", alg)
-	take(a.windows, alg, 1, at)
-	a.sync(s, at)
-	at += int64(time.Hour)
-	take(a.windows, alg, 1, at)
-	a.sync(s, at) // from now on the key is dirty only to ask again
+	s, a := newStore(), newNode("a", hour)
+	take(a.Table, hour, 1, t0)
+	a.sync(s, t0) // from now on the key is dirty only to ask again
 	a.Tick()
-	answers := s.push("a", 10, a.Drain(at, 100, false, nil))
-	if len(answers) != 2 {
-		t.Fatalf("%+v, want answers about two epochs", answers)
+	said := a.takeOut(t0, false)
+	if len(said) != 1 {
+		t.Fatalf("%d messages, want one that asks again", len(said))
 	}
-	answers[1].Failed = true
-	a.Ack(at, answers)
+	a.hear(t0, said, []cell.Heard{{Err: "WRONGTYPE"}})
 	a.Tick()
-	if again := a.Drain(at, 100, false, nil); len(again) != 2 {
-		t.Errorf("%d messages about the key after one of two failed, want both again", len(again))
+	if again := a.takeOut(t0, false); len(again) != 1 {
+		t.Errorf("%d messages about the key after one failed, want it again", len(again))
 	}
 }
 
@@ -613,40 +527,36 @@ func TestALossAfterARejectionIsFound(t *testing.T) {
 	a.sync(s, t0)
 	admit(t, a, hour, t0, 1, 1)
 	a.Tick()
-	answers := s.push("a", 10, a.Drain(t0, 100, false, nil))
-	for i := range answers {
-		answers[i].Failed = true
-	}
-	if a.Ack(t0, answers) {
+	if a.hear(t0, a.takeOut(t0, false), []cell.Heard{{Err: "WRONGTYPE"}}) {
 		t.Error("a rejection is taken for a loss")
 	}
 	*s = *newStore()
-	a.seq = 10
 	if !a.sync(s, t0) {
-		t.Error("Ack() did not notice that the store has forgotten")
+		t.Error("Hear() did not notice that the store has forgotten")
 	}
 }
 
 // What is sent once more, as the store has forgotten it, is confirmed like what was counted.
 func TestWhatIsResentIsConfirmed(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
-	take(a.windows, hour, 1, t0)
+	take(a.Table, hour, 1, t0)
 	a.sync(s, t0) // from now on the key is dirty only to ask again
 	a.Resend()
 	a.sync(s, t0)
 	a.Tick()
-	if confirm := a.Drain(t0, 100, false, nil); len(confirm) != 1 {
+	if confirm := a.takeOut(t0, false); len(confirm) != 1 {
 		t.Errorf("%d messages after a resend, want one that asks what others have sent meanwhile", len(confirm))
 	}
 }
 
-// A Take that asks again for a request is no further attempt, by which nodes estimate their share.
+// A Take that asks again for a request is no further attempt, as which a key passes for busy.
 func TestAskingAgainIsNoAttempt(t *testing.T) {
 	a := newNode("a", hour)
-	take(a.windows, hour, 1, t0)
+	take(a.Table, hour, 1, t0)
 	a.Take(hour.Compile(), keys.KeyOf(raw(1)), raw(1), t0, 1, Again)
-	a.Tick()
-	if m := a.Drain(t0, 100, false, nil); len(m) != 1 || m[0].Attempts != 1 || m[0].Total != 2 {
-		t.Errorf("%+v, want two units by one attempt", m)
-	}
+	a.With(keys.KeyOf(raw(1)), func(s *algorithms.WindowState) {
+		if l := window.Ledger(s); l.Attempts != 1 || l.Cur.Own != 2 {
+			t.Errorf("%+v, want two units by one attempt", *l)
+		}
+	})
 }

@@ -12,7 +12,7 @@ import (
 // forgotten, and from now on their epochs have the names of that reset. now is the caller's clock.
 // It returns how many requests are forgiven, as far as this node knows of them.
 //
-// A message that is under way was made before: its answer is ignored, see outdated.
+// A message that is under way was made before: its answer says the stamp that it was under.
 func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
@@ -61,12 +61,7 @@ func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r
 	e := t.applyStep(st, b.Limit, i, at, o)
 	forgiven := t.machine.Reset(&e.state, b.Limit, at, r.Boundary(b.Epoch))
 	*e.syncState = syncState{flags: e.flags &^ (confirm | confirming | failed)}
-	if e.flags&inFlight != 0 && !t.Says() {
-		e.flags |= outdated
-	}
-	if !b.Charges { // of those only what was decided alone is sent
-		st.markDirty(i, e)
-	}
+	st.markDirty(i, e)
 	return forgiven
 }
 
@@ -90,22 +85,6 @@ func (t *Table[S]) Forgive(now int64, counts SavedCounts, under *reset.Set) {
 	had := t.Resets()
 	maps.DeleteFunc(counts, func(id [16]byte, _ []algorithms.Report) bool { return had.Of(id).Stamp > under.Of(id).Stamp })
 	t.resets.Store(t.resets.Load().Next(had.With(under, t.clock().In(now)), now))
-}
-
-// applyNewer applies the resets that the store knows of, and this table doesn't yet.
-func (t *Table[S]) applyNewer(now int64, answers []Answer) {
-	var newer map[[16]byte]reset.Reset
-	for i := range answers {
-		if a := &answers[i]; a.NewerReset.Stamp > t.resetOf(a.ID).Stamp {
-			if newer == nil {
-				newer = make(map[[16]byte]reset.Reset)
-			}
-			newer[a.ID] = a.NewerReset
-		}
-	}
-	if newer != nil {
-		t.Reset(now, &reset.Set{Keys: newer})
-	}
 }
 
 // ForgetResets prepares for another store, which knows of others.

@@ -11,9 +11,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
-// What is taken out while a reset is applied has the names that its counts belong to: the usual
-// ones with what was spent before, those of the reset with nothing.
-func TestNamesAndCountsChangeTogether(t *testing.T) {
+// What is taken out while a reset is applied has the stamp that its counts belong to: none with
+// what was spent before, that of the reset with nothing.
+func TestStampsAndCountsChangeTogether(t *testing.T) {
 	const keyCount, spent = 20_000, 5
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Hour}
 	tab := New[algorithms.WindowState](p.Kind, keyCount)
@@ -25,15 +25,16 @@ func TestNamesAndCountsChangeTogether(t *testing.T) {
 	}
 	check := func() (left bool) {
 		tab.Tick()
-		messages := tab.Drain(now, 1000, false, nil)
-		for _, m := range messages {
-			if under := m.EpochStamp() != 0; under != (m.Total == 0) {
-				t.Errorf("a message with %d requests, under a reset: %t", m.Total, under)
+		said := tab.Say(now, 1, 1000, false, nil)
+		for i := range said {
+			state := &said[i].State
+			if under := state.Stamp != 0; under != (state.At(state.Epoch) == 0) {
+				t.Errorf("a message with %v requests, under a reset: %t", state.Totals, under)
 				return false
 			}
-			left = left || m.EpochStamp() == 0
+			left = left || state.Stamp == 0
 		}
-		tab.Fail(messages)
+		tab.Unheard(said)
 		return left
 	}
 	if !check() {
@@ -47,6 +48,6 @@ func TestNamesAndCountsChangeTogether(t *testing.T) {
 	}
 	wg.Wait()
 	if check() {
-		t.Error("a message has the usual name after the reset")
+		t.Error("a message has no stamp after the reset")
 	}
 }

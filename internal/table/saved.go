@@ -163,18 +163,10 @@ func (n scale) hasDrained(r algorithms.Report) bool {
 
 // renumber brings what was saved to the epochs of now. The clock may have been set back since: then
 // all that is held moves there, as in a ledger, and nobody waits for a time that may never come.
-// And what is in a bucket may take longer to drain than its epochs count: then its level, which is
-// all that decides, stands for itself.
 func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 	newest := int64(math.MinInt64)
 	for _, r := range reports {
 		newest = max(newest, r.Epoch)
-		if r.Level == 0 || r.LevelAt <= 0 || n.matters(r) || n.hasDrained(r) {
-			continue
-		}
-		r.Epoch = min(max(r.LevelAt/n.span, n.epoch-1), n.epoch)
-		r.Remote, r.Own = 0, 0
-		return []algorithms.Report{r}
 	}
 	if newest <= n.epoch {
 		return reports
@@ -188,5 +180,8 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 
 // matters says that a decision can still use a report.
 func (n scale) matters(r algorithms.Report) bool {
+	if r.LevelAt > 0 {
+		return !n.hasDrained(r)
+	}
 	return r.Epoch >= n.epoch-int64(n.limit.History) && r.Epoch <= n.epoch
 }

@@ -7,14 +7,15 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // What an earlier process has saved is gone through in parts: a new key waits for one of them at
 // most.
 func TestNoPartIsLarge(t *testing.T) {
-	const keys = 200_000
-	counts := make(SavedCounts, keys)
-	for i := range keys {
+	const keyCount = 200_000
+	counts := make(SavedCounts, keyCount)
+	for i := range keyCount {
 		id := sha256.Sum256([]byte(strconv.Itoa(i)))
 		counts[[16]byte(id[:16])] = []algorithms.Report{{Remote: 1}}
 	}
@@ -24,8 +25,8 @@ func TestNoPartIsLarge(t *testing.T) {
 	s.held.Load().each(func(part SavedCounts) {
 		most, all = max(most, len(part)), all+len(part)
 	})
-	if all != keys || most > 2*keys/heldParts {
-		t.Errorf("%d keys in %d parts, the largest of %d: want all %d, and at most twice the mean", all, heldParts, most, keys)
+	if all != keyCount || most > 2*keyCount/heldParts {
+		t.Errorf("%d keys in %d parts, the largest of %d: want all %d, and at most twice the mean", all, heldParts, most, keyCount)
 	}
 }
 
@@ -78,9 +79,6 @@ func TestRestoredCountsAreTheNodesOwn(t *testing.T) {
 	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
 		restoresOwn[algorithms.WindowState](t, k)
 	}
-	for _, k := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
-		restoresOwn[algorithms.BucketState](t, k)
-	}
 	restoresOwn[algorithms.LogState](t, algorithms.SlidingLog)
 }
 
@@ -96,5 +94,26 @@ func restoresOwn[S any](t *testing.T, k algorithms.Kind) {
 	few.Into(counts)
 	if restoreSaved(m, l, &after, now, counts[[16]byte{1}]); m.Ledger(&after).Cur.Own != 3 || m.Ledger(&after).Cur.Remote != 2 {
 		t.Errorf("%v: restored as %+v, want 3 of its own and 2 of others", k, m.Ledger(&after).Cur)
+	}
+}
+
+// What was in a bucket is said as what is known of it: the store has it then, unless it has more.
+func TestARestoredLevelIsSaid(t *testing.T) {
+	for _, k := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
+		p := algorithms.Params{Kind: k, Limit: 9, Queue: 9, Window: time.Hour}
+		before, s := of[algorithms.BucketState](p, 10), newStore()
+		before.Configure(SyncConfig{Params: p}, 10)
+		before.Take(p.Compile(), keys.KeyOf(raw(1)), raw(1), t0, 5, 0)
+		saved := before.Save(t0)
+		for _, name := range []string{"a", "b"} {
+			n := &talker[algorithms.BucketState]{Table: of[algorithms.BucketState](p, 10), name: name}
+			n.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+			n.Resume(p, t0, saved)
+			n.Take(p.Compile(), keys.KeyOf(raw(1)), raw(1), t0, 1, 0)
+			n.sync(s, t0)
+		}
+		if level := s.cells[keys.IDOf(raw(1))].sum(p.Window.Microseconds()); level.Whole != 7 || level.Rest > 1000 {
+			t.Errorf("%v: %+v in the store, want the 5 that were saved and one of each node", k, level)
+		}
 	}
 }

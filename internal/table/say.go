@@ -1,6 +1,7 @@
 package table
 
 import (
+	"math"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -22,13 +23,13 @@ type Said struct {
 	At int64
 	// Reasons are why it is said where the store seems to have it.
 	Reasons algorithms.Resend
+	// Size, Rate, Asked and Filled are those of a bucket: see algorithms.BucketSaid.
+	Size, Rate    int64
+	Asked, Filled bool
 	// Early is set in a sync that comes before the next cycle, and Lower where a request of the key
 	// had a limit below that of the configuration.
 	Early, Lower bool
 }
-
-// Says reports whether the table shares its keys as cells.
-func (t *Table[S]) Says() bool { return !t.kind.Traits().Draining }
 
 // Say takes keys out, until there are most, and appends what is to be said of them to dst, under a
 // number above all before: the keys that are outgoing, or where early is set the urgent ones. Each
@@ -44,7 +45,7 @@ func (t *Table[S]) Say(now, seq int64, most int, early bool, dst []Said) []Said 
 		if early && !b.AtOnce && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(earlyPause)) {
 			return 0 // it was answered since; what came after waits for the next cycle
 		}
-		dst = t.say(b, e, now, seq, dst)
+		dst = t.say(b, e, now, seq, b.Rate, dst)
 		dst[len(dst)-1].Early = early
 		if e.flags |= inFlight; !early && e.flags&confirm != 0 {
 			e.flags = e.flags&^confirm | confirming
@@ -54,8 +55,9 @@ func (t *Table[S]) Say(now, seq int64, most int, early bool, dst []Said) []Said 
 	return dst
 }
 
-// say appends what is to be said of one key. Of what dst had before, the totals are used again.
-func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, dst []Said) []Said {
+// say appends what is to be said of one key, where that is said every interval, 0 where more is
+// asked for. Of what dst had before, the totals are used again.
+func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, interval time.Duration, dst []Said) []Said {
 	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
 	var totals []int64
@@ -65,6 +67,15 @@ func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, dst []Said) []
 	m := Said{Key: e.key, ID: e.id, At: now, Reasons: l.Resend, Lower: e.regions&hasLower != 0}
 	m.State = cell.State{Seq: seq, Stamp: t.resetOf(e.id).Stamp, Epoch: l.Epoch}
 	m.State.Open, _ = t.unsettled.In(e.key, l.Epoch)
+	e.said, l.Resend = seq, l.Resend&^algorithms.Settled
+	if t.bucket != nil {
+		said := t.bucket.Say(&e.state, b.Limit, now, interval)
+		l.Prepare(l.Epoch)
+		m.Size, m.Rate, m.Asked, m.Filled = said.Size, said.Rate, said.Asked, said.Filled
+		m.State.Start, m.State.Total, m.State.Fresh, m.State.Span = said.Start, said.Total, said.Fresh, said.Span
+		m.State.Heard, m.State.Whole, m.State.Rest = e.heard, said.Whole, said.Rest
+		return append(dst, m)
+	}
 	end := 0
 	for age := range int64(b.Limit.History + 1) {
 		c, ok := l.Prepare(l.Epoch - age)
@@ -76,7 +87,6 @@ func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, dst []Said) []
 		}
 	}
 	m.State.Totals = totals[:end]
-	e.said, l.Resend = seq, l.Resend&^algorithms.Settled
 	return append(dst, m)
 }
 
@@ -88,6 +98,7 @@ func (t *Table[S]) Hear(now, server int64, said []Said, heard []cell.Heard) (for
 		return false
 	}
 	early := b.Params.Reserves && t.unsettled.InDoubt(now, b.Rate) || t.isEarly(b, now)
+	reports := make([]algorithms.Report, 0, b.Limit.History+1)
 	newer := map[[16]byte]reset.Reset(nil)
 	for i := range said {
 		m, h := &said[i], &heard[i]
@@ -102,7 +113,7 @@ func (t *Table[S]) Hear(now, server int64, said []Said, heard []cell.Heard) (for
 			e, at, _ := t.current(st, b.Limit, j, now)
 			e.flags &^= inFlight
 			if m.State.Seq == e.said {
-				forgot = t.hear(b, e, at, server, m, h, early) || forgot
+				forgot = t.hear(b, e, at, server, m, h, early, reports) || forgot
 			}
 			if e.flags&dirty == 0 && (e.flags&failed != 0 || e.flags&confirming == 0) {
 				e.flags |= confirm // others may have said something after this one asked
@@ -122,11 +133,11 @@ func (t *Table[S]) Hear(now, server int64, said []Said, heard []cell.Heard) (for
 // microseconds, or a little later. It matters as long as something counts that was spent before.
 func resetAt(stamp, server int64, b *SyncConfig) reset.Reset {
 	at := stamp * int64(time.Microsecond)
-	return reset.Reset{Stamp: stamp, At: at, Until: max(at, server) + 2*int64(b.Epoch)*int64(b.Limit.History+1) + int64(time.Minute)}
+	return reset.Reset{Stamp: stamp, At: at, Until: max(at, server) + 2*int64(b.Params.Counts()) + int64(time.Minute)}
 }
 
-// hear merges the answer to the latest message of one key.
-func (t *Table[S]) hear(b *SyncConfig, e entry[S], now, server int64, m *Said, h *cell.Heard, early bool) (forgot bool) {
+// hear merges the answer to the latest message of one key. There is room for reports.
+func (t *Table[S]) hear(b *SyncConfig, e entry[S], now, server int64, m *Said, h *cell.Heard, early bool, reports []algorithms.Report) (forgot bool) {
 	rejected := e.flags&failed != 0
 	e.flags &^= failed
 	l := t.machine.Ledger(&e.state)
@@ -134,7 +145,7 @@ func (t *Table[S]) hear(b *SyncConfig, e entry[S], now, server int64, m *Said, h
 	newest := server / int64(b.Epoch) // by the store's clock
 	first, last := max(l.Epoch, newest)-int64(b.Limit.History), min(l.Epoch, newest+1)
 	switch {
-	case h.Err != "", h.Under == 0 && lessThanSaid(m, h, first, last):
+	case h.Err != "", h.Under == 0 && t.bucket == nil && lessThanSaid(m, h, first, last):
 		l.Resend |= algorithms.Forgotten // what the store holds of this key is in doubt
 		e.flags |= failed
 		return false
@@ -144,24 +155,13 @@ func (t *Table[S]) hear(b *SyncConfig, e entry[S], now, server int64, m *Said, h
 	if h.Sum.Stamp < m.State.Stamp {
 		h.Held, h.Sum = cell.State{}, cell.Sum{} // what was only asked about is forgiven
 	}
-	var reports [algorithms.MaxHistory + 1]algorithms.Report
 	known, lately := l.Resend&algorithms.Forgotten != 0 && !rejected, l.Synced && e.At != 0
-	n, sent, theirs, less := 0, int64(0), int64(0), false
-	for epoch := first; epoch <= last; epoch++ {
-		held, mine := h.Held.At(epoch), m.State.At(epoch)
-		if h.Held.Seq >= m.State.Seq {
-			mine = held // the store has had this message before, or it only asks
-		}
-		c, _ := l.At(epoch)
-		remote, lost, ok := l.Ack(epoch, held, mine, h.Sum.In(epoch), early, false)
-		if !ok {
-			continue
-		}
-		sent += max(0, mine-c.Acked)
-		theirs += max(0, remote-c.Remote)
-		less = less || lost
-		reports[n] = algorithms.Report{Epoch: epoch, Remote: remote}
-		n++
+	var sent, theirs int64
+	var less bool
+	if t.bucket != nil {
+		sent, theirs, less = t.hearBucket(b, e, now, m, h, l.Resend&algorithms.Forgotten != 0 || !b.AtOnce && server > now+int64(drift))
+	} else {
+		sent, theirs, less = t.hearEpochs(b, e, now, first, last, m, h, early, reports)
 	}
 	if l.Resend &^= m.Reasons &^ algorithms.Settled; less {
 		forgot = t.lose(l, known)
@@ -176,14 +176,93 @@ func (t *Table[S]) hear(b *SyncConfig, e entry[S], now, server int64, m *Said, h
 	if e.regions &^= inOthers; h.Regions {
 		e.regions |= inOthers
 	}
-	passed := now - e.At
-	e.Sent(sent, time.Duration(now-m.At), time.Duration(passed))
+	passed, units := now-e.At, sent
+	if t.bucket != nil {
+		units = 0 // they drain meanwhile
+	}
+	e.Sent(units, time.Duration(now-m.At), time.Duration(passed))
 	if e.At = now; b.AtOnce {
 		e.At = m.At
 	}
-	t.machine.Merge(&e.state, b.Limit, now, reports[:n])
 	t.askAgain(b, e, passed, sent > 0 || theirs > 0)
 	return forgot
+}
+
+// hearEpochs takes in what all have spent in the epochs that count. It returns how much the store
+// has that it had not, of this node and of others, and whether it has less than it had confirmed.
+func (t *Table[S]) hearEpochs(b *SyncConfig, e entry[S], now, first, last int64, m *Said, h *cell.Heard, early bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
+	l := t.machine.Ledger(&e.state)
+	for epoch := first; epoch <= last; epoch++ {
+		held, mine := h.Held.At(epoch), m.State.At(epoch)
+		if h.Held.Seq >= m.State.Seq {
+			mine = held // the store has had this message before, or it only asks
+		}
+		c, _ := l.At(epoch)
+		remote, lost, ok := l.Ack(epoch, held, mine, h.Sum.In(epoch), early, false)
+		if !ok {
+			continue
+		}
+		sent += max(0, mine-c.Acked)
+		theirs += max(0, remote-c.Remote)
+		less = less || lost
+		reports = append(reports, algorithms.Report{Epoch: epoch, Remote: remote})
+	}
+	t.machine.Merge(&e.state, b.Limit, now, reports)
+	return sent, theirs, less
+}
+
+// hearBucket takes in what is in a bucket. Where the store has less of this node than it had
+// confirmed, and some of that still stands, the bucket stays as it is known here, and is said
+// again: the store takes it then for one that it doesn't know. In doubt the store may have lost
+// something, or its clock has stepped ahead and the bucket has drained for that: then the same goes
+// for an answer that has less than is known here.
+func (t *Table[S]) hearBucket(b *SyncConfig, e entry[S], now int64, m *Said, h *cell.Heard, doubt bool) (sent, theirs int64, less bool) {
+	l := t.machine.Ledger(&e.state)
+	c := l.Cur
+	e.heard = max(e.heard, m.State.Seq)
+	level, _ := t.machine.Level(&e.state, b.Limit, now)
+	less = level > 0 && (h.Held.Total < c.Acked || doubt && t.lacks(b, e, now, m, h, level))
+	if less && h.Held.Start == m.State.Start && h.Held.Seq > 0 {
+		if h.Held.Seq < m.State.Seq {
+			l.Cur.Acked = m.State.Total // what was said is in the bucket now
+		}
+		t.bucket.Restart(&e.state, now)
+		return 0, 0, true
+	}
+	mine := m.State.Total
+	if h.Held.Seq >= m.State.Seq {
+		if mine = 0; h.Held.Start == m.State.Start {
+			mine = h.Held.Total // the store has had this message before, or it only asks
+		} else if m.State.Seq == 0 && h.Held.Start > m.State.Start {
+			mine = c.Own // it has what was said after the fork
+		}
+	}
+	heard := algorithms.BucketHeard{Added: h.Sum.Added, Total: mine, Others: max(0, h.Sum.Total-mine), BucketLevel: levelOf(&h.Sum, now)}
+	t.bucket.Hear(&e.state, b.Limit, now, heard)
+	if b.Params.Reserves {
+		// Where others have refunded what stood in it, what this node has reserved there ends to
+		// count sooner.
+		if after, _ := t.machine.Level(&e.state, b.Limit, now); level-after > .5 {
+			t.unsettled.Sink(m.Key, nil, int64(math.Round(level-after)))
+		}
+	}
+	return max(0, mine-c.Acked), max(0, heard.Others-c.Remote), less
+}
+
+// lacks reports whether an answer has less in a bucket than is known here.
+func (t *Table[S]) lacks(b *SyncConfig, e entry[S], now int64, m *Said, h *cell.Heard, known float64) bool {
+	s := t.bucket.Stand(b.Limit, now, levelOf(&h.Sum, now), 0)
+	level, _ := t.machine.Level(&s, b.Limit, now)
+	since := t.machine.Ledger(&e.state).Cur.Own - m.State.Total
+	return known-level-float64(since) > .5
+}
+
+// levelOf is what a sum says is in a bucket.
+func levelOf(sum *cell.Sum, now int64) algorithms.BucketLevel {
+	if sum.At == 0 { // the store has nothing
+		return algorithms.BucketLevel{At: now}
+	}
+	return algorithms.BucketLevel{Whole: sum.Whole, Rest: sum.Rest, At: sum.At * int64(time.Microsecond), Rate: sum.Rate}
 }
 
 // lessThanSaid reports whether an answer makes no sense: all have less in an epoch than this node
@@ -199,10 +278,14 @@ func lessThanSaid(m *Said, h *cell.Heard, first, last int64) bool {
 
 // openOf is the part of what is open in a sum that is this node's.
 func openOf(m *Said, h *cell.Heard) int64 {
-	if h.Sum.Epoch != m.State.Epoch {
+	mine := &m.State
+	if h.Held.Seq >= mine.Seq {
+		mine = &h.Held // the store has had this message before, or it only asks
+	}
+	if h.Sum.Epoch != mine.Epoch {
 		return 0
 	}
-	return m.State.Open
+	return mine.Open
 }
 
 // Unheard gives messages back that got no answer. Their keys stay dirty.

@@ -46,12 +46,12 @@ func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch
 }
 
 // reserveInParts is reserve for a bucket of which a part of the units may be refunded.
-func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken, s *S) {
+func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken) {
 	now := taken.At - taken.offset.NS()
 	taken.inParts = true
 	t.unsettled.Rate(key, l.N, now)
 	if taken.Allowed {
-		taken.number = t.unsettled.AddOne(key, taken.N, t.machine.Ledger(s).Epoch, taken.until(), l.N, l.Window)
+		taken.number = t.unsettled.AddOne(key, taken.N, 0, taken.until(), l.N, l.Window)
 	}
 }
 
@@ -116,28 +116,18 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, now, n int64) int6
 	case r.inParts:
 		stands := t.unsettled.Stands(key, r.group, now)
 		level, _ := t.machine.Level(s, r.limit, t.clock().In(now))
-		return min(n, stands, int64(level))
+		if r.noted > 0 { // what was added since stands above it, whatever others refund
+			above := t.bucket.Added(s) - r.noted
+			if above < 0 { // the store has forgotten
+				return 0
+			}
+			stands = min(stands, int64(level)-above)
+		}
+		return max(0, min(n, stands, int64(level)))
 	case now >= r.until || t.unsettled.Ended(key, r.group, now):
 		return 0
 	}
 	return n
-}
-
-// Charge counts n units of a key at now, unasked, for a store that has granted a request less than
-// it has cost and can't be told now.
-func (t *Table[S]) Charge(l algorithms.Limit, key keys.Key, now, n int64) {
-	b := t.config.Load()
-	st, i, ok := t.lock(key)
-	defer st.mu.Unlock()
-	if !ok {
-		t.chargeBeyond(l, key, now, n)
-		return
-	}
-	e, at, _ := t.current(st, l, i, now)
-	if b.IsShared() {
-		t.changed(st, b, e, i)
-	}
-	t.machine.Charge(&e.state, l, at, n)
 }
 
 // Unsettled returns what is reserved.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
@@ -93,38 +94,34 @@ func TestAUnitIsRefundedAfterTwoSteps(t *testing.T) {
 	}
 }
 
-// What others have reserved is what their totals have above what they have settled. It is denied as
-// spent only once it is settled.
-func TestOthersAreToldWhatIsSettled(t *testing.T) {
+// What this node has reserved is told as open, and what others have open is denied as spent only
+// once it is settled.
+func TestOthersAreToldWhatIsOpen(t *testing.T) {
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 2, Window: time.Hour, Reserves: true}
 	l := p.Compile()
 	tab := New[algorithms.WindowState](algorithms.FixedWindow, 10)
 	tab.Configure(SyncConfig{Params: p, Rate: time.Second, Early: true}, 10)
-	key := keys.KeyOf([]byte("k"))
+	key, epoch, seq := keys.KeyOf([]byte("k")), t0/int64(time.Hour), int64(0)
 	r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), t0, 1, reserving))
-	message := func() Message {
+	say := func(open int64) []Said {
 		t.Helper()
+		seq++
 		tab.Tick()
-		sent := tab.Drain(t0, 10, false, nil)
-		if len(sent) == 0 {
-			t.Fatal("nothing is sent")
+		said := tab.Say(t0, seq, 10, false, nil)
+		if first(said) != 1 || said[0].State.Open != open {
+			t.Fatalf("%+v is said, want 1, of which %d are open", said, open)
 		}
-		return sent[0]
+		return said
 	}
-	m := message()
-	if m.Total != 1 || m.Attempts != 1 || m.Settled != 0 || !m.Settles || !m.Push {
-		t.Errorf("a unit that is reserved is told as %+v, want a total of 1, asked for once, with nothing settled", m)
-	}
+	said := say(1)
 	tab.Settle(key, r, t0, 1) // while the message is under way
-	tab.Ack(t0, []Answer{{Message: m, Sum: 2, SumAttempts: 2}})
+	tab.Hear(t0, t0, said, []cell.Heard{{Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}, Open: 2}}})
 	if tab.Take(l, key, []byte("k"), t0, 1, 0).Allowed || !tab.AdmitsSettled(l, key, t0, 1) {
-		t.Error("beside one of another node that is reserved: want a denial that ends with it")
+		t.Error("beside one of another node that is open: want a denial that ends with it")
 	}
-	m = message()
-	if m.Total != 1 || m.Settled != 1 || !m.Push {
-		t.Errorf("a unit that is settled is told as %+v, want 1 of 1 settled", m)
-	}
-	tab.Ack(t0, []Answer{{Message: m, Held: 1, Sum: 2, SumAttempts: 2, SumSettled: 2}})
+	said = say(0)
+	held := cell.State{Seq: 1, Epoch: epoch, Totals: []int64{1}, Open: 1}
+	tab.Hear(t0, t0, said, []cell.Heard{{Held: held, Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}}}})
 	if tab.AdmitsSettled(l, key, t0, 1) {
 		t.Error("with all settled: the denial is for good")
 	}
@@ -143,16 +140,22 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			key := keys.KeyOf([]byte("k"))
 			before := tab.Take(l, key, []byte("k"), t0, 1, reserving)
 			r := tab.Hold(l, key, before)
-			message := func(now int64) Message {
+			seq, open := int64(0), int64(1) // another node has reserved one
+			say := func(now int64) []Said {
 				t.Helper()
+				seq++
 				tab.Tick()
-				sent := tab.Drain(now, 10, false, nil)
-				if len(sent) == 0 {
-					t.Fatal("nothing is sent")
+				said := tab.Say(now, seq, 10, false, nil)
+				if len(said) == 0 {
+					t.Fatal("nothing is said")
 				}
-				return sent[0]
+				return said
 			}
-			tab.Ack(t0, []Answer{{Message: message(t0), Sum: 2}}) // another node has reserved one
+			hear := func(now int64, said []Said) {
+				state := &said[0].State
+				tab.Hear(now, tab.clock().In(now), said, []cell.Heard{{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{state.At(state.Epoch) + open}, Open: state.Open + open}}})
+			}
+			hear(t0, say(t0))
 			now := t0 + int64(time.Second)
 			tab.SetClock(now, by, 0)
 			if late := tab.Hold(l, key, before); late.group != r.group {
@@ -161,9 +164,10 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			if tab.Take(l, key, []byte("k"), now, 1, 0).Allowed || !tab.AdmitsSettled(l, key, now, 1) {
 				t.Errorf("%s, a step of %v: want a denial that ends with what this node has reserved", kind, by)
 			}
-			m := message(now)
-			if m.Total != 1 || m.Settled != 0 || m.Epoch != r.At/int64(time.Hour)+int64(by/time.Hour) {
-				t.Errorf("%s, a step of %v: told is %+v, want a total of 1, asked for once, with nothing settled", kind, by, m)
+			said := say(now)
+			m := said[0].State
+			if first(said) != 1 || m.Open != 1 || m.Epoch != r.At/int64(time.Hour)+int64(by/time.Hour) {
+				t.Errorf("%s, a step of %v: said is %+v, want 1, which is open", kind, by, m)
 			}
 			if _, others := tab.Unsettled().In(key, r.At/int64(time.Hour)); others != 0 {
 				t.Errorf("%s, a step of %v: %d of others are reserved in an epoch of before", kind, by, others)
@@ -173,7 +177,8 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			}
 			tab.Settle(key, r, now, 0)
 			now += int64(10 * time.Second) // all have followed the step
-			tab.Ack(now, []Answer{{Message: m, Sum: 1}})
+			open = 0
+			hear(now, said)
 			if tab.Unsettled().Len() != 0 {
 				t.Errorf("%s, a step of %v: something is reserved when all has settled", kind, by)
 			}
@@ -181,10 +186,9 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 	}
 }
 
-// What others refund after a loss of the store is believed once all have sent again, and what they
-// had settled outlasts it: a node that is gone does not send it again. In a month's window, too:
-// after a loss an Ack keeps the highest total of the others until the window ends, and what they
-// refund comes by what is settled.
+// What others refund after a loss of the store is believed once all have said again what they have.
+// In a month's window, too: until then what is known of them is kept, and not until the window
+// ends.
 func TestOthersRefundAfterALoss(t *testing.T) {
 	for _, window := range []time.Duration{time.Hour, 30 * 24 * time.Hour} {
 		t.Run(window.String(), func(t *testing.T) { othersRefundAfterALoss(t, window) })
@@ -197,22 +201,26 @@ func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 	tab := New[algorithms.WindowState](p.Kind, 10)
 	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
 	now := t0
-	// answer has the others' total in the store, and how much of it is settled; lost says that of
-	// this node there is nothing.
-	answer := func(total, settled int64, lost bool) {
+	seq, held := int64(0), int64(0)
+	// answer has the others' total in the store, and how much of it is open; lost says that of this
+	// node there is nothing.
+	answer := func(total, open int64, lost bool) {
 		t.Helper()
 		r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving))
 		tab.Settle(key, r, now, 0)
 		tab.Tick()
-		sent := tab.Drain(now, 10, false, nil)
-		if len(sent) == 0 {
-			t.Fatal("nothing is sent")
+		seq++
+		said := tab.Say(now, seq, 10, false, nil)
+		if len(said) == 0 {
+			t.Fatal("nothing is said")
 		}
-		a := Answer{Message: sent[0], Held: 1, Sum: sent[0].Total + total, SumSettled: sent[0].Settled + settled}
-		if lost {
-			a.Held = 0
+		state := &said[0].State
+		h := cell.Heard{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{first(said) + total}, Open: state.Open + open}}
+		if !lost && held > 0 {
+			h.Held = cell.State{Seq: seq - 1, Epoch: state.Epoch, Totals: []int64{held}}
 		}
-		tab.Ack(now, []Answer{a})
+		held = first(said)
+		tab.Hear(now, now, said, []cell.Heard{h})
 	}
 	check := func(when string, remote, reserved int64) {
 		t.Helper()
@@ -226,24 +234,24 @@ func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 		}
 	}
 	tab.Settle(key, tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving)), now, 1)
-	answer(5, 2, false)
+	answer(5, 3, false)
 	check("before the loss", 5, 3)
 	answer(0, 0, true)
-	check("when all is lost", 5, 3)
+	check("when all is lost", 5, 0)
 	now += int64(2 * time.Second)
-	answer(2, 0, false)
-	check("while others send again", 5, 3)
+	answer(2, 2, false)
+	check("while others send again", 5, 2)
 	now += int64(ResentUnsettled + 5*time.Second)
-	answer(1, 0, false)
-	check("when one has refunded two, and the other is gone", 3, 1)
+	answer(1, 1, false)
+	check("when one has refunded two, and the other is gone", 1, 1)
 	answer(4, 2, false)
 	check("when there are more", 4, 2)
-	answer(2, 2, false)
+	answer(2, 0, false)
 	check("when all is refunded", 2, 0)
-	answer(5, 2, false)
+	answer(5, 3, false)
 	tab.ResetAcks()
 	answer(0, 0, true)
-	check("when the store is another one", 5, 3)
+	check("when the store is another one", 5, 0)
 }
 
 // A step of the clock may put the instant of a unit into another epoch than it is counted in. Its

@@ -1,6 +1,8 @@
 package table
 
 import (
+	"math"
+
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
@@ -29,12 +31,14 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	o, counted := t.clock(), b.IsShared() && !b.Charges
+	o, counted := t.clock(), b.IsShared()
 	epoch, epochs := o.In(now)/int64(b.Epoch), int64(max(2, b.Limit.History+1))
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
 		s := Spend{Key: e.key, ID: e.id, Regions: e.syncState != nil && e.regions&inOthers != 0}
-		for age := range epochs {
+		level, _ := t.machine.Level(&e.state, b.Limit, o.In(now))
+		s.Used = int64(math.Ceil(level))
+		for age := int64(0); age < epochs && t.bucket == nil; age++ {
 			c, _ := l.At(epoch - age)
 			s.Used += c.Total()
 		}
@@ -55,6 +59,12 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 			if age := epoch - r.Epoch; age >= 0 && age < epochs {
 				s.Used += r.Remote
 			}
+		}
+		if t.bucket != nil {
+			var state S
+			t.machine.Merge(&state, b.Limit, o.In(now), reports)
+			level, _ := t.machine.Level(&state, b.Limit, o.In(now))
+			s.Used = int64(math.Ceil(level))
 		}
 		if s.Used > 0 {
 			f(s)

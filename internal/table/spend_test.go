@@ -6,11 +6,12 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // What a key has spent is that of the current epoch and the one before, of all nodes; what it asked
-// for is known where the table syncs.
+// for, on this node, is known where the table syncs.
 func TestWhatAKeyHasSpent(t *testing.T) {
 	for _, rate := range []time.Duration{0, time.Second} {
 		p := sliding(5, time.Minute)
@@ -42,16 +43,13 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 		others := int64(0)
 		if rate > 0 {
 			others = 3
-			var answers []Answer
 			table.Tick()
-			for _, m := range table.Drain(now, 10, false, nil) {
-				answers = append(answers, Answer{Message: m, Held: m.Total, Sum: m.Total + 3, SumAttempts: m.Attempts + 4})
-			}
-			table.Ack(now, answers[:1])
+			said := table.Say(now, 1, 10, false, nil)
+			table.Hear(now, now, said, []cell.Heard{{Sum: cell.Sum{Epoch: said[0].State.Epoch, Totals: []int64{first(said) + 3}}}})
 		}
-		is("after a sync", 5+others, 7+4)
+		is("after a sync", 5+others, 7)
 		now += int64(time.Minute)
-		is("in the next epoch", 5+others, 7+4)
+		is("in the next epoch", 5+others, 7)
 		now += int64(time.Minute)
 		if all := spend(); len(all) != 0 && all[0].Used != 0 {
 			t.Errorf("rate %s: two epochs later there is %v", rate, all)

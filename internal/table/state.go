@@ -40,25 +40,21 @@ func appendReports[S any](
 	if m.Idle(s, l, now) {
 		return dst
 	}
+	if _, ok := m.(algorithms.Bucketed[S]); ok {
+		if level, rate := m.Level(s, l, now); level > 0 {
+			level = math.Nextafter(level, math.Inf(1)) // whoever reads it rounds down
+			dst = append(dst, algorithms.Report{Level: level, LevelAt: now, Rate: rate})
+		}
+		return dst
+	}
 	m.Take(s, l, now, 0, 0)
 	c := *s // at now, and so what Advance makes room for is not kept
 	m.Advance(&c, l, now)
-	ledger, first := m.Ledger(&c), len(dst)
+	ledger := m.Ledger(&c)
 	for age := range int64(l.History + 1) {
 		if c, ok := ledger.At(ledger.Epoch - age); ok && c.Total() > 0 {
 			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch - age, Remote: c.Total(), Own: c.Own})
 		}
-	}
-	level, rate := m.Level(s, l, now)
-	if level > 0 {
-		level = math.Nextafter(level, math.Inf(1)) // whoever reads it rounds down
-		if len(dst) == first {
-			dst = append(dst, algorithms.Report{Epoch: ledger.Epoch})
-		}
-	}
-	if len(dst) > first {
-		// 0 says something too: what a bucket has counted has drained
-		dst[first].Level, dst[first].LevelAt, dst[first].Rate = level, now, rate
 	}
 	return dst
 }
@@ -69,7 +65,7 @@ func restoreSaved[S any](m algorithms.Machine[S], l algorithms.Limit, s *S, now 
 	m.Merge(s, l, now, reports)
 	ledger := m.Ledger(s)
 	for _, r := range reports {
-		if c, ok := ledger.At(r.Epoch); ok {
+		if c, ok := ledger.At(r.Epoch); ok && r.Own > 0 {
 			c.Remote = max(0, c.Remote-r.Own)
 			ledger.Put(r.Epoch, c)
 			m.Adopt(s, l, r.Epoch, r.Own)

@@ -64,6 +64,8 @@ type Table[S any] struct {
 	// sent has the names that its counts belong to. It is taken after walking.
 	taking sync.Mutex
 
+	bucket algorithms.Bucketed[S] // the machine, nil where it has no bucket
+
 	saved savedStore // what an earlier process has counted, until the keys come back
 
 	unsettled Unsettled // see Settle
@@ -109,6 +111,7 @@ func (e entry[S]) used() bool { return e.key != keys.Key{} }
 // New returns an empty table for at most maxKeys keys of a kind, whose state is S.
 func New[S any](kind algorithms.Kind, maxKeys int) *Table[S] {
 	t := &Table[S]{kind: kind, machine: algorithms.MachineOf[S](kind)}
+	t.bucket, _ = t.machine.(algorithms.Bucketed[S])
 	t.maxKeys.Store(int64(maxKeys))
 	return t
 }
@@ -118,7 +121,7 @@ func New[S any](kind algorithms.Kind, maxKeys int) *Table[S] {
 func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
 	old := t.config.Swap(b.Compile())
 	t.maxKeys.Store(int64(maxKeys))
-	if b.IsShared() && (!old.IsShared() || old.Charges != b.Charges) {
+	if b.IsShared() && !old.IsShared() {
 		t.Resend()
 	}
 }
@@ -149,8 +152,8 @@ type Taken struct {
 	// reservation, of which a part may be refunded.
 	inParts bool
 	number  uint32
-	// Top is where the units are in a bucket that another store keeps.
-	Top int64
+	// noted is what had been added to a bucket by then, where a store has granted it.
+	noted int64
 }
 
 // Again says in the want of a Take that the request has been counted as an attempt before.
@@ -193,7 +196,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	switch {
 	case want&Reserve == 0 || n == 0:
 	case want&InParts != 0 && t.kind.Traits().Draining:
-		t.reserveInParts(a.Limit, a.Key, taken, &e.state)
+		t.reserveInParts(a.Limit, a.Key, taken)
 	default:
 		t.reserve(a.Limit, a.Key, taken, t.machine.Ledger(&e.state).Epoch)
 	}

@@ -27,16 +27,12 @@ func TestUnsent(t *testing.T) {
 	}
 	syncNode := func(confirmed bool) {
 		tab.Tick()
-		messages := tab.Drain(t0, 100, false, nil)
+		said := tab.Say(t0, 1, 100, false, nil)
 		if !confirmed {
-			tab.Fail(messages)
+			tab.Unheard(said)
 			return
 		}
-		var answers []Answer
-		for _, m := range messages {
-			answers = append(answers, Answer{Message: m, Held: m.Total, Sum: m.Total, SumAttempts: m.Attempts})
-		}
-		tab.Ack(t0, answers)
+		tab.Hear(t0, t0, said, alone(said, nil))
 	}
 	want("an empty table", t0, 0, 0)
 	var taken Taken

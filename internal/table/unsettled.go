@@ -36,8 +36,6 @@ type unsettledKey struct {
 	own []*UnsettledGroup
 	// others is what other nodes had reserved in an epoch, as of the last reply.
 	others []unsettledElse
-	// stored is what all nodes had reserved in an epoch by the last word of a store that decides.
-	stored []unsettledElse
 	// rate is that of a bucket, as far as Drain was told.
 	rate int64
 }
@@ -72,7 +70,7 @@ func (r *Unsettled) change(key keys.Key, f func(*unsettledKey)) {
 	}
 	f(e)
 	switch {
-	case len(e.own)+len(e.others)+len(e.stored) == 0:
+	case len(e.own)+len(e.others) == 0:
 		delete(st.of, key)
 	case st.of == nil:
 		st.of = map[keys.Key]*unsettledKey{key: e}
@@ -252,9 +250,6 @@ func (r *Unsettled) Shift(key keys.Key, by, newest int64) {
 		for i := range e.others {
 			e.others[i].epoch = min(e.others[i].epoch+by, newest)
 		}
-		for i := range e.stored {
-			e.stored[i].epoch = min(e.stored[i].epoch+by, newest)
-		}
 	})
 }
 
@@ -331,8 +326,7 @@ func (r *Unsettled) Prune(oldest int64) {
 		st.mu.Lock()
 		for key, e := range st.of {
 			e.others = slices.DeleteFunc(e.others, func(o unsettledElse) bool { return o.epoch < oldest })
-			e.stored = slices.DeleteFunc(e.stored, func(o unsettledElse) bool { return o.epoch < oldest })
-			if len(e.own)+len(e.others)+len(e.stored) == 0 {
+			if len(e.own)+len(e.others) == 0 {
 				delete(st.of, key)
 			}
 		}

@@ -60,7 +60,7 @@ const (
 	// ForeignKey is another program's keys in Redis. Give Tide a namespace of its own.
 	ForeignKey = "TIDE013"
 	// CountsLost is counts that Redis had confirmed and forgot. It was emptied, failed over to a
-	// replica that lagged, or evicts keys. Nodes send theirs again, except for strict zones. See
+	// replica that lagged, or evicts keys. Nodes send theirs again. See
 	// docs/redis.md#memory-and-eviction.
 	CountsLost = "TIDE014"
 	// NotSent is last counts that could not be sent. The process or a zone ended while Redis did

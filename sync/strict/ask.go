@@ -48,8 +48,9 @@ type Request struct {
 	Raw      []byte
 	N        int64
 	Want     algorithms.Want
-	// Remembers is set where what Redis has just denied is denied again without a call.
-	Remembers bool
+	// Remembers is set where what Redis has just denied is denied again without a call, and Queues
+	// where who leaves keeps his place, as others may stand behind it.
+	Remembers, Queues bool
 }
 
 // ErrFull is the error of a request whose key has no counter of its own: this node decides.
@@ -289,7 +290,7 @@ func (w *ask) end(err error) {
 // refund refunds what a request was granted that has left.
 func (w *ask) refund() {
 	for i, t := range w.took[len(w.took)-len(w.Counters):] {
-		if t.Unspent {
+		if t.Unspent || w.Queues {
 			continue
 		}
 		by := w.Counters[i].Table
@@ -305,7 +306,7 @@ func (l *callers) run(s *Limiter, c *circuit) {
 	t := l.turn(s)
 	for {
 		s.turn(&c.places, t)
-		if t.asked == nil || !t.asked.(*say).finish(s, c) {
+		if t.asked == nil || !t.asked.finish(s, c) {
 			return
 		}
 	}
@@ -315,16 +316,11 @@ func (l *callers) run(s *Limiter, c *circuit) {
 func (l *callers) once(s *Limiter, c *circuit) (more bool) {
 	t := l.turn(s)
 	s.make(&c.places, []*turn{t})
-	return t.asked != nil && t.asked.(*say).finish(s, c)
+	return t.asked != nil && t.asked.finish(s, c)
 }
 
 func (l *callers) turn(s *Limiter) *turn {
-	return &turn{zone: l.of.zone, waits: &l.waits, woken: make(chan []*turn, 1), prepare: func() sendable {
-		if m := s.prepareSay(l); m != nil {
-			return m
-		}
-		return nil
-	}}
+	return &turn{zone: l.of.zone, waits: &l.waits, woken: make(chan []*turn, 1), prepare: func() *say { return s.prepareSay(l) }}
 }
 
 // A say is a call for a line.
@@ -338,7 +334,16 @@ type say struct {
 	reply *redis.StringCmd
 }
 
-const maxAsks = 1024 // requests of one call
+const (
+	// maxAsks bounds the requests of one call, and maxRuns those of them that differ from the one
+	// before.
+	maxAsks = 1024
+	maxRuns = 256
+	// maxLate is how often a request asks again because a call was late though Redis is there.
+	maxLate = 2
+	// exact is how far the numbers of Redis' Lua, which are doubles, can count.
+	exact = cell.MaxExact
+)
 
 // prepareSay takes out what the next call of a line is to ask, nil where there is none.
 func (s *Limiter) prepareSay(l *callers) *say {
@@ -347,9 +352,8 @@ func (s *Limiter) prepareSay(l *callers) *say {
 		if len(asks) == 0 || err != nil {
 			return nil
 		}
-		m := &say{SayCall: ratesync.NewSayCall(0), of: l, asks: asks, now: clock.Now()}
+		m := &say{of: l, asks: asks, now: clock.Now()}
 		if err := m.say(s); err != nil {
-			m.Free()
 			unlock, _ := l.of.lock(l.key)
 			for _, w := range asks {
 				w.end(err)
@@ -362,7 +366,7 @@ func (s *Limiter) prepareSay(l *callers) *say {
 		}
 		if bans := s.bansOf(l.of.zone); bans != nil {
 			m.ban = bans.Ask(l.id, m.now)
-			m.Script = unbannedCells
+			m.Script = unbanned
 			m.Call.Bans = append(m.Call.Bans, cell.Ban{Key: s.keys.Zone(l.of.zone, "ban").Of(l.id), Known: ratesync.PardonAge(m.ban)})
 		}
 		return m
@@ -374,7 +378,7 @@ func (s *Limiter) prepareSay(l *callers) *say {
 func (s *Limiter) takeAsks(l *callers) (asks []*ask, err error) {
 	unlock, lines := l.of.lock(l.key)
 	defer unlock()
-	if err = s.unavailable(l.id); err != nil {
+	if err = s.UnavailableFor(l.id); err != nil {
 		for _, w := range l.asks {
 			w.end(err)
 		}
@@ -415,28 +419,37 @@ func (w *ask) isLike(other *ask) bool {
 
 // say has all counters of the call say what the key has spent.
 func (m *say) say(s *Limiter) error {
+	for end := time.Now().Add(s.Timeout()); ; {
+		busy, ok := m.sayOnce(s)
+		if ok && !busy {
+			return nil
+		}
+		m.unsay()
+		if !ok || !time.Now().Before(end) {
+			return ErrFull
+		}
+		time.Sleep(time.Millisecond) // another Redis is asked, from which a configuration leaves
+	}
+}
+
+func (m *say) sayOnce(s *Limiter) (busy, ok bool) {
 	first := m.asks[0]
 	var of [4]*ratesync.Source
 	sources := of[:0]
 	for _, c := range first.Counters {
 		sources = append(sources, c.Source)
 	}
-	m.Seq = ratesync.NextSeq(sources...)
+	m.SayCall = ratesync.NewSayCall(ratesync.NextSeq(sources...))
 	for i, c := range first.Counters {
 		said, busy, ok := c.Table.Asking(first.Limits[i], first.Key, m.of.raw, m.now, m.Seq)
-		for end := time.Now().Add(s.Timeout()); ok && busy && time.Now().Before(end); {
-			time.Sleep(time.Millisecond) // by another Redis, from which a configuration leaves
-			said, busy, ok = c.Table.Asking(first.Limits[i], first.Key, m.of.raw, m.now, m.Seq)
-		}
-		if !ok || busy {
-			m.unsay()
-			return ErrFull
+		if busy || !ok {
+			return busy, ok
 		}
 		m.said = append(m.said, said)
 		m.Say(c.Source, c.Source.Cells(s.keys), &m.said[i], first.Want&table.Reserve != 0)
 		m.Tell(s.keys.In(s.cluster), c.Source, m.of.id)
 	}
-	return nil
+	return false, true
 }
 
 // unsay ends that: the call was not made, or has no answer.
@@ -444,6 +457,7 @@ func (m *say) unsay() {
 	for i := range m.said {
 		m.asks[0].Counters[i].Table.Ungranted(&m.said[i])
 	}
+	m.said = nil
 }
 
 // add asks for a request.
@@ -521,11 +535,11 @@ func (m *say) hear() (result, error) {
 	if m.Status == "" && !reset {
 		return answered, nil
 	}
+	said := m.said
 	m.unsay()
-	for i := range m.said {
-		m.asks[0].Counters[i].Table.Hear(now, server, m.said[i:i+1], m.Answer.Cells[i:i+1])
+	for i := range said {
+		m.asks[0].Counters[i].Table.Hear(now, server, said[i:i+1], m.Answer.Cells[i:i+1])
 	}
-	m.said = nil
 	switch {
 	case reset:
 		return outdated, nil

@@ -26,30 +26,6 @@ type backlogs struct {
 // LogTo has a backlog logged.
 func (s *Limiter) LogTo(log *zap.Logger) { s.backlog.log.Store(log) }
 
-// overdue takes a request out of its queue that no call has asked for yet. One that will be in the
-// next call waits for the one under way, which has a timeout: where that takes longer, this node is
-// busy, and no backlog is there.
-func (s *Limiter) overdue(rs *ruleset, id [16]byte, w *waiter) bool {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	select {
-	case <-w.done:
-		return false
-	default:
-	}
-	q := rs.queues[id]
-	if w.asked || q != nil && !q.waits.Load() && !q.behind {
-		return false
-	}
-	w.gone = true
-	if q != nil {
-		q.leave(w)
-	}
-	c, _ := s.circuitOf(id)
-	c.overdue.Add(1)
-	return true
-}
-
 // noteBacklog tells of requests that have waited for too long, once Redis answers. Where it
 // doesn't, the outage is told of, for which they have waited.
 func (s *Limiter) noteBacklog(c *circuit, r result) {

@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -19,16 +18,8 @@ import (
 //go:embed ban.lua
 var banLua string
 
-//go:embed ban_cells.lua
-var banCellsLua string
-
-// unbannedBy are the scripts that look at the ban first, by those that don't.
-var unbannedBy = map[*redis.Script]*redis.Script{
-	buckets.decide: redis.NewScript(ratesync.BanLua + banLua + headLua + bucketLua + tailLua),
-}
-
-// unbannedCells is the script of cells that looks at a ban first.
-var unbannedCells = ratesync.ScriptOfCells(ratesync.BanLua + banCellsLua)
+// unbanned is the script of cells that looks at a ban first.
+var unbanned = ratesync.ScriptOfCells(ratesync.BanLua + banLua)
 
 // Carry has the calls for a zone look at its bans first from now on, nil for none.
 func (s *Limiter) Carry(zone string, r *ban.Register) {
@@ -63,11 +54,6 @@ func (*Banned) Error() string { return "the key is banned" }
 
 // RedisError makes it an error like those that the client returns.
 func (*Banned) RedisError() {}
-
-// unbanned makes the script, keys and arguments of a call look at the ban first.
-func (rs *ruleset) unbanned(m ban.Message, keys []string, args []any) (*redis.Script, []string, []any) {
-	return unbannedBy[rs.script], append(slices.Clip(keys), rs.bans.Of(m.ID)), append(args, ratesync.PardonAge(m))
-}
 
 // bannedBy returns what an error says of a ban, the error itself where it is another one.
 func bannedBy(m ban.Message, err error) error {

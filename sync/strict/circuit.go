@@ -179,7 +179,6 @@ func (s *Limiter) probe(c *circuit, shard int) {
 		}
 	}
 	c.down.Store(false)
-	s.resumeAll(c)
 }
 
 // measure finds out, while a circuit is open, whether Redis answers later than requests wait: then

@@ -14,6 +14,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 )
 
@@ -39,6 +40,7 @@ func onALine(t *testing.T, timeout time.Duration, test func(t *testing.T, l *lin
 			time.Sleep(time.Minute) // until who still connects has ended
 			l.server.Close()
 		})
+		clock.Advance(time.Duration(time.Now().UnixNano() - clock.Now())) // so that waits are exact
 		test(t, l, l.limiter(t, timeout))
 	})
 }
@@ -82,6 +84,21 @@ func (l *line) counts() (requests, dropped int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.requests, l.dropped
+}
+
+// calls is how many requests were written.
+func (l *line) calls() int64 {
+	n, _ := l.counts()
+	return int64(n)
+}
+
+// setDrops has replies be lost, or not.
+func (l *line) setDrops(drops bool) {
+	if drops {
+		l.set(faultproxy.DropReplies)
+	} else {
+		l.set(faultproxy.None)
+	}
 }
 
 // deliver sends what was held up.

@@ -32,7 +32,7 @@ type strictRegion struct {
 	relays  []*ratesync.Replicator
 }
 
-func startStrictRegions(t *testing.T, n int, rule Rule) (all []*strictRegion) {
+func startStrictRegions(t *testing.T, n int, rule algorithms.Params) (all []*strictRegion) {
 	servers := make([]*redistest.Server, n)
 	for i := range servers {
 		servers[i] = redistest.Start(t)
@@ -47,14 +47,11 @@ func startStrictRegions(t *testing.T, n int, rule Rule) (all []*strictRegion) {
 				r.others[name] = client(t, "redis://"+r.links[name].Addr)
 			}
 		}
-		if i == 0 { // it doubts nothing, as after a relay that ended in order
-			server.Do("HSET", ratesync.NewKeyspace("test").Relay(), "doubt", 0)
-		}
 		for range 2 {
 			r.relays = append(r.relays, r.relay())
 		}
 		r.node = r.limiter.cells(t, r.client, rule)
-		r.node.Counters[0].Source.Tell(1, rule.Limit)
+		r.node.Counters[0].Source.Tell(1)
 		t.Cleanup(func() {
 			for _, relay := range r.relays {
 				relay.Close()
@@ -100,7 +97,7 @@ func strictRegionsConverge(t *testing.T, kind algorithms.Kind) {
 	const regions, many, limit = 3, 4, 100
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))
-	rule := Rule{Kind: kind, Limit: limit, Window: 16_000 * time.Hour}
+	rule := algorithms.Params{Kind: kind, Limit: limit, Window: 16_000 * time.Hour}
 	all := startStrictRegions(t, regions, rule)
 	own := make(map[[2]int]int64) // by region and key
 	take := func(region, key int, n int64) {
@@ -129,7 +126,7 @@ func strictRegionsConverge(t *testing.T, kind algorithms.Kind) {
 			link.Set(faultproxy.None)
 		}
 	}
-	cells := ratesync.NewKeyspace("test").Cells(rule.spec(t.Name()))
+	cells := ratesync.NewKeyspace("test").Cells(ratesync.SpecOf(t.Name(), rule))
 	for key := range many {
 		want := int64(0)
 		for region := range regions {

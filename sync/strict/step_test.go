@@ -14,45 +14,52 @@ import (
 //
 // no clock: Redis goes by the time that the test sets.
 func TestWhatAStepOfTheServersClockGives(t *testing.T) {
-	v := newVirtual(t)
-	start := v.now / 60e6 * 60e6 // a minute begins
 	for name, k := range kinds {
 		for _, reserves := range []bool{false, true} {
 			if k.Kind == algorithms.LeakyBucket && reserves {
 				continue // count_responses doesn't go with it
 			}
-			rule := Rule{Kind: k.Kind, Limit: 5, Window: time.Minute, Queue: 4, Reserves: reserves}
+			rule := algorithms.Params{Kind: k.Kind, Limit: 5, Window: time.Minute, Queue: 4, Reserves: reserves}
 			for _, step := range []struct {
 				by   time.Duration
 				want int
 			}{
 				{time.Hour, 5}, {-time.Hour, 0}, {20 * time.Second, 1}, {-20 * time.Second, 0},
 			} {
-				zone := name + step.by.String()
-				if reserves {
-					zone += "r"
-				}
-				v.use(zone, rule)
-				v.set(start + 30e6)
-				for range 5 {
-					if g, all := take(t, v.Limiter, zone, id(1), rule); !g.Admitted() {
-						t.Fatalf("%s: %+v", zone, all[0].Decision)
+				onALine(t, time.Second, func(t *testing.T, l *line, s *Limiter) {
+					start := time.Now().Truncate(time.Minute).Add(30 * time.Second)
+					l.server.SetTime(start)
+					if got := drain(t, s, "z", id(1), rule); got != 5 {
+						t.Fatalf("%s: %d are admitted, want 5", name, got)
 					}
-				}
-				if g, _ := take(t, v.Limiter, zone, id(1), rule); g.Admitted() {
-					t.Fatalf("%s: a sixth one is admitted", zone)
-				}
-				v.set(v.now + step.by.Microseconds())
-				more := 0
-				for range 20 {
-					if g, _ := take(t, v.Limiter, zone, id(1), rule); g.Admitted() {
-						more++
+					l.server.SetTime(start.Add(step.by))
+					if more := drain(t, s, "z", id(1), rule); more != step.want {
+						t.Errorf("%s, reserves %v, a step of %s: %d more, want %d", name, reserves, step.by, more, step.want)
 					}
-				}
-				if more != step.want {
-					t.Errorf("%s, reserves %v, a step of %s: %d more, want %d", name, reserves, step.by, more, step.want)
-				}
+				})
 			}
 		}
+	}
+}
+
+// After a failover to a server whose clock is behind, nobody waits for longer than a window.
+//
+// no clock: Redis goes by the time that the test sets.
+func TestClockOfRedisStepsBack(t *testing.T) {
+	for name, rule := range cellsOf(100, time.Minute) {
+		onALine(t, time.Second, func(t *testing.T, l *line, s *Limiter) {
+			start := time.Now()
+			l.server.SetTime(start)
+			drain(t, s, "z", id(1), rule)
+			l.server.SetTime(start.Add(-time.Hour))
+			for range 20 {
+				take(t, s, "z", id(1), rule)
+			}
+			// A full window, and a window with sub-windows forgets in two.
+			l.server.SetTime(start.Add(-time.Hour + 2*time.Minute))
+			if g, all := take(t, s, "z", id(1), rule); !g.Admitted() {
+				t.Errorf("%s: %+v two minutes after the clock stepped back", name, all[0].Decision)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -19,7 +20,7 @@ func TestTroublesPass(t *testing.T) {
 			take(t, s, "z", id(1), many)
 			end := c.Begin(t, r)
 			try := func() error {
-				_, _, err := s.Take(context.Background(), "z", []Rule{many}, id(1), 1, nil)
+				_, _, err := s.Take(context.Background(), "z", []algorithms.Params{many}, id(1), 1, nil)
 				return err
 			}
 			redistest.Eventually(t, "Redis doesn't decide", func() bool { return try() != nil })

@@ -7,9 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/caddy-tide/ratelimit/internal/ban"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 )
 
 // maxPipelined bounds the calls that go to Redis together, so that none waits long for the others.
@@ -25,19 +22,11 @@ type turn struct {
 	// goroutine has made it.
 	woken chan []*turn
 	// prepare takes out what is to be asked, nil where there is nothing and the key has stopped.
-	prepare func() sendable
-	asked   sendable
-}
-
-// A sendable is a call as it goes to Redis.
-type sendable interface {
-	issue(ctx context.Context, to commander, known bool)
-	// isUnknown reports whether it was not issued, or the server doesn't know its script.
-	isUnknown() bool
+	prepare func() *say
+	asked   *say
 }
 
 type commander interface {
-	redis.Scripter
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
@@ -135,7 +124,7 @@ func (s *Limiter) turn(p *places, t *turn) {
 
 // make makes turns' calls in a place, which it leaves.
 func (s *Limiter) make(p *places, turns []*turn) {
-	all := make([]sendable, 0, len(turns))
+	all := make([]*say, 0, len(turns))
 	for _, t := range turns { // only now: who came meanwhile shares the call
 		if t.asked = t.prepare(); t.asked != nil {
 			all = append(all, t.asked)
@@ -145,36 +134,15 @@ func (s *Limiter) make(p *places, turns []*turn) {
 	p.leave()
 }
 
-// A request is a call as it goes to Redis, and its reply.
-type request struct {
-	call
-	script *redis.Script
-	keys   []string
-	args   []any
-	banned ban.Message
-	now    int64
-	reply  *redis.Cmd
-}
-
-func (s *Limiter) request(rs *ruleset, keys []string, c call) *request {
-	r := &request{call: c, script: rs.script, keys: keys, now: clock.Now()}
-	r.args = s.args(rs, c)
-	if bans := s.bansOf(rs.zone); bans != nil {
-		r.banned = bans.Ask(c.id, r.now)
-		r.script, r.keys, r.args = rs.unbanned(r.banned, r.keys, r.args)
-	}
-	return r
-}
-
 // send asks Redis, in one round trip.
-func (s *Limiter) send(all []sendable) {
+func (s *Limiter) send(all []*say) {
 	if len(all) == 0 {
 		return
 	}
 	ctx, cancel := s.callContext(s.ctx)
 	defer cancel()
 	for _, known := range []bool{true, false} {
-		todo := slices.DeleteFunc(slices.Clone(all), func(r sendable) bool { return !r.isUnknown() })
+		todo := slices.DeleteFunc(slices.Clone(all), func(r *say) bool { return !r.isUnknown() })
 		if len(todo) == 0 {
 			return
 		}
@@ -188,36 +156,4 @@ func (s *Limiter) send(all []sendable) {
 		}
 		_, _ = pipe.Exec(ctx) // each reply has its error
 	}
-}
-
-func (r *request) issue(ctx context.Context, to commander, known bool) {
-	if known {
-		r.reply = r.script.EvalSha(ctx, to, r.keys, r.args...)
-	} else {
-		r.reply = r.script.Eval(ctx, to, r.keys, r.args...)
-	}
-}
-
-func (r *request) isUnknown() bool {
-	return r.reply == nil || redis.HasErrorPrefix(r.reply.Err(), "NOSCRIPT")
-}
-
-// read returns what came of each batch.
-func (r *request) read() ([]*outcome, error) {
-	reply, err := r.reply.Result()
-	if err != nil {
-		return nil, bannedBy(r.banned, err)
-	}
-	if newer := parseOvertaken(reply, r.reset); newer != nil {
-		return nil, newer
-	}
-	all, err := parseOutcomes(reply, len(r.rules), r.runs()...)
-	if err != nil {
-		return nil, err
-	}
-	for _, o := range all {
-		o.seq, o.asked = r.seq, r.now
-		o.deny()
-	}
-	return all, nil
 }

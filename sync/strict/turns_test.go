@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -17,7 +18,7 @@ func TestAZoneWithManyKeysDoesNotHoldUpAnother(t *testing.T) {
 	const trip = 20 * time.Millisecond
 	onALine(t, time.Hour, func(t *testing.T, l *line, s *Limiter) {
 		l.setTrip(trip)
-		rule := Rule{Kind: kinds["token bucket"].Kind, Limit: 1 << 30, Window: long}
+		rule := algorithms.Params{Kind: kinds["token bucket"].Kind, Limit: 1 << 30, Window: long}
 		n := 0
 		most := func() (most time.Duration) {
 			for range 15 {
@@ -39,7 +40,7 @@ func TestAZoneWithManyKeysDoesNotHoldUpAnother(t *testing.T) {
 			all.Go(func() {
 				for ctx.Err() == nil {
 					key := keys.Add(1)
-					if _, _, err := s.Take(ctx, "flood", []Rule{rule}, [16]byte{byte(key), byte(key >> 8), byte(key >> 16), 1}, 1, nil); err == nil {
+					if _, _, err := s.Take(ctx, "flood", []algorithms.Params{rule}, [16]byte{byte(key), byte(key >> 8), byte(key >> 16), 1}, 1, nil); err == nil {
 						decided.Add(1)
 					}
 				}

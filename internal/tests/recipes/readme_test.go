@@ -230,12 +230,12 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 		current.Add(z)
 		return sitetest.FirstOf(z)
 	}
-	var synced, charged []*limits.Limit
+	var synced, asked []*limits.Limit
 	for _, s := range everyKind(t, config.SyncRate(config.MinSync)) {
 		synced = append(synced, add(s, "synced"))
 	}
 	for _, s := range everyKind(t, config.Strict) {
-		charged = append(charged, add(s, "strict"))
+		asked = append(asked, add(s, "strict"))
 	}
 	current.Start()
 	defer current.Stop()
@@ -252,11 +252,11 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	}
 	redistest.Eventually(t, "the node is known", func() bool { return shared.Replicator.Status().Up && shared.Replicator.Status().Nodes == 1 })
 
-	for _, l := range charged {
+	for _, l := range asked {
 		checkACLStrict(t, shared, l, raw)
 	}
-	for _, l := range charged {
-		redistest.Eventually(t, l.Settings.Name+" is charged", func() bool { return l.Totals().Unsent == 0 })
+	for _, l := range asked {
+		redistest.Eventually(t, l.Settings.Name+" is said", func() bool { return l.Totals().Unsent == 0 })
 	}
 	if n := logs.Len(); n > 0 {
 		t.Errorf("the sync warns: %v", logs.All())
@@ -264,37 +264,22 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	checkACLLog(t, server)
 }
 
-// checkACLStrict has Redis decide for a limit, refund and charge denied requests, and the node
-// decide alone, for which it is charged.
+// checkACLStrict has Redis decide for a limit, says what is refunded, and has the node decide
+// alone, which it says later.
 func checkACLStrict(t *testing.T, shared *limits.Redis, l *limits.Limit, raw []byte) {
 	t.Helper()
 	s := l.Settings
-	if !s.Kind.Traits().Draining {
-		one := s.Params(config.Rate{Limit: 1, Window: l.Rate.Window})
-		ask := &strict.Request{
-			Counters: []strict.Counter{{Table: l.Table, Source: l.Source}}, Limits: []algorithms.Limit{one.Compile()}, Key: keys.KeyOf(raw), Raw: raw, N: 1,
-		}
-		for i := range 4 {
-			took, err := shared.Strict.Ask(t.Context(), s.Name, ask, nil)
-			if err != nil {
-				t.Fatalf("%s: Ask = %v, %v", s.Name, took, err)
-			}
-			if i == 0 {
-				l.Table.Refund(l.Enforced, keys.KeyOf(raw), took[0], 1)
-			}
-		}
-		l.Take(keys.KeyOf(raw), raw, clock.Now(), 1, 0)
-		return
+	one := s.Params(config.Rate{Limit: 1, Window: l.Rate.Window})
+	ask := &strict.Request{
+		Counters: []strict.Counter{{Table: l.Table, Source: l.Source}}, Limits: []algorithms.Limit{one.Compile()}, Key: keys.KeyOf(raw), Raw: raw, N: 1,
 	}
-	rules := []strict.Rule{strict.Rule(s.Params(config.Rate{Limit: 1, Window: l.Rate.Window}))}
-	rules[0].CountsDenied = true
 	for i := range 4 {
-		v, g, err := shared.Strict.Take(t.Context(), s.Name, rules, keys.IDOf(raw), 1, nil)
+		took, err := shared.Strict.Ask(t.Context(), s.Name, ask, nil)
 		if err != nil {
-			t.Fatalf("%s: Take = %v, %v", s.Name, v, err)
+			t.Fatalf("%s: Ask = %v, %v", s.Name, took, err)
 		}
 		if i == 0 {
-			shared.Strict.Refund(g, nil)
+			l.Table.Refund(l.Enforced, keys.KeyOf(raw), took[0], 1)
 		}
 	}
 	l.Take(keys.KeyOf(raw), raw, clock.Now(), 1, 0)

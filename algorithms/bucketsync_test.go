@@ -1,0 +1,182 @@
+package algorithms
+
+import (
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// A talker is a bucket that is synced every second.
+type talker struct{ keyed[BucketState] }
+
+// talkers makes one of each kind, of 100 in 100 seconds that come 200 at once.
+func talkers() (all []talker) {
+	for _, k := range bucketKinds {
+		all = append(all, talker{k.make(100, 100*time.Second, 200).(keyed[BucketState])})
+	}
+	return all
+}
+
+func (k talker) say(now int64) BucketSaid {
+	return k.machine.(Bucketed[BucketState]).Say(k.s, k.limit, now, time.Second)
+}
+
+func (k talker) hear(now int64, h BucketHeard) {
+	k.machine.(Bucketed[BucketState]).Hear(k.s, k.limit, now, h)
+}
+
+// What is in a bucket is what the store says, less what has drained since, and what this node has
+// spent meanwhile.
+func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
+	const second = int64(time.Second)
+	for _, test := range []struct {
+		name         string
+		confirmed    int64 // spent before it is said
+		since, at    int64 // spent after, and so many seconds later
+		whole, age   int64 // the store's level, 10 seconds later, and how old it is
+		level        float64
+		idle, others int64 // what others may have spent that has drained, and what they have in all
+	}{
+		{"all of it stands", 50, 0, 0, 70, 0, 70, 0, 30},
+		{"the store has less than is known here", 50, 0, 0, 25, 0, 25, 0, 150},
+		{"it has drained since it was told", 50, 0, 0, 70, 4, 66, 0, 30},
+		{"all of it has", 50, 0, 0, 3, 4, 0, 1, 3},
+		{"what came since is on top", 50, 20, 0, 70, 0, 90, 0, 30},
+		{"also beyond the size", 50, 120, 10, 170, 0, 290, 0, 120},
+		{"the store was idle", 50, 0, 0, -30, 0, 0, 30, 0},
+		{"what came since has drained in that time", 50, 8, 2, -30, 0, 0, 22, 0},
+		{"some of it has", 50, 20, 2, -30, 0, 12, 22, 0},
+		{"as far as it was idle", 50, 20, 2, -5, 0, 15, 0, 0},
+	} {
+		for _, k := range talkers() {
+			start := epoch - epoch%second
+			k.take(start, test.confirmed, 0)
+			said := k.say(start)
+			k.take(start+test.at*second, test.since, 0)
+			now := start + 10*second
+			h := BucketHeard{Total: said.Total, Others: test.others, BucketLevel: BucketLevel{Whole: test.whole, At: now - test.age*second, Rate: 100}}
+			for range 2 { // the same answer once more changes nothing
+				k.hear(now, h)
+				if got := k.level(now); got != test.level {
+					t.Errorf("%s: %s: level %v, want %v", k.Kind, test.name, got, test.level)
+				}
+			}
+			known := k.take(now, 0, 0).Remaining
+			if held := known - k.take(now, 0, 40).Remaining; known >= 40 && held != 40-test.idle {
+				t.Errorf("%s: %s: %d of 40 pending are held against a request, want %d", k.Kind, test.name, held, 40-test.idle)
+			}
+			if c := k.ledger().Cur; c != (EpochCount{Own: test.confirmed + test.since, Acked: test.confirmed, Remote: test.others}) {
+				t.Errorf("%s: %s: %+v", k.Kind, test.name, c)
+			}
+		}
+	}
+}
+
+// What is said is all that was spent, and what of that the store may not have: at most what still
+// stands, and what drains in two intervals. Otherwise an outage of an hour would leave a client
+// with the debt of an hour.
+func TestABucketSaysWhatTheStoreMayLack(t *testing.T) {
+	const second = int64(time.Second)
+	for _, k := range talkers() {
+		now := epoch - epoch%second
+		start := now / int64(time.Microsecond)
+		said := func(when string, want BucketSaid) {
+			t.Helper()
+			want.Size, want.Rate = 200, 100
+			if got := k.say(now); got != want {
+				t.Errorf("%s: %s: %+v, want %+v", k.Kind, when, got, want)
+			}
+		}
+		said("nothing yet", BucketSaid{Start: start})
+		k.take(now, 30, 0)
+		now += second / 2
+		said("what came", BucketSaid{Start: start, Total: 30, Fresh: 30, Span: 5e5, Whole: 29, Rest: 5e7, Asked: true})
+		now += second / 2
+		said("once more, as there was no answer", BucketSaid{Start: start, Total: 30, Fresh: 30, Span: 1e6, Whole: 29, Asked: true})
+		now += 9 * second
+		said("as far as it stands", BucketSaid{Start: start, Total: 30, Fresh: 22, Span: 2e6, Whole: 20, Asked: true})
+		for range 3600 {
+			now += second
+			k.take(now, 1, 0)
+		}
+		said("after an hour", BucketSaid{Start: start, Total: 3630, Fresh: 22, Span: 2e6, Whole: 20, Asked: true})
+		k.hear(now, BucketHeard{Total: 3630, BucketLevel: BucketLevel{Whole: 20, At: now, Rate: 100}})
+		said("when it was answered", BucketSaid{Start: start, Total: 3630, Whole: 20})
+		k.take(now+second, 4, 0)
+		k.refund(now+second, 6)
+		now += 2 * second
+		said("less, after a refund", BucketSaid{Start: start, Total: 3628, Whole: 16, Asked: true})
+	}
+}
+
+// A state has another name where its total begins anew: then the store takes what it has of the old
+// one for that of another node, and not for more than there is now.
+func TestABucketThatBeginsAnewHasAnotherName(t *testing.T) {
+	for _, k := range talkers() {
+		k.take(epoch, 9, 0)
+		last := k.say(epoch)
+		k.hear(epoch, BucketHeard{Total: 9, BucketLevel: BucketLevel{Whole: 9, At: epoch, Rate: 100}})
+		k.take(epoch, 5, 0)
+		for _, test := range []struct {
+			name        string
+			do          func()
+			total, left int64
+		}{
+			{"the store has an older copy", func() { k.machine.(Bucketed[BucketState]).Restart(k.s, epoch) }, 5, 14},
+			{"a reset", func() { k.machine.Reset(k.s, k.limit, epoch, 0) }, 0, 0},
+			{"a reset and a step back", func() {
+				k.take(epoch, 5, 0)
+				k.machine.Reset(k.s, k.limit, epoch-int64(time.Hour), 0)
+			}, 0, 0},
+			{"a total that is large", func() {
+				k.s.ledger.Cur = EpochCount{Own: maxTotal, Acked: maxTotal}
+			}, 0, 0},
+		} {
+			test.do()
+			said := k.say(epoch)
+			if said.Total != test.total || said.Fresh != test.total || said.Start <= last.Start || k.level(epoch) != float64(test.left) {
+				t.Errorf("%s: %s: %+v after %+v, want a later start and %d of %d", k.Kind, test.name, said, last, test.total, test.left)
+			}
+			last = said
+		}
+	}
+}
+
+// A copy shares nothing with its state.
+func TestACopyOfABucketIsItsOwn(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		k := rapid.SampledFrom(bucketKinds).Draw(t, "kind")
+		s := k.draw(t)
+		w := newWalk(t, s)
+		stir(t, s, w)
+		was, copied := s.clone(), s.clone()
+		stir(t, copied, w)
+		if !reflect.DeepEqual(s.state(), was.state()) {
+			t.Fatalf("%+v after work on a copy, want %+v", s.state(), was.state())
+		}
+	})
+}
+
+// What a request is told is how the bucket stood when it was granted: without what the store has
+// given to those behind it.
+func TestStand(t *testing.T) {
+	for _, k := range talkers() {
+		m := k.machine.(Bucketed[BucketState])
+		for _, test := range []struct {
+			whole, behind int64
+			want          float64
+		}{{70, 0, 69}, {70, 20, 49}, {-3, 0, 0}, {10, 20, 0}} {
+			s := m.Stand(k.limit, epoch, BucketLevel{Whole: test.whole, At: epoch - int64(time.Second), Rate: 100}, test.behind)
+			if got, rate := m.(Machine[BucketState]).Level(&s, k.limit, epoch); got != test.want || rate != 100 {
+				t.Errorf("%s: %d a second ago, %d behind: level %v at %d, want %v at 100", k.Kind, test.whole, test.behind, got, rate, test.want)
+			}
+		}
+		s := m.Stand(k.limit, epoch, BucketLevel{Whole: 1, Rest: math.MaxInt64, At: epoch, Rate: 100}, 0)
+		if got, _ := m.(Machine[BucketState]).Level(&s, k.limit, epoch); got < 1 || got >= 2 {
+			t.Errorf("%s: a level of nonsense is %v", k.Kind, got)
+		}
+	}
+}

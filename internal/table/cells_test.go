@@ -1,0 +1,220 @@
+package table
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/cell"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
+
+// store is say.lua in Go, as far as a table needs it: cells, with what each node has said of a key.
+// It knows of no resets, grants, or ends.
+type store struct {
+	cells map[keys.ID]*kept
+}
+
+// kept is one cell.
+type kept struct {
+	said map[string]cell.State
+	basin
+}
+
+// basin is what is in a bucket at an instant in microseconds: level in requests times the window in
+// microseconds, below 0 where it has been idle. It is that of all nodes, and total what they have
+// spent.
+type basin struct{ level, at, rate, total int64 }
+
+func newStore() *store { return &store{cells: make(map[keys.ID]*kept)} }
+
+// copied is a replica of it.
+func (s *store) copied() *store {
+	c := newStore()
+	for id, k := range s.cells {
+		other := &kept{said: make(map[string]cell.State), basin: k.basin}
+		for node, state := range k.said {
+			other.said[node] = state
+		}
+		c.cells[id] = other
+	}
+	return c
+}
+
+// say is one message of a node, at an instant of the store's clock in nanoseconds.
+func (s *store) say(now int64, node string, b *SyncConfig, said []Said) []cell.Heard {
+	heard := make([]cell.Heard, len(said))
+	for i := range said {
+		k := s.cells[said[i].ID]
+		if k == nil {
+			k = &kept{said: make(map[string]cell.State)}
+			s.cells[said[i].ID] = k
+		}
+		heard[i].Held = k.said[node]
+		if b.Params.Kind.Traits().Draining {
+			window := b.Params.Window.Microseconds()
+			k.take(now/int64(time.Microsecond), window, k.said[node], &said[i])
+			heard[i].Sum = k.sum(window)
+		}
+		if state := said[i].State; state.Seq > heard[i].Held.Seq {
+			state.Totals = slices.Clone(state.Totals)
+			k.said[node] = state
+		}
+		if !b.Params.Kind.Traits().Draining {
+			heard[i].Sum = k.epochs(now/int64(b.Epoch), b.Limit.History)
+		}
+	}
+	return heard
+}
+
+// epochs is what all have spent in the epochs of a window.
+func (k *kept) epochs(newest int64, history int) (sum cell.Sum) {
+	sum.Epoch = newest
+	for _, state := range k.said {
+		sum.Epoch = max(sum.Epoch, state.Epoch)
+	}
+	for age := range sum.Epoch - newest + int64(history) + 1 {
+		total := int64(0)
+		for _, state := range k.said {
+			total += state.At(sum.Epoch - age)
+		}
+		sum.Totals = append(sum.Totals, total)
+	}
+	for _, state := range k.said {
+		if state.Epoch == sum.Epoch {
+			sum.Open += state.Open
+		}
+	}
+	return sum
+}
+
+// sum is what is in a bucket, by parts of the window.
+func (b *basin) sum(window int64) cell.Sum {
+	whole := b.level / window
+	if b.level%window < 0 {
+		whole--
+	}
+	return cell.Sum{Total: b.total, Whole: whole, Rest: b.level - whole*window, At: b.at, Rate: b.rate}
+}
+
+// take takes in what a node says, of which the store had something else.
+func (b *basin) take(now, window int64, had cell.State, m *Said) {
+	state := m.State
+	if state.Seq <= had.Seq {
+		return
+	}
+	if b.at == 0 { // it was idle ever since
+		b.level, b.rate = math.MinInt64, m.Rate
+	} else {
+		b.level -= b.rate * max(0, now-b.at)
+	}
+	b.level, b.at = max(b.level, -b.rate*state.Span), now
+	more := state.Fresh
+	if had.Seq > 0 && had.Start == state.Start {
+		more = state.Total - had.Total
+		if b.total += more; more < 0 && b.level >= 0 {
+			b.level = max(0, b.level+more*window)
+		}
+	} else {
+		b.total += state.Total
+		if known := (state.Whole-state.Fresh)*window + state.Rest; known >= 0 {
+			b.level = max(b.level, known)
+		}
+	}
+	if more = min(more, state.Fresh); more > 0 || m.Rate > b.rate {
+		b.rate = m.Rate
+	}
+	b.level += max(0, min(more*window, (m.Size+m.Rate)*window-b.level))
+}
+
+// total is what all nodes have spent of a key, of windows in all epochs that any has said.
+func (s *store) total(raw []byte) (sum int64) {
+	k := s.cells[keys.IDOf(raw)]
+	if k == nil {
+		return 0
+	}
+	sum = k.total
+	for _, state := range k.said {
+		for _, n := range state.Totals {
+			sum += n
+		}
+	}
+	return sum
+}
+
+// A talker is a table that is synced with a store, as a node.
+type talker[S any] struct {
+	*Table[S]
+	name string
+	seq  int64
+	// ahead is by how much the store's clock is ahead of what the table takes it for.
+	ahead time.Duration
+}
+
+// server is the store's clock.
+func (n *talker[S]) server(now int64) int64 { return n.clock().In(now) + int64(n.ahead) }
+
+// takeOut takes out what there is to say.
+func (n *talker[S]) takeOut(now int64, early bool) []Said {
+	n.seq++
+	return n.Say(now, n.seq, 1000, early, nil)
+}
+
+// deliver brings it to a store.
+func (n *talker[S]) deliver(s *store, now int64, said []Said) []cell.Heard {
+	return s.say(n.server(now), n.name, n.config.Load(), said)
+}
+
+// hear takes in the answer.
+func (n *talker[S]) hear(now int64, said []Said, heard []cell.Heard) (forgot bool) {
+	return n.Hear(now, n.server(now), said, heard)
+}
+
+// sync is one cycle.
+func (n *talker[S]) sync(s *store, now int64) (forgot bool) {
+	n.Tick()
+	said := n.takeOut(now, false)
+	return n.hear(now, said, n.deliver(s, now, said))
+}
+
+// syncEarly is a sync before the next cycle, of so many keys.
+func (n *talker[S]) syncEarly(s *store, now int64) (keys int) {
+	said := n.takeOut(now, true)
+	n.hear(now, said, n.deliver(s, now, said))
+	return len(said)
+}
+
+type node = talker[algorithms.WindowState]
+
+// newNode returns a node that makes no estimate of what it can't see, for tests of what it does
+// see.
+func newNode(name string, alg algorithms.Params) *node {
+	n := &node{Table: New[algorithms.WindowState](algorithms.SlidingWindow, 1000), name: name}
+	n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
+	n.SetLost(^uint64(0))
+	return n
+}
+
+// first is what was said of the newest epoch of the first key, of the only one in most tests.
+func first(said []Said) int64 {
+	if len(said) == 0 {
+		return -1
+	}
+	return said[0].State.At(said[0].State.Epoch)
+}
+
+// beside answers what is said of keys at an instant of the store's clock: all of it is new to the
+// store, and of each key others have spent n, which stands in a bucket.
+func beside(b *SyncConfig, server int64, said []Said, n int64) []cell.Heard {
+	heard := make([]cell.Heard, len(said))
+	for i := range said {
+		state, sum := &said[i].State, &heard[i].Sum
+		if b.Params.Kind.Traits().Draining {
+			*sum = cell.Sum{Total: state.Total + n, Whole: state.Whole + n, Rest: state.Rest, At: server / int64(time.Microsecond), Rate: said[i].Rate}
+			continue
+		}
+		sum.Epoch, sum.Totals = state.Epoch, append([]int64{state.At(state.Epoch) + n}, state.Totals[min(1, len(state.Totals)):]...)
+	}
+	return heard
+}
