@@ -428,7 +428,8 @@ func (m *say) say(s *Limiter) error {
 		if !ok || !time.Now().Before(end) {
 			return ErrFull
 		}
-		time.Sleep(time.Millisecond) // another Redis is asked, from which a configuration leaves
+		// Another Redis is asked, from which a configuration leaves, or a later number was said.
+		time.Sleep(time.Millisecond)
 	}
 }
 

@@ -165,9 +165,11 @@ func TestADeniedRequestIsDeniedByRedis(t *testing.T) {
 					denied++
 					by := sitetest.AnswerOf[operate.Explained](t, http.MethodPost, "/rate_limit/explain", fmt.Sprintf(`{"zone":"law","key":%q,"cost":%d}`, key, cost))
 					wait, _ := strconv.ParseFloat(a.Header.Get("Retry-After"), 64)
-					// What Redis said last may be a second old, its clock some milliseconds off.
-					// After a loss nodes say what they knew before. A unit takes days to drain.
-					if knows && by.Decision.String() != "denied" || by.Wait > wait+3 {
+					if len(by.Zones) > 0 && !by.Zones[0].FromRedis {
+						continue // a stall has opened the circuit: Redis says nothing
+					}
+					// Explained is by this node's clock, which may be some milliseconds off Redis'.
+					if knows && by.Decision.String() != "denied" || by.Wait > wait+0.1 {
 						t.Errorf("step %d under %s: what costs %d of %s is denied for %v s, and by Redis %v for %v s: %+v", step, now, cost, key, wait, by.Decision, by.Wait, by.Zones)
 					}
 				}
