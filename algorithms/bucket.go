@@ -138,8 +138,11 @@ func (*bucket) Refund(s *BucketState, _ Limit, _, n int64) {
 // Penalize fills at most until it is full. That may be a part of a request. Think of requests that
 // drain one after the other since the Unix epoch: the ledger counts one where its end is in the
 // part. So the parts of a bucket that is kept full add up, to less than one request more or less.
+//
+// The request was decided a while ago, where a store decides as long as its answer took. That is no
+// step of the clock.
 func (*bucket) Penalize(s *BucketState, l Limit, now, n int64) {
-	s.advance(l, now)
+	s.advance(l, max(now, s.last))
 	level := s.deficit.floor()
 	switch room := l.Size - level.whole; {
 	case n <= 0 || l.N == 0 || room <= 0:

@@ -533,6 +533,31 @@ func TestAPenaltyFillsABucketToTheBrimAndCountsWhatItAdds(t *testing.T) {
 	}
 }
 
+// Penalties may come as late as answers of a store that is far away, while other requests are
+// decided: what has drained meanwhile drains once, and so is filled once.
+func TestLatePenaltiesFillOnce(t *testing.T) {
+	const late = 300 * time.Millisecond
+	for _, k := range bucketKinds {
+		s := k.make(10, time.Second, 10)
+		start := epoch - epoch%int64(time.Second)
+		s.take(start, 10, 0)
+		at := start
+		for range 400 {
+			at += int64(5 * time.Millisecond)
+			if s.take(at, 1, 0).Allowed {
+				t.Fatalf("%s: admitted after %v", k.name, time.Duration(at-start))
+			}
+			s.penalize(at-int64(late), 1)
+		}
+		if got := s.ledger().Cur.Own; got < 29 || got > 31 {
+			t.Errorf("%s: own total %d, want 10 and the 20 that drained in two seconds", k.name, got)
+		}
+		if wait := s.take(at, 1, 0).Retry; wait > 100*time.Millisecond {
+			t.Errorf("%s: the next request waits %v, want what one takes to drain", k.name, wait)
+		}
+	}
+}
+
 // Whatever the limit and the pace, the ledger counts what penalties have filled in, to less than
 // one request.
 func TestTheLedgerCountsTheParts(t *testing.T) {

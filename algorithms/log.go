@@ -121,9 +121,10 @@ func (*log) Refund(s *LogState, l Limit, taken, n int64) {
 }
 
 // Penalize logs n units unasked. Beyond Size the oldest make room, as the newest are those that
-// keep a client waiting: as many as come, since a higher limit may have admitted more.
+// keep a client waiting: as many as come, since a higher limit may have admitted more. The request
+// was decided a while ago, which is no step of the clock.
 func (*log) Penalize(s *LogState, l Limit, now, n int64) {
-	s.advance(now, l.Window)
+	s.advance(max(now, s.last), l.Window)
 	if n = min(n, l.Size); n <= 0 {
 		return
 	}
