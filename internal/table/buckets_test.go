@@ -336,6 +336,36 @@ func TestAFailoverCountsABucketOnce(t *testing.T) {
 	}
 }
 
+// After a silence in which its lease has ended, a node can't tell whether the store has forgotten.
+// What others have refunded meanwhile stays refunded, and what is gone is said again.
+func TestASilenceBringsNoRefundBack(t *testing.T) {
+	for _, gone := range []bool{false, true} {
+		f := newFleet(algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1, Window: 8 * 24 * time.Hour, Burst: 1000}, 2)
+		f.take(0, t0, 5)
+		f.ask(0, t0)
+		taken := f.take(1, t0, 10)
+		f.ask(1, t0)
+		f.ask(0, t0)
+		if got := f.level(0, t0); got != 15 {
+			t.Fatalf("level %v, want 15", got)
+		}
+		f.nodes[1].Refund(f.limit, keys.KeyOf(f.key), taken, 10)
+		f.ask(1, t0)
+		want := 5.
+		if gone {
+			f.store, want = newStore(), 15 // the most that a node knows
+		}
+		f.nodes[0].Forgotten(t0, false)
+		f.nodes[0].ResendRest()
+		for range 3 {
+			f.nodes[0].sync(f.store, t0)
+		}
+		if got := f.level(0, t0); got != want {
+			t.Errorf("gone %t: level %v, want %v", gone, got, want)
+		}
+	}
+}
+
 // A step of the server's clock neither frees nor locks out the client of a bucket that nodes share:
 // what was in it is in it, also where they sync before they notice.
 func TestAStepOfTheClockLeavesASharedBucket(t *testing.T) {

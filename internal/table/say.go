@@ -159,7 +159,10 @@ func (t *Table[S]) hear(b *SyncConfig, e entry[S], now, server int64, m *Said, h
 	var sent, theirs int64
 	var less bool
 	if t.bucket != nil {
-		sent, theirs, less = t.hearBucket(b, e, now, m, h, l.Resend&algorithms.Forgotten != 0 || !b.AtOnce && server > now+int64(drift))
+		doubt := l.Resend&algorithms.Forgotten != 0 && (l.IsKept() || h.Held.Seq == 0)
+		if sent, theirs, less = t.hearBucket(b, e, now, m, h, doubt || !b.AtOnce && server > now+int64(drift)); !less {
+			l.Believe()
+		}
 	} else {
 		sent, theirs, less = t.hearEpochs(b, e, now, first, last, m, h, early, reports)
 	}
@@ -213,9 +216,11 @@ func (t *Table[S]) hearEpochs(b *SyncConfig, e entry[S], now, first, last int64,
 
 // hearBucket takes in what is in a bucket. Where the store has less of this node than it had
 // confirmed, and some of that still stands, the bucket stays as it is known here, and is said
-// again: the store takes it then for one that it doesn't know. In doubt the store may have lost
-// something, or its clock has stepped ahead and the bucket has drained for that: then the same goes
-// for an answer that has less than is known here.
+// again: the store takes it then for one that it doesn't know. Where it has lost something for
+// certain, if not of this key, or where its clock has stepped ahead and the bucket has drained for
+// that, the same goes for an answer that has less than is known here. Where nobody can tell whether
+// it has, as after a silence, it goes only where it has nothing of this node: else others may have
+// refunded what is known here.
 func (t *Table[S]) hearBucket(b *SyncConfig, e entry[S], now int64, m *Said, h *cell.Heard, doubt bool) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	c := l.Cur
