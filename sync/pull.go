@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -205,6 +206,7 @@ func (p *pair) page(ctx context.Context, shard int, after int64) (page, error) {
 	called, cancel := CallContext(ctx, linkTimeout)
 	defer cancel()
 	got := parsePage(toldScript.Run(called, p.client, []string{p.keys.ToldCells(shard)}, after, pageSize, ""), p.keys.cells)
+	p.x.forbids(p.name, got.err)
 	return got, got.err
 }
 
@@ -214,11 +216,12 @@ func (p *pair) pull(ctx context.Context, names []string) error {
 		batch := names[:min(len(names), batchSize)]
 		names = names[len(batch):]
 		cells, err := p.readCells(ctx, batch)
-		if err != nil {
+		if p.x.forbids(p.name, err); err != nil {
 			return err
 		}
 		for _, some := range p.byShard(cells) {
-			if err := p.sayCells(ctx, some); err != nil {
+			err := p.sayCells(ctx, some)
+			if p.x.forbids(p.x.Here, err); err != nil {
 				return err
 			}
 		}
@@ -237,10 +240,11 @@ type pulled struct {
 }
 
 // cellsLua reads what all have of cells, what other regions have of that, and since when a bucket
-// is there. The time comes last.
+// is there. The time comes last. A key of another type is as none.
 const cellsLua = `local all, time = {}, redis.call('TIME')
 for i, key in ipairs(KEYS) do
   local had = redis.pcall('HMGET', key, 'sum', '~', 'born')
+  if had.err and string.sub(had.err, 1, 9) ~= 'WRONGTYPE' then return had end
   for j = 1, 3 do all[3 * i - 3 + j] = had[j] or '' end
 end
 all[#all + 1] = time[1]
@@ -344,6 +348,9 @@ func (p *pair) sayCells(ctx context.Context, all []pulled) error {
 		c.Say(node, r.keys.Cells(one.spec), &table.Said{ID: one.id, State: state}, false)
 	}
 	if err := c.Send(called, r.client); err != nil {
+		return err
+	}
+	if err := c.Rejection(); redisconn.IsForbidden(err) {
 		return err
 	}
 	for i := range all {
