@@ -2,6 +2,7 @@ package ratesync
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -319,9 +320,15 @@ type lowered struct {
 	read  time.Time
 }
 
+// errOvertaken is the error where another relay of this region has said more than this one's
+// numbers go.
+var errOvertaken = errors.New("another node says what another region has, and is ahead")
+
 // sayCells says here what the other region has of cells. A total that is below what was said here
 // may be that of a Redis that has lost something, which the next heartbeat there tells. So it stays
-// as it was until then.
+// as it was until then. Where another relay has said something under a higher number, what is said
+// here has no effect, and fails: its numbers are above that one's from then on, and it is read and
+// said again.
 func (p *pair) sayCells(ctx context.Context, all []pulled) error {
 	if len(all) == 0 {
 		return nil
@@ -352,6 +359,12 @@ func (p *pair) sayCells(ctx context.Context, all []pulled) error {
 	}
 	if err := c.Rejection(); redisconn.IsForbidden(err) {
 		return err
+	}
+	for i := range all {
+		if held := c.Answer.Cells[i].Held.Seq; held >= c.Call.Seq {
+			p.x.goBeyond(held)
+			return errOvertaken
+		}
 	}
 	for i := range all {
 		one, before := &all[i], &c.Answer.Cells[i].Held

@@ -348,6 +348,12 @@ func (x *relay) isRelay(ctx context.Context) bool {
 // next numbers what this relay says: above what an earlier one has said.
 func (x *relay) next() int64 { return x.number.Add(1) }
 
+// goBeyond has the next number be above one that another relay has given.
+func (x *relay) goBeyond(number int64) {
+	for mine := x.number.Load(); mine < number && !x.number.CompareAndSwap(mine, number); mine = x.number.Load() {
+	}
+}
+
 // numberInLua is the last of these numbers, "" where this node is not the relay.
 func (x *relay) numberInLua() string {
 	if !x.holds {

@@ -458,6 +458,17 @@ func newRelay(t *testing.T, cut time.Duration) {
 	})
 }
 
+// Two relays at once lose nothing: what one of them says under a number that the other one is
+// beyond is said again. These seeds have them.
+//
+// bubble: inBubble runs all of it in one.
+func TestTwoRelaysAtOnce(t *testing.T) {
+	run := regionsOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 0)
+	for _, seed := range []uint64{1503665561, 1503665583} {
+		inBubble(t, seed, func(t *testing.T) { run(t, seed) })
+	}
+}
+
 // What only a node had that has ended is lost with its Redis. The other regions are told the lower
 // total when the doubt has ended, though nothing was counted since.
 func TestWhatIsLostIsLostEverywhere(t *testing.T) {
