@@ -202,7 +202,9 @@ func numbers(text string, to []int64) (all []int64, ok bool) {
 
 // Here is what the nodes of a region have of a cell, of which so many epochs count, by its sum, its
 // field of the other regions and, of a bucket, since when it is there. rate is that of a bucket,
-// and now the time there, in microseconds.
+// and now the time there, in microseconds. Of a bucket that began with nothing, as all of it was
+// spent since, Heard is 1 more than what of the level the nodes there have spent: its part of the
+// level is that of the total.
 func Here(sum, others, born string, f *Family, now int64) (s State, ok bool) {
 	if f.Kind == Bucket {
 		return bucketHere(sum, others, born, f, now)
@@ -232,13 +234,13 @@ func bucketHere(sum, others, born string, f *Family, now int64) (s State, ok boo
 		return s, false
 	}
 	s = State{Stamp: h.Sum.Stamp, Start: 1, Total: h.Sum.Total, Whole: h.Sum.Whole, Rest: h.Sum.Rest}
-	if far, ok := numbers(others, nil); ok && len(far) == 4 && far[0] == s.Stamp {
-		s.Total = max(0, s.Total-far[3])
+	knew, there := true, int64(0)
+	if n, ok := numbers(born, nil); ok && len(n) == 3 && n[0] > 0 {
+		s.Start, s.Total, knew = n[0], max(0, s.Total-n[1]), n[2] > 0
 	}
-	if n, ok := numbers(born, nil); ok && len(n) > 0 && n[0] > 0 {
-		if s.Start = n[0]; len(n) == 1 {
-			s.Heard = 1
-		}
+	if far, ok := numbers(others, nil); ok && len(far) == 4 && far[0] == s.Stamp {
+		there = min(s.Total, far[3])
+		s.Total -= there
 	}
 	f.Rate = h.Sum.Rate
 	s.drain(f, now-h.Sum.At)
@@ -247,7 +249,20 @@ func bucketHere(sum, others, born string, f *Family, now int64) (s State, ok boo
 	} else {
 		s.Whole, s.Rest = 0, 0
 	}
+	if !knew {
+		s.Heard = 1 + partOf(s.Fresh, s.Total, s.Total+there)
+	}
 	return s, true
+}
+
+// partOf is the part of n that a is of all, rounded up.
+func partOf(n, a, all int64) int64 {
+	if all == 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(n), uint64(a))
+	part, rest := bits.Div64(hi, lo, uint64(all))
+	return int64(part) + int64(min(1, rest))
 }
 
 // drain has so many microseconds pass.

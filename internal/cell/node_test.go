@@ -108,15 +108,15 @@ func (n *node) call(key string, now, ask int64) Call {
 	if n.f.Kind == Bucket {
 		n.drain(now)
 		s.Start, s.Total, s.Heard, s.Whole, s.Rest = n.start, n.total, n.heard, n.whole, n.rest
-		if n.name[0] == '~' {
-			s.Heard = 1
-		}
 		if ask == 0 && n.total > n.got {
 			s.Span = min(now-n.first, 2*interval)
 		}
 		flowed := times(n.f.Rate, s.Span)
 		flowed.Div(flowed, times(n.f.Window.Microseconds(), 1))
 		s.Fresh = max(0, min(n.total-n.got, n.whole+min(1, n.rest)+flowed.Int64()))
+		if n.name[0] == '~' { // all there was spent by the nodes there, since its cell began
+			s.Heard = 1 + s.Fresh
+		}
 	} else {
 		s.Epoch = n.f.Epoch(now)
 		for k := s.Epoch; k > s.Epoch-int64(n.f.Live); k-- {

@@ -7,8 +7,9 @@
 -- "sum" is what all of these have, and "~" what the other regions have:
 --   of windows and logs  total stamp end epoch open total…
 --   of a bucket          stamp end open total whole rest at rate added; of "~" stamp 0 0 total
--- "fields" is how many fields there may be before dead ones are looked for, and "born" when a
--- bucket began to be here, where other regions are told of it, and " 1" once a node knew of more.
+-- "fields" is how many fields there may be before dead ones are looked for. "born" is of a bucket
+-- of which other regions are told: since when it is here, what of its total was spent before, and 1
+-- once a node knew of more than was here.
 --
 -- seq numbers the messages of a node. open is how much of the newest epoch belongs to responses
 -- that have not begun. stamp is the latest reset that the key is under, end when the key ends, in
@@ -28,7 +29,8 @@
 --           as before
 --   state   total; of a bucket open start total
 --   more    " epoch open total…"; of a bucket fresh, span, heard and the level that the node
---           knows: whole rest; of another region heard is 1 where that was all spent since
+--           knows: whole rest; of another region heard is 1 more than what of the level is from
+--           there, and 0 where that is not known
 -- For each ban "begun length stamp" or "". Of a strict call what it asks for: count and cost of
 -- requests that follow each other, and for each cell the size and the rate that they go by.
 --
@@ -271,10 +273,14 @@ local function bucket(key, f, s, far, state, around)
     if whole < least or whole == least and rest < parts then whole, rest = least, parts end
   end
   fresh, total, open = fresh + 0, total + 0, open + 0
-  local knows, raised = fseq and fstart == start, false
-  if F.region and not knows then -- what was there before this cell may be known here already
-    local born = match(heard == '1' and under and call('HGET', key, 'born') or '', '^%d+')
-    fresh = born and start + 0 >= born + 0 and math.min(fresh, total) or 0
+  local knows, raised, before = fseq and fstart == start, false, 0
+  if F.region and not knows then -- a node here may know what was there before this cell
+    local born, knew = match(under and call('HGET', key, 'born') or '', '^(%d+) %d+ ([01])$')
+    if heard ~= '0' and (not under or knew == '0' or born and start + 0 >= born + 0) then
+      fresh, known = heard - 1, -1
+    else
+      fresh = 0
+    end
   elseif F.region and knows and F.opens == '1' then
     total = math.max(total, ftotal)
   end
@@ -292,7 +298,7 @@ local function bucket(key, f, s, far, state, around)
       if whole < 0 then whole, rest = 0, 0 end
     end
   else
-    all, known, part = all + total, known - fresh, part + 0
+    all, known, part, before = all + total, known - fresh, part + 0, F.region and 0 or math.max(0, total - fresh)
     if known >= 0 and (known > whole or known == whole and part > rest) then
       added = added + known - whole + 1
       whole, rest, raised = known, part, true
@@ -313,7 +319,7 @@ local function bucket(key, f, s, far, state, around)
     x.far = string.format('%s 0 0 %d', F.stamp, math.max(0, there + total - (knows and ftotal or 0)))
   end
   return {
-    key = key, family = F, held = f or '', there = s or '', far = far, x = x, more = 0, till = till, start = start, open = open, total = total, born = least and not under, raised = least and raised,
+    key = key, family = F, held = f or '', there = s or '', far = far, x = x, more = 0, till = till, start = start, open = open, total = total, born = least and not under, raised = least and raised, before = least and before or 0,
     same = knows and total == ftotal + 0 and open == fopen + 0 and got == 0 and not x,
     sopen = math.max(0, sopen + open - (fseq and fopen or 0)), all = math.max(0, math.min(2^52, all)), whole = whole, rest = rest, flows = flows, added = added,
   }
@@ -484,8 +490,11 @@ for i = 1, cells do
       if x.fold then call('HSET', c.key, unpack(x.fold, 1, math.min(4000, #x.fold))) end
       if x.far then call('HSET', c.key, '~', x.far) end
     end
-    if c.born then call('HSET', c.key, 'born', string.format('%d', now)) end
-    if c.raised then call('HSET', c.key, 'born', (match(call('HGET', c.key, 'born') or '', '^%d+') or 1) .. ' 1') end
+    if c.born or c.raised or (c.before or 0) > 0 then
+      local born, spent, knew = match(not c.born and call('HGET', c.key, 'born') or '', '^(%d+) (%d+) ([01])$')
+      spent = math.min(2^52, (spent or 0) + c.before)
+      call('HSET', c.key, 'born', string.format('%d %d %s', born or c.born and now or 1, spent, c.raised and '1' or knew or '0'))
+    end
     local ends = c.till < now / 1000 + need + 60000 and math.floor(now / 1000 + 2 * (need + 60000))
     c.there = before .. (ends or c.till) .. after
     call('HSET', c.key, F.node, field, 'sum', c.there)
