@@ -64,8 +64,8 @@ func TestAClientOfOneRegion(t *testing.T) {
 				t.Errorf("the other region has %s", key)
 			}
 		}
-		if len(known) < 2 {
-			t.Errorf("the other region knows of %d windows of the client", len(known))
+		if n := told(here, there); len(known) != 1 || n == 0 {
+			t.Errorf("the other region has %d cells, and %d of the client's newest window", len(known), n)
 		}
 		for _, m := range there.nodes {
 			if s := m.rep.Status(); s.Keys > 0 {
@@ -76,11 +76,11 @@ func TestAClientOfOneRegion(t *testing.T) {
 	})
 }
 
-// silent is a limit of 100 over two regions of which the first can't tell the other. In between
+// silent is a limit of 100 over two regions of which the second can't read the first. In between
 // something happens to both.
 func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
 	w := startWorld[S](t, 2, 2, alg)
-	here, there, link, raw := w.regions[0], w.regions[1], w.regions[0].links["r1"], []byte("client")
+	here, there, link, raw := w.regions[0], w.regions[1], w.regions[1].links["r0"], []byte("client")
 	take := func(r *testRegion[S], n int) (left int64) {
 		d := r.nodes[0].table.Take(alg.Compile(), keys.KeyOf(raw), raw, wallClock(), int64(n), 0)
 		if !d.Allowed {
@@ -105,7 +105,7 @@ func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
 				m.table.Reset(wallClock(), set)
 			}
 		}
-		sum, mine = 0, 3 // in a hash with the reset's stamp
+		sum, mine = 0, 3 // under the reset's stamp
 	case "reload":
 		for _, r := range w.regions {
 			for _, m := range r.nodes {
@@ -263,7 +263,12 @@ func TestWhatSixRegionsDoNotTell(t *testing.T) {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			if over := float64(admitted) / float64(alg.Limit); over > 1.15 || over < .95 {
+			// All take at once what is below the threshold in the round in which the limit is reached,
+			// and in the flood what all ask for while the news is on its way: until the next sync and
+			// the next reading, and for two calls to the other region.
+			const asked, news = 6 * 1000, .35
+			most := 1 + (6*float64(LeastTold(alg)-1)+asked*news)/float64(alg.Limit)
+			if over := float64(admitted) / float64(alg.Limit); over > most || over < .95 {
 				t.Errorf("%.3f of the limit are admitted", over)
 			}
 			w.close()
@@ -361,30 +366,47 @@ func TestAFailoverToAReplicaThatIsBehind(t *testing.T) {
 }
 
 // What another region's Redis has answered just before a failover may be lost, though it still has
-// the last heartbeat. All of the last minute is told once more when a call fails, or connections
-// were closed.
-func TestWhatWasAnsweredJustBeforeAFailover(t *testing.T) {
+// the last heartbeat. The bans of the last minute are told once more when a call fails, or
+// connections were closed. Counts are read, and how far lies beside them.
+func TestABanThatWasAnsweredJustBeforeAFailover(t *testing.T) {
 	for name, closed := range map[string]bool{"a call fails": false, "connections were closed": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := calmWorld(t, false)
 				here, there := w.regions[0], w.regions[1]
-				w.takeOf(here.nodes[0], []byte("a"), 7)
-				time.Sleep(10 * time.Second)
-				if there.store.forget(0, false); told(here, there) != 0 {
-					t.Fatal("nothing is lost")
+				register := new(ban.Register)
+				register.Configure(1000)
+				m := here.nodes[0]
+				b := ShareBans(register, m.source, "z", m.wire, "test", wallClock)
+				a, other := keys.IDOf([]byte("a")), keys.IDOf([]byte("b"))
+				has := func(id keys.ID) bool {
+					there.store.mu.Lock()
+					defer there.store.mu.Unlock()
+					_, ok := there.store.texts[b.keys.Of(id)]
+					return ok
 				}
+				register.Begin(a, wallClock(), time.Hour)
+				time.Sleep(10 * time.Second)
+				if !has(a) {
+					t.Fatal("the other region has not been told")
+				}
+				there.store.mu.Lock()
+				delete(there.store.texts, b.keys.Of(a))
+				there.store.mu.Unlock()
 				if closed {
 					w.breakLinks(there)
 				} else {
 					link := here.links[there.name]
 					link.become(&link.lost, 1)
-					w.takeOf(here.nodes[0], []byte("b"), 1)
+					register.Begin(other, wallClock(), time.Hour)
 					time.Sleep(linkTimeout + 3*time.Second)
 					link.heal()
 				}
 				time.Sleep(10 * time.Second)
-				w.compare()
+				if !has(a) || !closed && !has(other) {
+					t.Errorf("the other region has the ban: %t, and the one that began in between: %t", has(a), has(other))
+				}
+				b.Unshare(m.source)
 				w.close()
 			})
 		})
