@@ -25,6 +25,7 @@ type slotStore struct {
 	hashes  map[string]map[string]string
 	expires map[string]time.Time
 	ahead   time.Duration // of its clock
+	back    time.Duration // by how much that was set back, in all
 	calls   int
 	asked   map[string]int // commands, by name
 }
@@ -166,6 +167,7 @@ func (s *slotStore) step(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ahead += d
+	s.back -= min(d, 0)
 }
 
 // gauges are the gauges above 0 of a key that still count, by node.
