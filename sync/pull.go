@@ -23,7 +23,8 @@ import (
 
 const (
 	// pullRate is how often another region is asked for what has changed there, and pullAll how
-	// often for all, as single cells may have been evicted here.
+	// often for all, as single cells may have been evicted here. A new relay asks for all once
+	// nodes have said all again that a Redis may have lost before it began.
 	pullRate = 100 * time.Millisecond
 	pullAll  = 10 * time.Minute
 	// mostLowered is the most cells that are looked after until what they have less is believed.
@@ -38,7 +39,9 @@ var (
 
 // pulls reads what has changed in the other region, until the end of ctx.
 func (p *pair) pulls(ctx context.Context) {
-	walked, counted := time.Now(), time.Time{}
+	// An earlier relay may have known of cells of which the other region has less, and have told
+	// nobody.
+	walked, counted := time.Now().Add(p.x.resentWithin()-pullAll), time.Time{}
 	for ctx.Err() == nil {
 		began, server := time.Now(), p.x.r.serverNow()
 		all := began.Sub(walked) >= pullAll

@@ -532,6 +532,13 @@ func TestTwoRelaysAtOnce(t *testing.T) {
 // What only a node had that has ended is lost with its Redis. The other regions are told the lower
 // total when the doubt has ended, though nothing was counted since.
 func TestWhatIsLostIsLostEverywhere(t *testing.T) {
+	t.Run("one relay", func(t *testing.T) { whatIsLost(t, false) })
+	// The one that has read the lower total ends before that is believed.
+	t.Run("another relay", func(t *testing.T) { whatIsLost(t, true) })
+}
+
+// whatIsLost has another relay begin in the other region, or not.
+func whatIsLost(t *testing.T, another bool) {
 	synctest.Test(t, func(t *testing.T) {
 		w := calmWorld(t, false)
 		w.names = w.names[:1]
@@ -549,7 +556,16 @@ func TestWhatIsLostIsLostEverywhere(t *testing.T) {
 		ends.rep.Close()
 		here.nodes = here.nodes[:len(here.nodes)-1]
 		here.store.forget(0, true)
-		time.Sleep(table.ResentUnsettled)
+		time.Sleep(15 * time.Second)
+		if another {
+			i := slices.IndexFunc(there.nodes, func(m *member[algorithms.WindowState]) bool { return m.rep.RegionsStatus().Relay })
+			relay := there.nodes[i]
+			relay.wire.cut()
+			relay.source.Detach()
+			relay.rep.Close()
+			there.nodes = slices.Delete(there.nodes, i, i+1)
+		}
+		time.Sleep(table.ResentUnsettled - 15*time.Second)
 		if got := told(here, there); got != 25 {
 			t.Errorf("while in doubt the other region has %d, want 25 yet", got)
 		}

@@ -263,9 +263,9 @@ func TestWhatSixRegionsDoNotTell(t *testing.T) {
 				}
 				time.Sleep(10 * time.Millisecond)
 			}
-			// All take at once what is below the threshold in the round in which the limit is reached,
-			// and in the flood what all ask for while the news is on its way: until the next sync and
-			// the next reading, and for two calls to the other region.
+			// All take at once what is below the threshold in the round in which the limit is
+			// reached, and in the flood what all ask for while the news is on its way: until the
+			// next sync and the next reading, and for two calls to the other region.
 			const asked, news = 6 * 1000, .35
 			most := 1 + (6*float64(LeastTold(alg)-1)+asked*news)/float64(alg.Limit)
 			if over := float64(admitted) / float64(alg.Limit); over > most || over < .95 {
