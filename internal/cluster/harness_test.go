@@ -228,6 +228,29 @@ func sums(t *testing.T, s *redistest.Server, zone string) map[string]int {
 	return all
 }
 
+// levels are how full the buckets of a zone are in Redis, by the names of the hashes.
+func levels(t *testing.T, s *redistest.Server, zone string) map[string]int {
+	t.Helper()
+	c := s.Client()
+	defer c.Close()
+	all := make(map[string]int)
+	for key := range sums(t, s, zone) {
+		words := strings.Fields(c.HGet(t.Context(), key, "sum").Val())
+		if len(words) != 9 {
+			t.Fatalf("the sum of %s is %q", key, words)
+		}
+		level, err := strconv.Atoi(words[4])
+		if err != nil {
+			t.Fatalf("the sum of %s is %q", key, words)
+		}
+		if words[5] != "0" {
+			level++
+		}
+		all[key] = max(0, level)
+	}
+	return all
+}
+
 // total is the sum of sums.
 func total(t *testing.T, s *redistest.Server, zone string) (n int) {
 	t.Helper()

@@ -4,6 +4,7 @@ package cluster_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,12 +14,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -43,8 +47,22 @@ type regionNode struct {
 	fields regionFields
 
 	mu       sync.Mutex
-	admitted map[string]int // of its present process, by zone, as clients saw it
+	admitted map[string]int    // of its present process, by zone, as clients saw it
+	buckets  map[bucketKey]int // and of its buckets
 }
+
+// A bucketKey is a key in a zone whose limit is a bucket.
+type bucketKey struct {
+	zone string
+	key  int
+}
+
+// A regionBucket is what clients saw admitted of a key. unsure is the part of it that a loss leaves
+// open: it was spent between the loss, or the copy that came back, and when all nodes have said
+// again what they know. Of that a bucket may have nothing, or all of it twice: what two regions
+// know is not added up then, but the higher of both is taken. ended is what processes have spent
+// that have ended, and gone what of that a loss may have taken along.
+type regionBucket struct{ admitted, unsure, ended, gone int }
 
 // A regionRun is some regions under load while links between them, relays and their Redis fail, one
 // after the other.
@@ -73,6 +91,12 @@ type regionRun struct {
 	ended  [][]regionFields
 	lost   map[string]int
 	lossAt time.Time
+
+	// buckets are those of all zones, loses is set during a loss, and began is when the first of
+	// them began to drain.
+	buckets map[bucketKey]*regionBucket
+	loses   bool
+	began   time.Time
 }
 
 // A regionFault is a fault of a run.
@@ -87,7 +111,7 @@ func (m *regionRun) allFaults() []regionFault {
 		return func() { m.breakLinks(f, some()) }
 	}
 	return []regionFault{
-		{"kill -9 of the relay between read and push", 2, m.killRelay},
+		{"kill -9 of the relay while it reads", 2, m.killRelay},
 		{"a Redis that is replaced by an older copy", 1, func() { m.lose(m.olderCopy) }},
 		{"a Redis that is killed, and comes back empty", 1, func() { m.lose(m.empty) }},
 		{"SCRIPT FLUSH", 2, func() { m.region().redis.Do("SCRIPT", "FLUSH") }},
@@ -136,6 +160,7 @@ func newRegionRun(t *testing.T, regions int) *regionRun {
 	m := &regionRun{
 		t: t, random: rand.New(rand.NewPCG(firstSeed(), uint64(regions))), away: 50 * time.Millisecond, rate: 600, limit: 3200, keys: 20, turn: 4200,
 		faults: make(map[string]int), admitted: make(map[string]int), lost: make(map[string]int), ended: make([][]regionFields, regions),
+		buckets: make(map[bucketKey]*regionBucket), began: time.Now(),
 	}
 	var parts []string
 	for _, zone := range []struct{ name, path, options string }{
@@ -162,7 +187,7 @@ func newRegionRun(t *testing.T, regions int) *regionRun {
 func (m *regionRun) recordStart(n *regionNode) {
 	m.t.Helper()
 	awaitUp(m.t, n.Node)
-	n.admitted, n.fields = make(map[string]int), make(regionFields)
+	n.admitted, n.fields, n.buckets = make(map[string]int), make(regionFields), make(map[bucketKey]int)
 	for _, zone := range onceZones {
 		if n.fields[zone] = status(m.t, n.Node, zone).Node; n.fields[zone] == "" {
 			m.t.Fatalf("node %d of r%d doesn't report its field of zone %s", n.Number, n.region, zone)
@@ -223,7 +248,33 @@ func (m *regionRun) request(i int) {
 	for _, zone := range path.zones {
 		m.admitted[zone]++
 		n.admitted[zone]++
+		if !isBucketZone(zone) {
+			continue
+		}
+		key := bucketKey{zone, i / m.turn % m.keys}
+		b := m.bucket(key)
+		b.admitted++
+		n.buckets[key]++
+		if m.loses || time.Since(m.lossAt) < resentWithin {
+			b.unsure++
+		}
 	}
+}
+
+// isBucketZone reports whether the limit of a zone is a bucket, of which Redis has a level.
+func isBucketZone(zone string) bool { return zone == "token" || zone == "gcra" }
+
+// resentWithin is how long it takes after a loss until all nodes have said again what they hold.
+const resentWithin = table.ResentUnsettled + 2*200*time.Millisecond
+
+// bucket is that of a key. The lock is held.
+func (m *regionRun) bucket(key bucketKey) *regionBucket {
+	b := m.buckets[key]
+	if b == nil {
+		b = new(regionBucket)
+		m.buckets[key] = b
+	}
+	return b
 }
 
 // inject injects a fault.
@@ -321,11 +372,20 @@ func (m *regionRun) lose(how func(*realRegion)) {
 	m.t.Helper()
 	region := m.random.IntN(len(m.all))
 	had := m.ofEnded(region)
+	m.mu.Lock()
+	m.loses = true
+	for _, b := range m.buckets {
+		b.gone = b.ended
+	}
+	m.mu.Unlock()
+	m.awaitRequests(m.rate) // until all that was admitted before is where it is not lost
 	how(m.all[region])
 	for zone, has := range m.ofEnded(region) {
 		m.lost[zone] += had[zone] - has
 	}
-	m.lossAt = time.Now()
+	m.mu.Lock()
+	m.loses, m.lossAt = false, time.Now()
+	m.mu.Unlock()
 	m.awaitSome()
 }
 
@@ -407,6 +467,12 @@ func (m *regionRun) takeOut(n *regionNode) {
 	defer c.Close()
 	eventually(m.t, "redis counts all of a node", func() error {
 		for _, zone := range onceZones {
+			if isBucketZone(zone) { // a node begins another state of a bucket after a loss
+				if unsent := status(m.t, n.Node, zone).Unsent; unsent != 0 {
+					return fmt.Errorf("%d in zone %s are not sent", unsent, zone)
+				}
+				continue
+			}
 			counted := 0
 			for hash := range sums(m.t, m.all[n.region].redis, zone) {
 				if field := c.HGet(m.t.Context(), hash, n.fields[zone]).Val(); field != "" {
@@ -421,19 +487,24 @@ func (m *regionRun) takeOut(n *regionNode) {
 	})
 }
 
-// killRelay kills the relay of a region when it has read what it has not told yet. Its messages
-// come after those of the next relay, and it is started again.
+// killRelay kills the relay of a region while it reads another one. What it has asked comes after
+// what the next relay asks, and it is started again.
 func (m *regionRun) killRelay() {
 	m.t.Helper()
 	region := m.random.IntN(len(m.all))
 	r, relay := m.all[region], m.relay(region, nil)
 	m.takeOut(relay)
-	holdPush(m.t, r, relay.Node)
+	holdReading(m.t, r, relay.Node)
 	relay.Kill()
 	for _, link := range r.links {
 		link.Set(faultproxy.None)
 	}
 	m.ended[region] = append(m.ended[region], relay.fields)
+	m.mu.Lock()
+	for key, n := range relay.buckets {
+		m.bucket(key).ended += n
+	}
+	m.mu.Unlock()
 	m.relay(region, relay)
 	m.awaitRequests(m.rate)
 	for _, link := range r.links {
@@ -446,11 +517,11 @@ func (m *regionRun) killRelay() {
 	relay.busy.Unlock()
 }
 
-// holdPush holds a link of a region when its relay has read counts for it, with the push of them.
-// Where the relay has no connection left just then, it is given another one.
-func holdPush(t *testing.T, r *realRegion, relay *cluster.Node) {
+// holdReading holds a link of a region when its relay reads cells over it. Where the relay has no
+// connection left just then, it is given another one.
+func holdReading(t *testing.T, r *realRegion, relay *cluster.Node) {
 	t.Helper()
-	eventually(t, "a push is held", func() error {
+	eventually(t, "a reading is held", func() error {
 		for _, link := range r.links {
 			link.Set(faultproxy.None)
 		}
@@ -458,7 +529,7 @@ func holdPush(t *testing.T, r *realRegion, relay *cluster.Node) {
 		for _, link := range r.links {
 			link.Set(faultproxy.Hold)
 		}
-		if !redistest.Poll(linkTimeout, r.holdsPush) {
+		if !redistest.Poll(linkTimeout, r.holdsReading) {
 			return errors.New("none is")
 		}
 		return nil
@@ -507,7 +578,7 @@ func (m *regionRun) twoRelays() {
 // bound is for how long regions may differ when all works again, from now on.
 func (m *regionRun) bound() time.Duration {
 	told := time.Duration(len(onceZones)*m.keys) * time.Second / 2000
-	resent := time.Until(m.lossAt.Add(table.ResentUnsettled + 2*200*time.Millisecond))
+	resent := time.Until(m.lossAt.Add(resentWithin))
 	return max(0, resent) + 10*time.Second + told
 }
 
@@ -530,6 +601,12 @@ func (m *regionRun) settle() time.Duration {
 func (m *regionRun) equal() error {
 	m.t.Helper()
 	for _, zone := range onceZones {
+		if isBucketZone(zone) {
+			if err := m.fill(zone); err != nil {
+				return err
+			}
+			continue
+		}
 		first := sums(m.t, m.all[0].redis, zone)
 		for _, r := range m.all[1:] {
 			if other := sums(m.t, r.redis, zone); !maps.Equal(first, other) {
@@ -547,10 +624,46 @@ func (m *regionRun) equal() error {
 	return nil
 }
 
+// fill compares the buckets of a zone in all Redis to what was admitted. They drain, and Redis
+// counts parts of a request.
+func (m *regionRun) fill(zone string) error {
+	m.t.Helper()
+	drained := 1 + int(float64(m.limit)*time.Since(m.began).Hours()/(30*24)) // far is 30 days
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.all {
+		all := levels(m.t, r.redis, zone)
+		if len(all) != min(m.keys, m.next/m.turn) {
+			return fmt.Errorf("zone %s: %s has %d keys", zone, r.name, len(all))
+		}
+		for key := range len(all) {
+			text := strconv.Itoa(key)
+			id := keys.IDOf(append([]byte{1, byte(len(text))}, text...)) // see internal/reqkey
+			b := m.bucket(bucketKey{zone, key})
+			for name, level := range all {
+				if !strings.HasSuffix(name, ":"+base64.RawURLEncoding.EncodeToString(id[:])) {
+					continue
+				}
+				if least, most := b.admitted-b.unsure-b.gone-drained, b.admitted+b.unsure+1; level < least || level > most {
+					return fmt.Errorf("zone %s: %s has %d of key %d, where clients saw %+v, from %d to %d", zone, r.name, level, key, *b, least, most)
+				}
+				delete(all, name)
+			}
+		}
+		if len(all) > 0 {
+			return fmt.Errorf("zone %s: %s has %v, which are no keys", zone, r.name, all)
+		}
+	}
+	return nil
+}
+
 // report is a row of what the run has shown.
 func (m *regionRun) report(took time.Duration) string {
 	admitted, lost, counted := 0, 0, 0
 	for _, zone := range onceZones {
+		if isBucketZone(zone) {
+			continue
+		}
 		admitted, lost = admitted+m.admitted[zone], lost+m.lost[zone]
 		counted += total(m.t, m.all[0].redis, zone)
 	}

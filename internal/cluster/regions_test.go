@@ -3,7 +3,6 @@
 package cluster_test
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -17,11 +16,14 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// holdsPush reports whether a link holds counts back that the region's relay has read.
-func (r *realRegion) holdsPush() bool {
+// nameOfCell is what a message has that reads cells.
+var nameOfCell = regexp.MustCompile(`:3:\{\d+\}:\w+:[a-z]-`)
+
+// holdsReading reports whether a link holds back that the region's relay reads cells.
+func (r *realRegion) holdsReading() bool {
 	for _, link := range r.links {
 		for _, piece := range link.Pieces() {
-			if bytes.Contains(piece, []byte("~"+r.name+"\r\n")) {
+			if nameOfCell.Match(piece) {
 				return true
 			}
 		}
