@@ -24,7 +24,7 @@ import (
 )
 
 // Regions are data centers with a Redis each. Nodes sync with that of their own, and one node of
-// each region tells the others what its nodes have counted.
+// each region reads what those of the others have counted.
 type Regions struct {
 	// Here is the name of the region that this node is in. It may hold {env.*}, so that one
 	// configuration serves all. Default: none; required.
@@ -34,8 +34,7 @@ type Regions struct {
 	// to 16 of them. There are 2 to 16 regions. Default: none; required.
 	Redis map[string]*redisconn.Options `json:"redis,omitempty"`
 
-	// SyncRate is how often a region tells the others of bans, 100ms to 1m. Counts they read
-	// themselves, every 100 ms. Default: 1s.
+	// SyncRate is how often what has changed in other regions is read, 100ms to 1m. Default: 100ms.
 	SyncRate caddy.Duration `json:"sync_rate,omitempty"`
 
 	// OnLoss is the rule while another region is lost: each side enforces the whole limit, or its
@@ -48,7 +47,7 @@ const (
 	minRegionRate  = 100 * time.Millisecond
 	maxRegionRate  = time.Minute
 	regionTimeout  = 3 * time.Second
-	defaultRegions = caddy.Duration(time.Second)
+	defaultRegions = caddy.Duration(minRegionRate)
 	divide         = "divide"
 )
 
@@ -77,7 +76,7 @@ func (r *Regions) check(one *redisconn.Options, repl *caddy.Replacer) error {
 		return err
 	}
 	if d := time.Duration(r.SyncRate); d != 0 && (d < minRegionRate || d > maxRegionRate) {
-		return fmt.Errorf("sync_rate %s is not between 100ms and 1m; write 1s", config.WindowText(d))
+		return fmt.Errorf("sync_rate %s is not between 100ms and 1m; write 100ms", config.WindowText(d))
 	}
 	if _, err := config.ChooseName[int](r.OnLoss, []string{"local", divide}); err != nil {
 		return fmt.Errorf("on_loss: %w", err)

@@ -124,8 +124,7 @@ func (b *Bans) ask(ctx context.Context, timeout time.Duration, messages []ban.Me
 		keys[i], args[i] = b.keys.Of(m.ID), banInLua(m)
 	}
 	if b.source.least.Load() > 0 && len(messages) > 0 {
-		shard := b.space.shardOf(messages[0].ID)
-		keys = append(keys, b.space.Told(shard), b.space.Hurry(shard))
+		keys = append(keys, b.space.Told(b.space.shardOf(messages[0].ID)))
 	}
 	reply, err := bansScript.Run(ctx, b.client, keys, args...).Text()
 	if err != nil {

@@ -1,9 +1,9 @@
 -- The bans of keys: those that a node tells of, and those that it asks for.
 --
--- KEYS: that of each ban; and where other regions are told of bans that begin here, the sorted sets
--- told and hurry. ARGV: for each "rest length" of a ban, 0 for none, "age" of a pardon, and "at",
--- when that was left by this server's clock, where it is not left just now; or nothing, to ask.
--- Numbers are microseconds.
+-- KEYS: that of each ban; and where other regions hear of bans that begin here, the sorted set
+-- told. ARGV: for each "rest length" of a ban, 0 for none, "age" of a pardon, and "at", when that
+-- was left by this server's clock, where it is not left just now; or nothing, to ask. Numbers are
+-- microseconds.
 -- Reply: a line for each, "begun rest length" of the ban that began last, or nothing.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -25,5 +25,5 @@ for i = 1, #ARGV do
   end
   reply[i] = begun and string.format('%.0f %.0f %.0f', begun, rest, length) or ''
 end
-if #KEYS > #ARGV then tell(KEYS[#ARGV + 1], KEYS[#ARGV + 2], names, now, true) end
+if #KEYS > #ARGV then tell(KEYS[#KEYS], names, now) end
 return table.concat(reply, '\n')

@@ -195,7 +195,7 @@ func (c *SayCall) Tell(in Keyspace, s *Source, id keys.ID) {
 	if least == 0 {
 		return
 	}
-	c.Told = in.ToldCells(in.shardOf(id))
+	c.Told = in.Told(in.shardOf(id))
 	if c.Least == 0 || least < c.Least {
 		c.Least = least
 	}

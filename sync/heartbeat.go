@@ -3,8 +3,6 @@ package ratesync
 import (
 	"context"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // Start begins to tell other nodes that this one is there, and reports whether it had not begun.
@@ -48,22 +46,21 @@ type Record interface {
 	Merge(a HeartbeatReply) time.Duration
 	// IsEqual reports whether the record is the same here and there.
 	IsEqual() bool
-	// OfRegion returns what goes along with the heartbeats at the Redis of another region, where
-	// the record is at this key.
-	OfRegion(client redis.UniversalClient, key string) RegionRecord
-	// Told notes up to which clock of the record each other region has been told of it, 0 where
-	// that is not known.
+	// OfRegion returns what reads the record of another region.
+	OfRegion() RegionRecord
+	// Told notes up to which clock of the record each other region has read it, 0 where that is not
+	// known.
 	Told(regions map[string]int64)
 }
 
-// A RegionRecord tells the record of another region what it lacks. One goroutine uses it.
+// A RegionRecord merges the record of another region into that of this one.
 type RegionRecord interface {
-	// Ask is as that of a Record. Merge merges the answer, and reports whether the next heartbeat
-	// should come at once.
-	Ask() []any
-	Merge(a HeartbeatReply) (again bool, err error)
-	// Clock is up to which clock of the record here the other region has all of it, 0 where nothing
-	// is known.
+	// Wants reports whether the record's entries are to be read there.
+	Wants() bool
+	// Hear merges what was read: the record's version, and all its entries where whole is set.
+	Hear(version string, entries []any, whole bool)
+	// Clock is up to which clock of the record there this region has all of it, 0 where nothing is
+	// known.
 	Clock() int64
 }
 
@@ -192,8 +189,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	r.keepTime(server, start, end)
 	wait = r.record.Merge(HeartbeatReply{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]})
 	if r.relay != nil {
-		version, _ := reply[5].(string)
-		r.relay.recordMoves(version, wait < heartbeatRate)
+		r.relay.wait(wait < heartbeatRate)
 	}
 	equal := r.record.IsEqual()
 	if h := r.held.Load(); equal && h != nil {
@@ -245,13 +241,10 @@ func (noRecord) Merge(HeartbeatReply) time.Duration { return heartbeatRate }
 func (noRecord) IsEqual() bool                      { return true }
 func (noRecord) Told(map[string]int64)              {}
 
-func (noRecord) OfRegion(redis.UniversalClient, string) RegionRecord { return nothing{} }
-
-// nothing is told to nobody.
-type nothing struct{ noRecord }
-
-func (nothing) Merge(HeartbeatReply) (bool, error) { return false, nil }
-func (nothing) Clock() int64                       { return 0 }
+func (noRecord) OfRegion() RegionRecord   { return noRecord{} }
+func (noRecord) Wants() bool              { return false }
+func (noRecord) Hear(string, []any, bool) {}
+func (noRecord) Clock() int64             { return 0 }
 
 // retry has every table that has lost one of these shards try again at once: they are back, and the
 // next cycle may be an hour away.

@@ -3,8 +3,9 @@
 -- heartbeat at which it was last found that an earlier one, which had been answered, is no longer
 -- known here, and up to which clock the node has applied the control record. KEYS[2] is that
 -- record, see control.lua. KEYS[3] is a hash with "at nodes" under the name nodes: how many nodes
--- there were, and when they were counted. All leases are read once a second, by the first that
--- finds that older, in place of at each heartbeat: that took 1,000 nodes a whole processor. ARGV:
+-- there were, and when they were counted; and under lost when a loss was found last. All leases are
+-- read once a second, by the first that finds that older, in place of at each heartbeat: that took
+-- 1,000 nodes a whole processor. ARGV:
 -- node, seq, lease in milliseconds (0 ends it), the last seq that was answered (-1 if none), the
 -- clock of the control record that the node has applied, the seq of the heartbeat that told it so,
 -- after which stamp it wants the record's entries (-1 for all, "" for none), 1 if it wants the
@@ -36,7 +37,10 @@ end
 
 local held, _, mark = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) (%d+) ?(%d*)')
 held = tonumber(held or -1)
-if held < tonumber(ARGV[4]) then mark = ARGV[2] end
+if held < tonumber(ARGV[4]) then
+  mark = ARGV[2]
+  redis.call('HSET', KEYS[3], 'lost', string.format('%.0f', now))
+end
 mark = tonumber(mark or '') or 0
 -- What the node has applied holds in this history of the server only: one that has forgotten may
 -- have another record since.

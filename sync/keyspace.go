@@ -19,53 +19,46 @@ import (
 //
 //	<namespace>:<schema>:{<shard>}:
 //
-// and goes on with one of these, of the schema 2:
-//
-//	nodes                   hash    node -> "seq expiry mark applied name", its last heartbeat;
-//	                                only in shard 0
-//	counted                 hash    nodes -> "at nodes", when they were counted last, and how many
-//	                                there were; only in shard 0
-//	region                  string  the name of the region of this server; only in shard 0
-//	regions                 hash    region -> as nodes, the last heartbeat of another region;
-//	                                only in shard 0, with regions:counted as counted
-//	relay                   hash    node -> the one that speaks with the other regions, until ->
-//	                                end of its lease, number -> that of the last thing that it has
-//	                                said, since -> from when on some node did, without a gap,
-//	                                told:region -> "mark cursor...", answered:region -> when,
-//	                                shown:region -> how it stands, record:region -> up to which
-//	                                clock of control it has that; only in shard 0
-//	told                    zset    bans of which other regions have to know, by when they
-//	                                changed; only in shard 0 where there is no Cluster
-//	hurry                   zset    those of them that should not wait, where told is
-//	control                 hash    entry -> "stamp until keep length body", version -> what it
-//	                                holds; only in shard 0, see package control
-//	<zone>:ban:<id>         string  "begun length": the ban of the key that began last
-//	strict:probe            hash    what a probe writes; and strict:probe:no, which is never there
-//	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see slots.lua
-//
-// and of the schema 3:
+// and goes on with one of these:
 //
 //	<table>:<id>            hash    a cell, see say.lua
-//	told                    zset    cells of which other regions have to know, by when they
-//	                                changed; only in shard 0 where there is no Cluster
-//	pulled                  hash    region and shard -> up to which score of that it was read
+//	<zone>:ban:<id>         string  "begun length": the ban of the key that began last
+//	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see slots.lua
+//	told                    zset    cells and bans of which other regions have to know, by when
+//	                                they changed; only in shard 0 where there is no Cluster
+//	pulled                  hash    region and shard -> up to which score of told that was read
+//	nodes                   hash    node -> "seq expiry mark applied name", its last heartbeat
+//	counted                 hash    nodes -> "at nodes", when they were counted last, and how
+//	                                many there were, lost -> when a loss was found last
+//	control                 hash    entry -> "stamp until keep length body", version -> what it
+//	                                holds, see package control
+//	region                  string  the name of the region of this server
+//	relay                   hash    what the node keeps that reads the other regions: node -> its
+//	                                name, until -> end of its lease, since -> from when on some
+//	                                node did without a gap, number -> that of the last thing it
+//	                                has said; and of each region answered -> when it has, heard ->
+//	                                when it was known to have read this one, shown -> how it
+//	                                stands, sees -> which node reads there, read -> up to which
+//	                                clock its control record was read, record -> up to which of
+//	                                control it has read that
+//	strict:probe            hash    what a probe writes; strict:probe:no is never there
 //
 // A table is <zone>:<kind>-<window>[-<buckets>], see Spec. An id is 128 bits of the SHA-256 of the
 // key that requests are counted by, in base64: no byte of a client gets into Redis. The shard, a
-// hash tag, keeps all keys of an id in one hash slot of a Cluster.
+// hash tag, keeps all keys of an id in one hash slot of a Cluster. From nodes to relay all is in
+// shard 0.
 //
 // Everything expires: the nodes and their count after four Leases, the control record when its last
 // entry has ended, a ban when it is over, a probe after SpareTTL, a cell some time after it counts,
-// slots SpareTTL after they have ended.
+// slots SpareTTL after they have ended, what regions need toldTTL after it was written last.
 type Keyspace struct {
 	head    string
-	cells   string // as head, of cells
-	cluster bool   // what belongs to one shard lies apart from that of others
+	cluster bool // what belongs to one shard lies apart from that of others
 }
 
 const (
 	// schema is the version of all that is above. Nodes of two versions share nothing.
-	schema = "2"
+	schema = "3"
 	// ShardCount is how many shards there are. A set of shards is a word with a bit for each.
 	ShardCount = 64
 	allShards  = cycle.AllShards
@@ -80,7 +73,7 @@ const (
 
 // NewKeyspace returns the keyspace of a namespace.
 func NewKeyspace(namespace string) Keyspace {
-	return Keyspace{head: namespace + ":" + schema + ":{", cells: namespace + ":3:{"}
+	return Keyspace{head: namespace + ":" + schema + ":{"}
 }
 
 // In is the keyspace in a Cluster, or in one server.
@@ -112,16 +105,16 @@ func (k Keyspace) Counted() string { return k.head + "0}:counted" }
 // Control is the key of the control record. It shares a hash slot with Nodes(0).
 func (k Keyspace) Control() string { return k.head + "0}:control" }
 
-// Region, Regions and Relay are the keys of the region's name, of the heartbeats of other regions,
-// and of the relay. They share a hash slot with Nodes(0).
-func (k Keyspace) Region() string  { return k.head + "0}:region" }
-func (k Keyspace) Regions() string { return k.head + "0}:regions" }
-func (k Keyspace) Relay() string   { return k.head + "0}:relay" }
+// Region and Relay are the keys of the region's name and of the relay. They share a hash slot with
+// Nodes(0).
+func (k Keyspace) Region() string { return k.head + "0}:region" }
+func (k Keyspace) Relay() string  { return k.head + "0}:relay" }
 
-// Told and Hurry are the keys of bans of which other regions have to know. Where there is no
-// Cluster, all is in shard 0.
-func (k Keyspace) Told(shard int) string  { return k.head + strconv.Itoa(shard) + "}:told" }
-func (k Keyspace) Hurry(shard int) string { return k.head + strconv.Itoa(shard) + "}:hurry" }
+// Told is the key of what other regions have to know. Where there is no Cluster, all is in shard 0.
+func (k Keyspace) Told(shard int) string { return k.head + strconv.Itoa(shard) + "}:told" }
+
+// Pulled is the key of how far other regions were read, for the cells of a shard.
+func (k Keyspace) Pulled(shard int) string { return k.head + strconv.Itoa(shard) + "}:pulled" }
 
 // Probe are the keys that a probe of a shard names.
 func (k Keyspace) Probe(shard int) []string {
@@ -130,14 +123,7 @@ func (k Keyspace) Probe(shard int) []string {
 }
 
 // Cells are the keys of a table's cells.
-func (k Keyspace) Cells(s Spec) Keys { return Keys{k.cells, "}:" + s.Zone + ":" + s.Name() + ":"} }
-
-// ToldCells is the key of the cells of which other regions have to know. Where there is no Cluster,
-// all is in shard 0.
-func (k Keyspace) ToldCells(shard int) string { return k.cells + strconv.Itoa(shard) + "}:told" }
-
-// Pulled is the key of how far other regions were read, for the cells of a shard.
-func (k Keyspace) Pulled(shard int) string { return k.cells + strconv.Itoa(shard) + "}:pulled" }
+func (k Keyspace) Cells(s Spec) Keys { return Keys{k.head, "}:" + s.Zone + ":" + s.Name() + ":"} }
 
 // Zone are those keys of a zone that belong to no table: ban or concurrent.
 func (k Keyspace) Zone(zone, what string) Keys { return Keys{k.head, "}:" + zone + ":" + what + ":"} }
@@ -256,6 +242,18 @@ func parseSpec(table string) (s Spec, ok bool) {
 		s.Live = p.Compile().History
 	}
 	return s, strings.IndexByte("fsl"+"tgq"+string(Denials), s.Kind) >= 0
+}
+
+// parseName takes the key of an id apart: into what stands between it and the shard, and the id.
+func parseName(name string) (table string, id keys.ID, ok bool) {
+	_, rest, _ := strings.Cut(name, "{")
+	_, rest, _ = strings.Cut(rest, "}:")
+	i := strings.LastIndexByte(rest, ':')
+	if i < 0 {
+		return "", id, false
+	}
+	id, ok = parseID(rest[i+1:])
+	return rest[:i], id, ok
 }
 
 // parseID reads an id as it stands in keys.

@@ -38,10 +38,9 @@ var compiled = map[string]*lua.FunctionProto{
 	heartbeatScript.Hash(): compile(heartbeatSource),
 	bansScript.Hash():      compile(bansSource),
 	sayScript.hash:         compile(cell.Source),
-	cellsScript.Hash():     compile(cellsLua),
+	heldScript.Hash():      compile(heldLua + fetchLua),
 	cursorScript.Hash():    compile(cursorLua),
-	relayScript.Hash():     compile(headOfRelay + relayLua), toldScript.Hash(): compile(toldLua),
-	regionScript.Hash(): compile("return redis.call('GET', KEYS[1]) or ''"),
+	relayScript.Hash():     compile(headOfRelay + relayLua), toldScript.Hash(): compile(heldLua + toldLua),
 }
 
 func compile(source string) *lua.FunctionProto {
@@ -194,6 +193,9 @@ func (s *luaStore) callHash(l *lua.LState, arg func(int) string) lua.LValue {
 	case "HGET":
 		return valueIn(hash, arg(3))
 	case "HMGET":
+		if _, text := s.texts[arg(2)]; text { // as pcall has it
+			list.RawSetString("err", lua.LString("WRONGTYPE"))
+		}
 		for i := 3; i <= l.GetTop(); i++ {
 			list.Append(valueIn(hash, arg(i)))
 		}

@@ -27,10 +27,9 @@ var (
 	//go:embed told.lua
 	toldLua string
 
-	headOfRelay  = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds())
-	relayScript  = redis.NewScript(headOfRelay + relayLua)
-	toldScript   = redis.NewScript(toldLua)
-	regionScript = redis.NewScript("return redis.call('GET', KEYS[1]) or ''")
+	headOfRelay = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds())
+	relayScript = redis.NewScript(headOfRelay + relayLua)
+	toldScript  = redis.NewScript(heldLua + toldLua)
 )
 
 const (
@@ -38,14 +37,15 @@ const (
 	// does.
 	relayLease = 5 * time.Second
 	relayRate  = heartbeatRate
-	// hurryRate is how often the relay looks for what should not wait, where there was something in
-	// the last second, and calmRate how often else.
-	hurryRate = 10 * time.Millisecond
-	calmRate  = 100 * time.Millisecond
+	// waitRate is how often it does while somebody waits.
+	waitRate = 100 * time.Millisecond
 	// sweepRate is how often names are dropped of what is gone.
 	sweepRate = time.Minute
 	// pageSize is how many names are read at once.
-	pageSize = 800
+	pageSize = 400
+	// lostRegionAfter is how long another region was not heard of that is lost, at most: nodes look
+	// every relayRate, and take it for lost where it would be before the next time.
+	lostRegionAfter = 10 * time.Second
 )
 
 // Regions say which other regions the limits go over.
@@ -53,21 +53,20 @@ type Regions struct {
 	// Here is the name of this region, and Others are the ways to the Redis of each of the others.
 	Here   string
 	Others map[string]redis.UniversalClient
-	// Rate is how often they are told of all that has changed.
+	// Rate is how often they are asked for what has changed there.
 	Rate time.Duration
 	// Divides is set where this side enforces its part of the limits while another is not heard of.
 	Divides bool
 }
 
-// A relay speaks with the other regions, where this node is the one that does: all nodes run one,
-// and the one with the lease works. It reads what the nodes of another region have counted in that
-// region's Redis and says it to its own, as a node that stands for the region, and tells the others
-// of bans. So no request and no sync ever waits for another region.
+// A relay reads the other regions, where this node is the one that does: all nodes run one, and the
+// one with the lease works. It reads from another region's Redis what has changed there, and writes
+// it to its own: counts as the state of a node that stands for the region. So no request and no
+// sync ever waits for another region, and nobody writes to the Redis of one.
 //
 //	relay.go      the lease
-//	relaypair.go  the way to one other region: heartbeats, and how far it has been told of bans
-//	pull.go       what its nodes have spent, read there
-//	relayban.go   bans
+//	relaypair.go  the way to one other region: what is read there
+//	relaycell.go  cells and bans, and how far they were read
 //	relaystate.go how the other regions stand, for all nodes of this one
 type relay struct {
 	Regions
@@ -80,10 +79,7 @@ type relay struct {
 	// Redis has not said so for so long that a region would be.
 	heard  atomic.Int64
 	silent *time.Timer
-	// waits is set while somebody waits until other regions have the control record, version is the
-	// last one, which only the heartbeat's goroutine uses.
-	waits   atomic.Bool
-	version string
+	waits  atomic.Bool // somebody waits until other regions have the control record
 
 	rejected string // the region that the server names, as it was logged
 
@@ -135,39 +131,28 @@ func (x *relay) run(ctx context.Context) {
 	defer x.end()
 	x.silent = time.AfterFunc(lostRegionAfter, x.hearNothing)
 	defer x.silent.Stop()
-	var beat, urgent, swept time.Time
+	var beat, swept time.Time
 	for ctx.Err() == nil {
-		now := time.Now()
-		if rate := x.beatRate(); now.Sub(beat) >= rate {
+		if now := time.Now(); now.Sub(beat) >= x.beatRate() {
 			beat = now
 			x.beat(ctx)
 		}
-		wait := x.beatRate()
-		if x.holds {
-			wait = calmRate
-			if x.hurry(ctx) {
-				urgent = now
-			}
-			if now.Sub(urgent) < time.Second {
-				wait = hurryRate
-			}
-			if now.Sub(swept) >= sweepRate {
-				swept = now
-				x.sweep(ctx)
-			}
+		if x.holds && time.Since(swept) >= sweepRate {
+			swept = time.Now()
+			x.sweep(ctx)
 		}
 		select {
 		case <-ctx.Done():
 		case <-x.due:
 			beat = time.Time{}
-		case <-time.After(wait):
+		case <-time.After(x.beatRate()):
 		}
 	}
 }
 
 func (x *relay) beatRate() time.Duration {
 	if x.waits.Load() {
-		return calmRate
+		return waitRate
 	}
 	return relayRate
 }
@@ -184,7 +169,7 @@ func (x *relay) end() {
 }
 
 func (x *relay) keys() []string {
-	return []string{x.r.keys.Relay(), x.r.keys.Region(), x.r.keys.Regions()}
+	return []string{x.r.keys.Relay(), x.r.keys.Region()}
 }
 
 // rest ends the work for all other regions.
@@ -203,10 +188,10 @@ func (x *relay) rest() {
 func (x *relay) beat(ctx context.Context) {
 	called, cancel := context.WithTimeout(ctx, min(x.r.timeout, relayRate))
 	defer cancel()
-	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.numberInLua(), (lostRegionAfter - relayRate - calmRate).Milliseconds(), x.names}
+	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.numberInLua(), (lostRegionAfter - relayRate - waitRate).Milliseconds(), x.names}
 	if x.holds {
 		for _, p := range x.pairs {
-			args = append(args, p.name, p.saved(), p.silence(), p.shown(), p.recordedInLua())
+			args = append(args, p.kept()...)
 		}
 	}
 	reply, err := relayScript.Run(called, x.r.client, x.keys(), args...).Slice()
@@ -242,9 +227,8 @@ func (x *relay) beat(ctx context.Context) {
 		return
 	}
 	x.held = time.Now()
-	server, _ := parseTime(reply[0], reply[1])
 	number, _ := count(fmt.Sprint(reply[6]))
-	x.lead(ctx, fields, server, number)
+	x.lead(ctx, fields, number)
 }
 
 // hear notes which regions are lost, as this region's Redis says: see relay.lua.
@@ -277,18 +261,10 @@ func (x *relay) heardRecords(fields map[string]string) {
 	x.r.record.Told(told)
 }
 
-// recordMoves notes the version of the control record here, and whether somebody waits until other
-// regions have been told of it.
-func (x *relay) recordMoves(version string, waits bool) {
+// wait notes whether somebody waits until other regions have the control record.
+func (x *relay) wait(waits bool) {
 	if x.waits.Store(waits); waits {
 		x.due.Wake()
-	}
-	if x.version == version {
-		return
-	}
-	x.version = version
-	for _, p := range x.pairs {
-		p.due.Wake()
 	}
 }
 
@@ -314,13 +290,13 @@ func (x *relay) forbids(region string, err error) {
 	x.forbade[region] = true
 	x.mu.Unlock()
 	if !known {
-		x.r.logger.Error("other regions are told too little, as redis rejects a command; ACL LOG there shows one that its user may not run",
+		x.r.logger.Error("redis rejects a command that regions need; ACL LOG there shows one that its user may not run",
 			warning.Field(warning.RegionLost), zap.String("region", region), zap.String("reason", redisconn.Classify(err)))
 	}
 }
 
 // lead goes on as the relay, or begins to be it, with what was kept.
-func (x *relay) lead(ctx context.Context, fields map[string]string, server, number int64) {
+func (x *relay) lead(ctx context.Context, fields map[string]string, number int64) {
 	if x.holds {
 		return
 	}
@@ -330,19 +306,9 @@ func (x *relay) lead(ctx context.Context, fields map[string]string, server, numb
 	x.works.Store(true)
 	for _, p := range x.pairs {
 		p.show(fields["shown:"+p.name])
-		p.load(fields["told:"+p.name], server)
-		for _, f := range []func(context.Context){p.beats, p.passes, p.hurries, p.pulls} {
-			x.work.Go(func() { f(inner) })
-		}
+		p.begin()
+		x.work.Go(func() { p.run(inner) })
 	}
-}
-
-// isRelay reports whether this region's Redis answers that this node is the relay.
-func (x *relay) isRelay(ctx context.Context) bool {
-	ctx, cancel := CallContext(ctx, x.r.timeout)
-	defer cancel()
-	node, err := cursorScript.Run(ctx, x.r.client, []string{x.r.keys.Relay()}, "node", "", "", 0).Text()
-	return err == nil && node == x.node
 }
 
 // next numbers what this relay says: above what an earlier one has said.
@@ -375,56 +341,31 @@ func (x *relay) longestRate() (longest time.Duration) {
 // resentWithin is how long it takes until all nodes have sent once more what they hold.
 func (x *relay) resentWithin() time.Duration { return table.ResentUnsettled + 2*x.longestRate() }
 
-// shards are those in which nodes tell of what has changed.
-func (x *relay) shards() int {
-	if x.r.cluster {
-		return ShardCount
-	}
-	return 1
-}
-
-// A page are names that were told.
+// A page are names that were told, what they hold, and what else is read with them.
 type page struct {
-	highest, last int64
-	names         []string
-	more          int64 // names after these
-	err           error
+	held
+	after, highest, last int64
+	scores               []int64
+	more                 int64 // names after these
+	rest                 []any
+	err                  error
 }
 
-// told reads names that were told after a score. take removes them, and sweep those that are gone.
-func (x *relay) told(ctx context.Context, key string, after int64, how string) page {
+// told reads names that were told here after a score. sweep removes those that are gone.
+func (x *relay) told(ctx context.Context, shard int, after int64, how string) page {
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
-	p := parsePage(toldScript.Run(ctx, x.r.client, []string{key}, after, pageSize, how), x.r.keys.head)
+	p := parsePage(toldScript.Run(ctx, x.r.client, []string{x.r.keys.Told(shard)}, after, pageSize, how), x.r.keys.head)
 	x.forbids(x.Here, p.err)
 	return p
 }
 
-// toldInAll is told for each shard, in a Cluster by one pipeline for each of its masters.
-func (x *relay) toldInAll(ctx context.Context, key func(shard int) string, after [ShardCount]int64, how string) []page {
-	if !x.r.cluster {
-		return []page{x.told(ctx, key(0), after[0], how)}
+// shards are those in which nodes tell of what has changed.
+func (k Keyspace) shards() int {
+	if k.cluster {
+		return ShardCount
 	}
-	ctx, cancel := CallContext(ctx, x.r.timeout)
-	defer cancel()
-	replies := make([]*redis.Cmd, ShardCount)
-	for _, eval := range []func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd{toldScript.EvalSha, toldScript.Eval} {
-		pipe := x.r.client.Pipeline()
-		for shard, reply := range replies {
-			if reply == nil || redis.HasErrorPrefix(reply.Err(), "NOSCRIPT") {
-				replies[shard] = eval(ctx, pipe, []string{key(shard)}, after[shard], pageSize, how)
-			}
-		}
-		if pipe.Len() > 0 {
-			_, _ = pipe.Exec(ctx) // each reply has its error
-		}
-	}
-	pages := make([]page, ShardCount)
-	for shard, reply := range replies {
-		pages[shard] = parsePage(reply, x.r.keys.head)
-		x.forbids(x.Here, pages[shard].err)
-	}
-	return pages
+	return 1
 }
 
 // parsePage reads a page. In the place of a name that doesn't begin with head, and so is of another
@@ -435,52 +376,40 @@ func parsePage(cmd *redis.Cmd, head string) (p page) {
 		return p
 	}
 	p.err = ErrReply
-	if len(reply) != 4 {
+	if len(reply) < 8 {
 		return p
 	}
-	names, ok := reply[2].([]any)
-	if !ok {
+	server, ok := parseTime(reply[0], reply[1])
+	names, ok2 := reply[4].([]any)
+	scores, ok3 := reply[5].([]any)
+	fields, ok4 := reply[7].([]any)
+	if !ok || !ok2 || !ok3 || !ok4 || len(scores) != len(names) {
 		return p
 	}
-	for _, name := range names {
+	for i, name := range names {
 		text := fmt.Sprint(name)
 		if !strings.HasPrefix(text, head) {
 			text = ""
 		}
-		p.names = append(p.names, text)
+		score, _ := strconv.ParseFloat(fmt.Sprint(scores[i]), 64)
+		p.names, p.scores = append(p.names, text), append(p.scores, int64(score))
 	}
-	highest, err1 := strconv.ParseFloat(fmt.Sprint(reply[0]), 64)
-	last, err2 := strconv.ParseFloat(fmt.Sprint(reply[1]), 64)
-	p.highest, p.last = int64(highest), int64(last)
-	p.more, _ = reply[3].(int64)
+	for _, field := range fields {
+		p.fields = append(p.fields, fmt.Sprint(field))
+	}
+	highest, err1 := strconv.ParseFloat(fmt.Sprint(reply[2]), 64)
+	last, err2 := strconv.ParseFloat(fmt.Sprint(reply[3]), 64)
+	p.server, p.highest, p.last, p.rest = server, int64(highest), int64(last), reply[8:]
+	p.more, _ = reply[6].(int64)
 	p.err = errors.Join(err1, err2)
 	return p
 }
 
-// hurry takes what should not wait, and reports whether there was something.
-func (x *relay) hurry(ctx context.Context) (some bool) {
-	for more := true; more; {
-		more = false
-		for _, page := range x.toldInAll(ctx, x.r.keys.Hurry, [ShardCount]int64{}, "take") {
-			if page.err != nil || len(page.names) == 0 {
-				continue // a hint that is lost goes with all that has changed
-			}
-			some, more = true, more || page.more > 0
-			for _, p := range x.pairs {
-				p.hurry(page.names)
-			}
-		}
-	}
-	return some
-}
-
 // sweep drops the names of what is gone.
 func (x *relay) sweep(ctx context.Context) {
-	for _, key := range []func(int) string{x.r.keys.Told, x.r.keys.ToldCells} {
-		for shard, page := range x.toldInAll(ctx, key, [ShardCount]int64{}, "sweep") {
-			for page.err == nil && len(page.names) >= pageSize {
-				page = x.told(ctx, key(shard), page.last, "sweep")
-			}
+	for shard := range x.r.keys.shards() {
+		for page := x.told(ctx, shard, 0, "sweep"); page.err == nil && len(page.names) >= pageSize; {
+			page = x.told(ctx, shard, page.last, "sweep")
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestBansGoToOtherRegions(t *testing.T) {
 			t.Errorf("%v of the ban are left in the other region, want %v", got, want)
 		}
 		there.store.mu.Lock()
-		if _, ok := there.store.sets["test:2:{0}:told"][key]; ok {
+		if _, ok := there.store.sets["test:3:{0}:told"][key]; ok {
 			t.Error("it is told back")
 		}
 		there.store.mu.Unlock()

@@ -63,7 +63,7 @@ func TestManyKeysBelowTheThreshold(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		here.store.mu.Lock()
-		if counts, names := len(here.store.counting()), len(here.store.sets["test:2:{0}:told"]); counts != 900 || names != 0 {
+		if counts, names := len(here.store.counting()), len(here.store.sets["test:3:{0}:told"]); counts != 900 || names != 0 {
 			t.Errorf("%d keys are counted, %d told, want 900 and none", counts, names)
 		}
 		here.store.mu.Unlock()

@@ -24,7 +24,6 @@ func garbages() []garbage {
 	head := NewKeyspace("test").head + "0}:"
 	told := func(r *redistest.Server, name string) {
 		r.Do("ZADD", head+"told", time.Now().UnixMicro(), name)
-		r.Do("ZADD", head+"hurry", time.Now().UnixMicro(), name)
 	}
 	nobody := "z:f-1000h:AAAAAAAAAAAAAAAAAAAAAA:"
 	return []garbage{
@@ -37,12 +36,10 @@ func garbages() []garbage {
 		}},
 		{"scores that no clock comes to", func(_ *kinds, a, b *redistest.Server) {
 			a.Do("ZADD", head+"told", "inf", head+nobody+"1", "1e300", head+nobody+"2")
-			a.Do("ZADD", head+"hurry", "inf", head+nobody+"1")
 			b.Do("ZADD", head+"told", MaxExact, head+nobody+"1")
 		}},
 		{"keys of another type", func(_ *kinds, a, b *redistest.Server) {
 			a.Do("SET", head+"told", "mine")
-			a.Do("SET", head+"hurry", "mine")
 			b.Do("DEL", head+"read")
 			b.Do("RPUSH", head+"read", "mine")
 		}},

@@ -25,7 +25,7 @@ type counted struct{ alone, pipelines, short atomic.Int64 }
 
 func isTold(cmd redis.Cmder) bool {
 	args := cmd.Args()
-	return len(args) > 1 && (args[1] == toldScript.Hash() || args[1] == toldLua)
+	return len(args) > 1 && (args[1] == toldScript.Hash() || args[1] == heldLua+toldLua)
 }
 
 func (c *counted) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -66,16 +66,15 @@ func startKinds(t *testing.T, connect map[string]func() redis.UniversalClient, c
 	k.log = log
 	for here := range connect {
 		client := connect[here]()
-		if here == "cluster" {
-			client.AddHook(count)
-		}
 		m := &member[algorithms.WindowState]{table: tableOf[algorithms.WindowState](k.alg, 1000)}
 		m.source = NewSource(m.table, SpecOf("z", k.alg))
 		m.rep = NewReplicator(client, "test", time.Second, clock.Now, zap.New(core))
 		others := map[string]redis.UniversalClient{}
 		for there := range connect {
 			if there != here {
-				others[there] = connect[there]()
+				if others[there] = connect[there](); there == "cluster" {
+					others[there].AddHook(count)
+				}
 			}
 		}
 		m.rep.Relay(Regions{Here: here, Others: others, Rate: 200 * time.Millisecond})
@@ -175,8 +174,8 @@ func TestARejectedKeyHoldsNothingUp(t *testing.T) {
 	k.await("once it is free", "")
 }
 
-// Two Redis that tell a third one under one name are found out, as nothing in them shows it: where
-// a node with the wrong `here` has a Redis of its own.
+// A region that a third one does not read, as it has the name of one that it reads, is found out,
+// as nothing in them shows it: where a node with the wrong `here` has a Redis of its own.
 func TestTwoRegionsOfOneName(t *testing.T) {
 	t.Parallel()
 	eu, us, asia := redistest.Start(t), redistest.Start(t), redistest.Start(t)
@@ -185,7 +184,9 @@ func TestTwoRegionsOfOneName(t *testing.T) {
 			"eu": func() redis.UniversalClient { return here.Client() }, "us": func() redis.UniversalClient { return us.Client() },
 		}, nil)
 	}
-	lines := func(k *kinds) int { return k.log.FilterMessageSnippet("under the name of this one").Len() }
+	lines := func(k *kinds) int {
+		return k.log.FilterMessageSnippet("reads another redis under the name of this one").Len()
+	}
 	first := in(eu)
 	first.take(1)
 	first.await("at first", "")

@@ -2,11 +2,9 @@ package ratesync
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
-	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -24,277 +21,316 @@ const (
 	linkTimeout = 3 * time.Second
 	// linkCalls is how many calls to one other region are under way at once.
 	linkCalls = 8
-	// linkSecond is how many messages go to one other region in a second, and linkPace how much
-	// time each of them has.
-	linkSecond = 2000
-	linkPace   = time.Second / linkSecond
-	// lostRegionAfter is how long another region was not heard of that is lost, at most: nodes look
-	// every relayRate, and take it for lost where it would be before the next time.
-	lostRegionAfter = 10 * time.Second
-	// back is how far a link goes back that had to be made again: what was answered just before may
-	// be lost.
-	back = int64(time.Minute / time.Microsecond)
-	// all is further back than anything.
-	all = int64(1) << 62
+	// busyRate is how often another region is read where few things have changed there in the last
+	// second.
+	busyRate = 10 * time.Millisecond
 )
 
-// A pair is the way from this region to another one.
+// A pair is the way from this region to another one, whose Redis it only reads.
 type pair struct {
-	x      *relay
-	name   string
-	client redis.UniversalClient
-	keys   Keyspace
-	node   string // what this region is called there
-	places chan struct{}
+	x        *relay
+	name     string
+	client   redis.UniversalClient
+	keys     Keyspace
+	record   RegionRecord
+	messages atomic.Int64 // cells and bans that were read, for metrics
 
-	record RegionRecord // that of the other region
-	due    cycle.Waker  // a heartbeat should not wait
-	woken  cycle.Waker  // there is something that should not wait
-	ready  atomic.Bool
-	stats  pairStats
-	// Only pulls uses these: of cells, and up to which score each sorted set there was read, as was
-	// read here then.
-	lower     map[string]lowered
-	pulledTo  [ShardCount]int64
-	cursorsAt [ShardCount]time.Time
+	// Only run uses these: of cells, when it was read here how far all was read there, when all
+	// nodes there had sent a heartbeat, when one has found a loss, and when the clocks were
+	// compared.
+	lower                            map[string]lowered
+	readAt, beaten, lostAt, compared time.Time
+	// met is when that region has read last of this node, and strange set where it has not for so
+	// long that it was logged.
+	met     time.Time
+	strange bool
 
 	mu sync.Mutex // guards what follows
-	// cursors are, by shard, up to which score the other region was told, and turned counts how
-	// often they were set back.
-	cursors [ShardCount]int64
-	turned  int
-	urgent  map[string]struct{}
-	paid    time.Time // up to when the pace is used up
-	// mark is the other Redis' last loss as its heartbeats tell, and answered the last number that
-	// a heartbeat was answered with, -1 for none.
-	mark, answered int64
-	// lostAt is when the other Redis was last found to have lost something, and beaten when the
-	// last heartbeat began that was answered there.
-	lostAt, beaten time.Time
-	// said is the number of the last heartbeat, 0 for none, and strange how many of them in a row
-	// have found another one there that is later than the one before.
-	said     int64
-	strange  int
-	stale    uint32 // connections that were found closed
-	heard    time.Time
-	recorded int64 // see RegionRecord.Clock
+	// readTo is, by shard, up to which score each sorted set there was read, and changed when few
+	// names were read last.
+	readTo  [ShardCount]int64
+	knows   bool // that was read
+	changed time.Time
+	// answered is when its Redis has last, and heard when it was known to have read this region's,
+	// zero for never.
+	answered, heard time.Time
+	// node is which one reads there, has up to which clock it has read this control record, and
+	// read up to which its record was read here.
+	node      string
+	has, read int64
+	wants     bool // all of its record is to be read
 	// lost is set while the region is lost, as was logged, and why says the reason, "" while it is
 	// not. failed is why its Redis last did not answer.
 	lost           bool
 	why, failed    string
 	offset, unsure time.Duration // see compare
 	apart          bool          // the clocks are, as was logged
-	// told is when, by this region's Redis, the last pass began that told the other of all, 0
-	// before that is known, and waiting is how many names wait, by shard.
-	told    int64
-	waiting [ShardCount]int64
-	// pulled is as told, of all that was read there, and unheard how many cells have changed here
-	// since.
-	pulled, unheard int64
+	// pulled is when, by this region's Redis, all was read last that has changed there, 0 before
+	// that is known, and backlog how much has changed here since.
+	pulled, backlog int64
 }
-
-// pairStats are what metrics show.
-type pairStats struct{ messages atomic.Int64 }
 
 func newPair(x *relay, name string, client redis.UniversalClient) *pair {
 	_, cluster := client.(*redis.ClusterClient)
 	return &pair{
-		x: x, name: name, client: client, keys: x.r.keys.In(cluster), node: "~" + x.Here, places: make(chan struct{}, linkCalls),
-		record: x.r.record.OfRegion(client, x.r.keys.Control()), due: cycle.NewWaker(), woken: cycle.NewWaker(),
-		urgent: map[string]struct{}{}, lower: map[string]lowered{},
+		x: x, name: name, client: client, keys: x.r.keys.In(cluster), record: x.r.record.OfRegion(), lower: map[string]lowered{},
 	}
 }
 
-// saved is what is kept of a pair: the mark, and the cursors.
-func (p *pair) saved() string {
+// begin has the pair be read by this node from now on.
+func (p *pair) begin() {
+	server := p.x.r.serverNow()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	text := strconv.AppendInt(nil, p.mark, 10)
-	for shard := range p.x.shards() {
-		text = strconv.AppendInt(append(text, ' '), p.cursors[shard], 10)
-	}
-	return string(text)
-}
-
-// silence is for how many milliseconds the other Redis has answered no heartbeat, as scripts have
-// it; "" where it has answered none of this node's, unless it was lost before.
-func (p *pair) silence() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case p.answered >= 0:
-	case p.lost: // the clock may have been set back since
-		return strconv.FormatInt(lostRegionAfter.Milliseconds(), 10)
-	default:
-		return ""
-	}
-	return strconv.FormatInt(time.Since(p.heard).Milliseconds(), 10)
-}
-
-// load begins with what was kept, from the start where that makes no sense. server is the time of
-// this region's Redis.
-func (p *pair) load(saved string, server int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ready.Store(false)
-	p.cursors, p.answered, p.turned, p.heard = [ShardCount]int64{}, -1, p.turned+1, time.Now()
-	p.waiting = [ShardCount]int64{}
-	p.cursorsAt = [ShardCount]time.Time{}
-	if p.told == 0 {
-		p.told = server
-	}
+	p.answered, p.heard, p.beaten, p.lostAt, p.met = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Now()
+	p.readAt, p.knows = time.Time{}, false
 	if p.pulled == 0 {
 		p.pulled = server
 	}
-	p.said, p.strange = 0, 0
-	fields := strings.Fields(saved)
-	if len(fields) != p.x.shards()+1 {
-		p.mark = 0
-		return
-	}
-	p.mark, _ = strconv.ParseInt(fields[0], 10, 64)
-	for i, f := range fields[1:] {
-		p.cursors[i], _ = strconv.ParseInt(f, 10, 64)
+}
+
+// A call reads the first names after the cursors, and how the region stands.
+type call struct {
+	due        bool // it reads names
+	server     int64
+	start, end int64
+	pages      []page
+	done       chan struct{}
+}
+
+// run reads what has changed in the other region, until the end of ctx.
+func (p *pair) run(ctx context.Context) {
+	calls := make(chan *call, linkCalls)
+	var work sync.WaitGroup
+	defer work.Wait()
+	work.Go(func() { p.call(ctx, calls) })
+	// An earlier relay may have known of cells of which the other region has less, and have told
+	// nobody.
+	walked, counted := time.Now().Add(p.x.resentWithin()-readAll), time.Time{}
+	for c := range calls {
+		<-c.done
+		all := time.Since(walked) >= readAll
+		switch err := p.take(ctx, c, all); {
+		case ctx.Err() != nil:
+		case err != nil && time.Since(counted) >= relayRate:
+			counted = time.Now()
+			p.count(ctx)
+		case err == nil && c.due:
+			p.mu.Lock()
+			p.pulled, p.backlog = c.server, 0
+			p.mu.Unlock()
+			if all {
+				walked = time.Now()
+			}
+		}
 	}
 }
 
-// rewind goes back so many microseconds: what was told since is told again.
-func (p *pair) rewind(by int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.turned++
-	for shard := range p.cursors {
-		p.cursors[shard] = max(0, p.cursors[shard]-by)
-	}
-}
-
-// hurry has names sent at once. Where more than a second can tell wait for that, as the link hangs,
-// the next pass has what is left out.
-func (p *pair) hurry(names []string) {
-	p.mu.Lock()
-	for _, name := range names[:min(len(names), linkSecond-len(p.urgent))] {
-		p.urgent[name] = struct{}{}
-	}
-	p.mu.Unlock()
-	p.woken.Wake()
-}
-
-// beats says each second that this region is there, and notices that the other Redis has forgotten.
-func (p *pair) beats(ctx context.Context) {
+// call begins calls, as often as is due.
+func (p *pair) call(ctx context.Context, calls chan<- *call) {
+	defer close(calls)
+	var read time.Time
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := p.beat(ctx)
-		if ctx.Err() == nil {
-			p.note(err)
+		c := &call{server: p.x.r.serverNow(), start: p.x.r.now(), done: make(chan struct{})}
+		p.mu.Lock()
+		after, rate := p.readTo, p.x.Rate
+		if began.Sub(p.changed) < time.Second {
+			rate = min(rate, busyRate)
 		}
-		if !p.ready.Load() {
-			p.count(ctx) // what nobody sends
+		c.due = p.knows && began.Sub(read) >= rate
+		p.mu.Unlock()
+		most := 0
+		if c.due {
+			read, most = began, pageSize
 		}
-		select {
-		case <-ctx.Done():
-		case <-p.due:
-		case <-time.After(relayRate - time.Since(began)):
-		}
+		go func() {
+			defer close(c.done)
+			c.pages = p.pages(ctx, after, most)
+			c.end = p.x.r.now()
+		}()
+		calls <- c
+		pauseFor(ctx, min(rate, waitRate)-time.Since(began))
 	}
 }
 
-// beat is one heartbeat. Nothing is sent before the first one is answered, or to a Redis that is
-// not the other region's.
-func (p *pair) beat(ctx context.Context) error {
-	began := time.Now()
-	if !p.x.isRelay(ctx) {
-		return nil // it is this region that has a trouble
+// busy notes that so many names were read that had changed. Few are read soon again.
+func (p *pair) busy(names int, at time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed = at; names > fewNames {
+		p.changed = time.Time{}
 	}
-	number := p.x.next()
-	called, cancel := CallContext(ctx, linkTimeout)
-	defer cancel()
-	name, err := regionScript.Run(called, p.client, []string{p.keys.Region()}).Text()
+}
+
+// take takes in what a call has read, and where it is due reads what comes after, or all there is.
+func (p *pair) take(ctx context.Context, c *call, all bool) error {
+	own := p.readCursors(ctx)
+	p.mu.Lock()
+	p.knows = own == nil // else this region's Redis has a trouble
+	p.mu.Unlock()
+	err := c.pages[0].err
+	if err == nil {
+		err = p.stands(&c.pages[0])
+	}
 	if err != nil {
+		p.fail(err)
 		return err
 	}
-	if name != p.name {
-		p.ready.Store(false)
-		return &regionError{name, p.keys.Region()}
+	if read := c.pages[0].read; read.Sub(p.compared) >= relayRate {
+		p.compared = read
+		own, half := p.x.r.clockNow(), time.Duration(c.end-c.start)/2
+		p.compare(time.Duration(c.pages[0].server-c.start)-half-own.Offset, half+own.Uncertainty)
 	}
-	p.mu.Lock()
-	answered, said := p.answered, p.said
-	p.said = number
-	p.mu.Unlock()
-	start := p.x.r.now()
-	// A lease that ended in a silence would look like a loss there, and all be told again.
-	args := append([]any{p.x.Here, number, toldTTL.Milliseconds(), answered}, p.record.Ask()...)
-	reply, err := heartbeatScript.Run(called, p.client, []string{p.keys.Regions(), p.keys.Control(), p.keys.Regions() + ":counted"}, args...).Slice()
-	end := p.x.r.now()
-	if err != nil {
-		return err
+	if !c.due || own != nil {
+		return own
 	}
-	if len(reply) != 9 {
+	for _, names := range p.fallen() {
+		err = errors.Join(err, p.pull(ctx, held{names: names}))
+	}
+	for shard, page := range c.pages {
+		err = errors.Join(err, p.follow(ctx, shard, page))
+		if all {
+			err = errors.Join(err, p.walk(ctx, shard))
+		}
+	}
+	return err
+}
+
+// stands notes how the region stands, by what was read. A clock there that has stepped back makes
+// nothing older than it is.
+func (p *pair) stands(page *page) error {
+	if len(page.rest) != 9 {
 		return ErrReply
 	}
-	server, ok := parseTime(reply[0], reply[1])
-	held, ok2 := reply[2].(int64)
-	mark, ok3 := reply[4].(int64)
-	if !ok || !ok2 || !ok3 {
-		return ErrReply
+	var said [8]string
+	for i := range said {
+		said[i], _ = page.rest[i].(string)
 	}
-	p.recordOf(HeartbeatReply{Seq: number, Server: server, Now: start + (end-start)/2, Record: reply[5:]})
+	if said[0] != p.name {
+		return &regionError{said[0], p.keys.Region()}
+	}
+	at := func(text string) (t time.Time) {
+		if ms, err := strconv.ParseInt(text, 10, 64); err == nil && ms <= page.server/int64(time.Millisecond) {
+			t = page.read.Add(-time.Duration(page.server - ms*int64(time.Millisecond)))
+		}
+		return t
+	}
+	p.beaten, p.lostAt = later(p.beaten, at(said[1])), later(p.lostAt, at(said[2]))
+	p.meet(said[5], page.read)
+	has, _ := count(said[6])
+	entries, whole := page.rest[8].([]any)
+	p.record.Hear(said[7], entries, whole)
 	p.mu.Lock()
-	turn := mark != p.mark || held < 0
-	p.meet(said > 0 && held > said)
-	if turn {
-		p.lostAt = time.Now()
-	}
-	p.beaten = began
-	p.mark, p.answered, p.heard = mark, number, time.Now()
+	moves := p.answered.IsZero() || p.has != has || p.read != p.record.Clock()
+	p.answered, p.heard, p.node, p.has, p.read = page.read, later(p.heard, at(said[3])), said[4], has, p.record.Clock()
+	p.wants = p.record.Wants()
 	p.mu.Unlock()
-	own := p.x.r.clockNow()
-	p.compare(time.Duration(server-start-(end-start)/2)-own.Offset, time.Duration(end-start)/2+own.Uncertainty)
-	if turn {
-		p.rewind(all)
+	if moves {
+		p.x.due.Wake()
 	}
-	p.ready.Store(true)
 	return nil
 }
 
-// meet notes whether the other region has a heartbeat under the name of this one that this node has
-// not made. So many in a row no other relay of this region has made. The lock is held.
-func (p *pair) meet(stranger bool) {
-	if !stranger {
-		p.strange = 0
-		return
-	}
-	if p.strange++; p.strange == int(relayLease/relayRate)+1 {
-		p.x.r.logger.Error("another redis tells a region its counts under the name of this one, and they take each other's place; give each region a name of its own in `here`",
+// meet notes of which node of this region that one has read. It logs once that it is another one
+// for longer than it takes until it has noticed that the relay changes.
+func (p *pair) meet(node string, at time.Time) {
+	switch {
+	case node == "" || node == p.x.node:
+		p.met, p.strange = at, false
+	case !p.strange && at.Sub(p.met) > relayLease+2*relayRate:
+		p.strange = true
+		p.x.r.logger.Error("a region reads another redis under the name of this one, and nothing that is counted here; give each region a name of its own in `here`, and all nodes the same URLs",
 			warning.Field(warning.WrongRegion), zap.String("here", p.x.Here), zap.String("region", p.name))
 	}
 }
 
-// recordOf tells the other region's control record what it lacks, by the answer to a heartbeat. It
-// fails where another program uses the record's key: nothing else depends on it, and the nodes
-// there log that.
-func (p *pair) recordOf(h HeartbeatReply) {
-	again, err := p.record.Merge(h)
-	if again {
-		p.due.Wake()
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
 	}
-	p.mu.Lock()
-	changes := p.recorded != p.record.Clock()
-	p.recorded = p.record.Clock()
-	p.mu.Unlock()
-	if err == nil && changes {
-		p.x.due.Wake()
-	}
+	return a
 }
 
-// recordedInLua is up to which clock of the control record the other region has it, "" where that
-// is not known.
-func (p *pair) recordedInLua() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.recorded == 0 {
-		return ""
+// pages reads names after scores there, of a Cluster by one pipeline for each of its masters.
+func (p *pair) pages(ctx context.Context, after [ShardCount]int64, most int) []page {
+	if !p.keys.cluster {
+		return []page{p.page(ctx, 0, after[0], most)}
 	}
-	return strconv.FormatInt(p.recorded, 10)
+	ctx, cancel := CallContext(ctx, linkTimeout)
+	defer cancel()
+	asked, replies := p.ask(), make([]*redis.Cmd, ShardCount)
+	for _, eval := range []func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd{toldScript.EvalSha, toldScript.Eval} {
+		pipe := p.client.Pipeline()
+		for shard, reply := range replies {
+			if reply == nil || redis.HasErrorPrefix(reply.Err(), "NOSCRIPT") {
+				keys, args := p.asks(shard, after[shard], most)
+				replies[shard] = eval(ctx, pipe, keys, args...)
+			}
+		}
+		if pipe.Len() > 0 {
+			_, _ = pipe.Exec(ctx) // each reply has its error
+		}
+	}
+	pages := make([]page, ShardCount)
+	for shard, reply := range replies {
+		pages[shard] = p.parsed(asked, shard, after[shard], reply)
+	}
+	return pages
+}
+
+// page reads names after a score there. Several have one score, and those are never parted.
+func (p *pair) page(ctx context.Context, shard int, after int64, most int) page {
+	ctx, cancel := CallContext(ctx, linkTimeout)
+	defer cancel()
+	asked := p.ask()
+	keys, args := p.asks(shard, after, most)
+	return p.parsed(asked, shard, after, toldScript.Run(ctx, p.client, keys, args...))
+}
+
+// parsed is the page of a reply to what was asked.
+func (p *pair) parsed(asked held, shard int, after int64, reply *redis.Cmd) page {
+	head := p.keys.head
+	if p.keys.cluster {
+		head += strconv.Itoa(shard) + "}:"
+	}
+	got := parsePage(reply, head)
+	got.read, got.at, got.after = asked.read, asked.at, after
+	return got
+}
+
+// asks are the keys and arguments of told.lua at the other region. Shard 0 has how that stands.
+func (p *pair) asks(shard int, after int64, most int) (keys []string, args []any) {
+	keys, args = []string{p.keys.Told(shard)}, []any{after, most, "read"}
+	if shard > 0 {
+		return keys, args
+	}
+	wants := ""
+	p.mu.Lock()
+	if p.wants {
+		wants = "1"
+	}
+	p.mu.Unlock()
+	return append(keys, p.keys.Counted(), p.keys.Region(), p.keys.Relay(), p.keys.Control()), append(args, p.x.Here, wants)
+}
+
+// count notes how much has changed here since all was read there, which waits as long to be read by
+// that region.
+func (p *pair) count(ctx context.Context) {
+	p.mu.Lock()
+	since := p.pulled / int64(time.Microsecond)
+	p.mu.Unlock()
+	n := int64(0)
+	for shard := range p.x.r.keys.shards() {
+		page := p.x.told(ctx, shard, since, "")
+		if page.err != nil {
+			return
+		}
+		n += int64(len(page.names)) + page.more
+	}
+	p.mu.Lock()
+	p.backlog = n
+	p.mu.Unlock()
 }
 
 // A regionError says that a Redis is not that of the region whose URL leads to it.
@@ -307,11 +343,8 @@ func (e *regionError) Error() string {
 	return fmt.Sprintf("the redis there belongs to region %q; correct the URL, or delete the key %s there if that name is wrong", e.name, e.key)
 }
 
-// note notes why the other Redis does not answer.
-func (p *pair) note(err error) {
-	if err == nil {
-		return
-	}
+// fail notes why the other Redis does not answer.
+func (p *pair) fail(err error) {
 	why := redisconn.Classify(err)
 	if _, ok := err.(*regionError); ok {
 		why = err.Error()
@@ -319,6 +352,24 @@ func (p *pair) note(err error) {
 	p.mu.Lock()
 	p.failed = why
 	p.mu.Unlock()
+}
+
+// kept is what is kept of the region, as relay.lua has it. Of one that was lost and was not heard
+// of since it is kept that it is, as the clock may have been set back.
+func (p *pair) kept() []any {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ago := func(at time.Time) string {
+		switch {
+		case !at.IsZero():
+			return strconv.FormatInt(time.Since(at).Milliseconds(), 10)
+		case p.lost:
+			return strconv.FormatInt(lostRegionAfter.Milliseconds(), 10)
+		}
+		return ""
+	}
+	shown := fmt.Sprint(!p.lost, " ", p.pulled, " ", p.backlog, " ", int64(p.offset), " ", p.failed)
+	return []any{p.name, ago(p.answered), ago(p.heard), shown, p.node, p.read, p.has}
 }
 
 // hear notes why the region is lost, as relay.lua says, and reports whether it is not. The relay
@@ -346,135 +397,4 @@ func (p *pair) hear(why string) (heard bool) {
 	p.x.r.logger.Warn(message,
 		warning.Field(warning.RegionLost), zap.String("region", p.name), zap.String("reason", why))
 	return false
-}
-
-// passes tells the other region of all that has changed, every rate, and at once where something
-// is left.
-func (p *pair) passes(ctx context.Context) {
-	failing := false
-	for ctx.Err() == nil {
-		began := time.Now()
-		if p.ready.Load() {
-			p.checkLink()
-			server := p.x.r.serverNow()
-			left, ok := p.pass(ctx)
-			if ok && !left {
-				p.mu.Lock()
-				p.told = server
-				p.mu.Unlock()
-			}
-			if !ok && !failing && ctx.Err() == nil {
-				p.rewind(back)
-			}
-			if failing = !ok; ok && left {
-				continue
-			}
-		}
-		wait := p.x.Rate
-		if !p.ready.Load() {
-			wait = min(wait, calmRate)
-		}
-		pauseFor(ctx, wait-time.Since(began))
-	}
-}
-
-// checkLink goes back where connections were found closed: a failover may be the reason, and lose
-// what was answered last.
-func (p *pair) checkLink() {
-	stale := p.client.PoolStats().StaleConns
-	p.mu.Lock()
-	was := p.stale
-	p.stale = stale
-	p.mu.Unlock()
-	if stale != was {
-		p.rewind(back)
-	}
-}
-
-// pass tells the other region of what has changed since the cursors. It reports whether something
-// is left, and whether all was answered.
-func (p *pair) pass(ctx context.Context) (left, ok bool) {
-	ok = true
-	p.mu.Lock()
-	after, turned := p.cursors, p.turned
-	p.mu.Unlock()
-	pages := p.x.toldInAll(ctx, p.x.r.keys.Told, after, "")
-	for shard, page := range pages {
-		more, answered := p.passShard(ctx, shard, page, after[shard], turned)
-		left, ok = left || more, ok && answered
-	}
-	return left, ok
-}
-
-// passShard is pass for one shard, of which page is what comes after a score, which was read when
-// the cursors had been set back so often.
-func (p *pair) passShard(ctx context.Context, shard int, page page, after int64, turned int) (left, ok bool) {
-	if page.err != nil {
-		return false, false
-	}
-	p.wait(shard, page)
-	last, left := page.last, page.more > 0
-	if page.highest < after { // it was lost, or all is gone
-		last, left = 0, page.highest > 0
-	} else if !p.send(ctx, page.names) {
-		return false, false
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.turned == turned {
-		p.cursors[shard] = last
-		p.waiting[shard] = page.more
-	}
-	return left || p.turned != turned, true
-}
-
-// hurries sends what should not wait, while calls for more of it are under way.
-func (p *pair) hurries(ctx context.Context) {
-	var calls sync.WaitGroup
-	defer calls.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.woken:
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case p.places <- struct{}{}: // more that comes meanwhile goes along
-		}
-		p.mu.Lock()
-		names := slices.Collect(maps.Keys(p.urgent))
-		clear(p.urgent)
-		late := time.Until(p.paid) > time.Second
-		p.mu.Unlock()
-		if len(names) == 0 || late || !p.ready.Load() {
-			<-p.places
-			continue // the next pass has it
-		}
-		calls.Go(func() {
-			defer func() { <-p.places }()
-			p.sendBans(ctx, names, false)
-		})
-	}
-}
-
-// pay waits until the pace allows so many messages.
-func (p *pair) pay(ctx context.Context, n int, waits bool) {
-	p.mu.Lock()
-	now := time.Now()
-	if p.paid.Before(now) {
-		p.paid = now
-	}
-	wait := p.paid.Sub(now)
-	p.paid = p.paid.Add(time.Duration(n) * linkPace)
-	p.mu.Unlock()
-	if waits && wait > 0 {
-		pauseFor(ctx, wait)
-	}
-}
-
-// send tells of bans, and reports whether all were answered.
-func (p *pair) send(ctx context.Context, names []string) bool {
-	return p.sendBans(ctx, names, true) && ctx.Err() == nil
 }

@@ -1,7 +1,6 @@
 package ratesync
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,11 +11,11 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// RegionsStatus is how the other regions stand. The node that tells them leaves it in this region's
+// RegionsStatus is how the other regions stand. The node that reads them leaves it in this region's
 // Redis, so that all nodes of a region show the same.
 type RegionsStatus struct {
 	Here string `json:"here"`
-	// Relay is set where this node is the one that tells the other regions.
+	// Relay is set where this node is the one that reads the other regions.
 	Relay  bool           `json:"relay"`
 	Others []RegionStatus `json:"others"`
 }
@@ -27,15 +26,13 @@ type RegionStatus struct {
 	// Up reports whether the region is not lost, and Reason why it is, as this region's Redis says.
 	Up     bool   `json:"up"`
 	Reason string `json:"reason,omitempty"`
-	// Lag is for how many seconds not all was read that has changed there, or it has not been told
-	// of all bans. Backlog is how many bans wait to be told, and how many counts have changed here
-	// since it was heard of, which wait as long to be read by it.
+	// Lag is for how many seconds not all was read that has changed there, and Backlog how many
+	// counts and bans have changed here since, which wait as long to be read by that region.
 	Lag     float64 `json:"lag"`
 	Backlog int64   `json:"backlog"`
 	// Offset is how far the clock of its Redis is ahead of that of this region's, in seconds.
 	Offset float64 `json:"clock_offset"`
-	// Messages is how many counts this node has read there, and how many bans it has sent it, since
-	// Caddy was started, those without an answer as well.
+	// Messages is how many counts and bans this node has read there since Caddy was started.
 	Messages int64 `json:"messages"`
 }
 
@@ -68,63 +65,23 @@ func (r *Replicator) clockNow() clockSample {
 func (p *pair) status(now int64) RegionStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := RegionStatus{Region: p.name, Up: p.why == "", Reason: p.why, Offset: p.offset.Seconds(), Messages: p.stats.messages.Load()}
-	if since := p.since(); since != 0 {
-		s.Lag = max(0, time.Duration(now-since)).Seconds()
-	}
-	s.Backlog = p.unheard
-	for _, n := range p.waiting {
-		s.Backlog += n
+	s := RegionStatus{Region: p.name, Up: p.why == "", Reason: p.why, Backlog: p.backlog, Offset: p.offset.Seconds(), Messages: p.messages.Load()}
+	if p.pulled != 0 {
+		s.Lag = max(0, time.Duration(now-p.pulled)).Seconds()
 	}
 	return s
 }
 
-// since is since when the two regions have not told each other of all. The lock is held.
-func (p *pair) since() int64 {
-	if p.pulled == 0 || p.told == 0 {
-		return max(p.pulled, p.told)
-	}
-	return min(p.pulled, p.told)
-}
-
-// wait notes what has to be told of a shard.
-func (p *pair) wait(shard int, todo page) {
-	p.mu.Lock()
-	p.waiting[shard] = int64(len(todo.names)) + todo.more
-	p.mu.Unlock()
-}
-
-// count notes how much has to be told, without telling it.
-func (p *pair) count(ctx context.Context) {
-	p.mu.Lock()
-	after := p.cursors
-	p.mu.Unlock()
-	for shard, todo := range p.x.toldInAll(ctx, p.x.r.keys.Told, after, "") {
-		if todo.err == nil {
-			p.wait(shard, todo)
-		}
-	}
-}
-
-// shown is what the other nodes of this region show of a pair.
-func (p *pair) shown() string {
-	s := p.status(0)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return fmt.Sprint(!p.lost, " ", p.since(), " ", s.Backlog, " ", int64(p.offset), " ", p.failed)
-}
-
-// show takes over what the node that tells the other region says of the pair.
+// show takes over what the node that reads the other region says of the pair: see kept.
 func (p *pair) show(shown string) {
 	var up bool
-	var told, backlog, offset int64
-	if n, _ := fmt.Sscan(shown, &up, &told, &backlog, &offset); n != 4 {
+	var pulled, backlog, offset int64
+	if n, _ := fmt.Sscan(shown, &up, &pulled, &backlog, &offset); n != 4 {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost, p.told, p.pulled, p.offset = !up, told, told, time.Duration(offset)
-	p.waiting, p.unheard = [ShardCount]int64{backlog}, 0
+	p.lost, p.pulled, p.backlog, p.offset = !up, pulled, backlog, time.Duration(offset)
 }
 
 const (

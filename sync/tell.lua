@@ -1,6 +1,5 @@
--- tell adds the names of hashes of which other regions have to know to the sorted set told, and
--- where urgent is set to hurry. us is this server's time in microseconds: the score is that, and
--- above all others.
+-- tell adds the names of bans of which other regions have to know to the sorted set told. us is
+-- this server's time in microseconds: the score is that, and above all others.
 --
 -- highest is the highest score in a set. One that no clock comes to is removed, as all later ones
 -- would have to be above it, and so is a key of another type.
@@ -16,15 +15,10 @@ local function highest(set)
   return highest(set)
 end
 
-local function tell(told, hurry, names, us, urgent)
+local function tell(told, names, us)
   if #names == 0 then return end
   local score, set = string.format('%.0f', math.max(highest(told) + 1, us)), {}
   for i, name in ipairs(names) do set[2 * i - 1], set[2 * i] = score, name end
   redis.call('ZADD', told, unpack(set))
   redis.call('PEXPIRE', told, toldTTL)
-  if urgent then
-    local added = redis.pcall('ZADD', hurry, unpack(set))
-    redis.call('PEXPIRE', hurry, type(added) == 'number' and 60000 or 0)
-  end
 end
-

@@ -334,7 +334,15 @@ local function tell(key, all, older, far, must)
   for n in string.gmatch(more or '', '%d+') do here = here - n end
   if must and not F.region or here > 0 and (must or not F.region and (far or here >= least)) then
     if not score then
-      score = math.max(now, (tonumber(call('ZREVRANGE', told, 0, 0, 'WITHSCORES')[2] or '') or 0) + 1)
+      local highest = redis.pcall('ZREVRANGE', told, 0, 0, 'WITHSCORES')
+      if highest.err then -- another program has written it
+        call('DEL', told)
+        highest = {}
+      elseif (tonumber(highest[2] or '') or 0) > 4.5e15 then -- no clock gave that
+        call('ZREMRANGEBYSCORE', told, '(4.5e15', '+inf')
+        highest = call('ZREVRANGE', told, 0, 0, 'WITHSCORES')
+      end
+      score = math.max(now, (tonumber(highest[2] or '') or 0) + 1)
       call('PEXPIRE', told, 2592000000) -- a month after the last one, as the relay's cursors
     end
     call('ZADD', told, string.format('%d', score), key)
@@ -397,7 +405,7 @@ for i = 1, cells do
       s = all .. ' ' .. under .. ' ' .. (ends or till) .. ' ' .. stop .. ' ' .. sopen .. rest
       call('HSET', key, F.node, ARGV[1] .. ' ' .. total .. more, 'sum', s)
       if ends then call('PEXPIREAT', key, ends) end
-      if least then tell(key, all, rest, had[3], total + 0 < ftotal + 0 and call('ZSCORE', KEYS[#KEYS], key)) end
+      if least then tell(key, all, rest, had[3], total + 0 < ftotal + 0 and redis.pcall('ZSCORE', KEYS[#KEYS], key)) end
       if least and had[3] then s = s .. ' ~' end
       reply[1 + 2 * i], reply[2 + 2 * i] = f, s
       c = false
@@ -501,7 +509,7 @@ for i = 1, cells do
     if ends then call('PEXPIREAT', c.key, ends) end
     if least then
       local must = x and x.empty
-      if F.region then must = c.held == '' elseif not must then must = call('ZSCORE', KEYS[#KEYS], c.key) end
+      if F.region then must = c.held == '' elseif not must then must = redis.pcall('ZSCORE', KEYS[#KEYS], c.key) end
       tell(c.key, c.all, F.kind == 'b' and '' or match(c.stail, '^ %d+ %d+(.*)$'), x and x.far or c.far, must)
     end
   end

@@ -517,8 +517,8 @@ func (m *regionRun) killRelay() {
 	relay.busy.Unlock()
 }
 
-// holdReading holds a link of a region when its relay reads cells over it. Where the relay has no
-// connection left just then, it is given another one.
+// holdReading holds a link of a region when its relay reads another one over it. Where the relay
+// has no connection left just then, it is given another one.
 func holdReading(t *testing.T, r *realRegion, relay *cluster.Node) {
 	t.Helper()
 	eventually(t, "a reading is held", func() error {

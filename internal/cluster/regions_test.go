@@ -16,14 +16,14 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// nameOfCell is what a message has that reads cells.
-var nameOfCell = regexp.MustCompile(`:3:\{\d+\}:\w+:[a-z]-`)
+// nameOfTold is what a message has that reads what has changed.
+var nameOfTold = regexp.MustCompile(`:3:\{\d+\}:told`)
 
-// holdsReading reports whether a link holds back that the region's relay reads cells.
+// holdsReading reports whether a link holds back that the region's relay reads another one.
 func (r *realRegion) holdsReading() bool {
 	for _, link := range r.links {
 		for _, piece := range link.Pieces() {
-			if nameOfCell.Match(piece) {
+			if nameOfTold.Match(piece) {
 				return true
 			}
 		}

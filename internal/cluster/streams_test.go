@@ -151,19 +151,11 @@ func settledOf(t *testing.T, r *redistest.Server, zone string) (sum int64) {
 	t.Helper()
 	for key, total := range sums(t, r, zone) {
 		words := strings.Fields(r.Do("HGET", key, "sum").(string))
-		if strings.Contains(key, ":3:{") { // total stamp end epoch open
-			open, err := strconv.Atoi(words[4])
-			if err != nil {
-				t.Fatal(err)
-			}
-			sum += int64(total - open)
-			continue
-		}
-		settled, err := strconv.Atoi(words[2])
+		open, err := strconv.Atoi(words[4]) // total stamp end epoch open
 		if err != nil {
 			t.Fatal(err)
 		}
-		sum += int64(settled)
+		sum += int64(total - open)
 	}
 	return sum
 }

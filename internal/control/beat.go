@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
@@ -112,7 +111,7 @@ func (c *Control) tell() (more bool, err error) {
 	for _, e := range unsent {
 		args = append(args, e.ID, "", "", e.value())
 	}
-	holds, version, err := c.write(c.Client, c.Keys.Control(), unsent, args)
+	holds, version, err := c.write(unsent, args)
 	if err != nil {
 		return false, err
 	}
@@ -125,16 +124,12 @@ func (c *Control) tell() (more bool, err error) {
 	return true, nil
 }
 
-// write calls the script for entries at a Redis, and returns what the record holds under their
-// names now, with the zero Entry for nothing.
-func (c *Control) write(client redis.UniversalClient, key string, entries []Entry, args []any) (holds []Entry, v Version, err error) {
-	timeout := c.Timeout
-	if client != c.Client {
-		timeout = max(timeout, farTimeout)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+// write calls the script for entries, and returns what the record holds under their names now, with
+// the zero Entry for nothing.
+func (c *Control) write(entries []Entry, args []any) (holds []Entry, v Version, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), c.Timeout)
 	defer cancel()
-	reply, err := writeScript.Run(ctx, client, []string{key}, args...).StringSlice()
+	reply, err := writeScript.Run(ctx, c.Client, []string{c.Keys.Control()}, args...).StringSlice()
 	if err != nil {
 		return nil, v, err
 	}
@@ -197,17 +192,23 @@ func parseReply(h ratesync.HeartbeatReply) (r Reply, leases []Lease, err error) 
 	if r.Applied, err = strconv.ParseInt(applied, 10, 64); err != nil {
 		return r, nil, ratesync.ErrReply
 	}
-	for i := 0; i < len(entries); i += 2 {
-		id, _ := entries[i].(string)
-		value, _ := entries[i+1].(string)
-		if e, ok := parseEntry(id, value); ok { // else somebody else has written it
-			r.Entries = append(r.Entries, e)
-		}
-	}
+	r.Entries = parseEntries(entries)
 	for i := 0; i < len(nodes); i += 2 {
 		node, _ := nodes[i].(string)
 		value, _ := nodes[i+1].(string)
 		leases = append(leases, parseLease(node, value, h))
 	}
 	return r, leases, nil
+}
+
+// parseEntries reads entries, each after its name. What is none somebody else has written.
+func parseEntries(fields []any) (all []Entry) {
+	for i := 0; i+1 < len(fields); i += 2 {
+		id, _ := fields[i].(string)
+		value, _ := fields[i+1].(string)
+		if e, ok := parseEntry(id, value); ok {
+			all = append(all, e)
+		}
+	}
+	return all
 }

@@ -182,7 +182,7 @@ func (c *Control) putThere(id string, length time.Duration, body string, most in
 	if most > 0 {
 		room = strconv.Itoa(most)
 	}
-	holds, v, err := c.write(c.Client, c.Keys.Control(), []Entry{{ID: id}}, []any{known, room, id, length.Milliseconds(), rest.Milliseconds(), body})
+	holds, v, err := c.write([]Entry{{ID: id}}, []any{known, room, id, length.Milliseconds(), rest.Milliseconds(), body})
 	if err != nil {
 		return Entry{}, v, err
 	}

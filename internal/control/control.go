@@ -36,8 +36,6 @@ const (
 	// node. fewNodes need not wait for that.
 	listShare = 200 * time.Millisecond
 	fewNodes  = int64(listFor / listShare)
-	// farTimeout bounds a call to another region.
-	farTimeout = 3 * time.Second
 	// batch is how many entries one call of the script takes, and rounds how many calls are made
 	// between two heartbeats.
 	batch  = 100

@@ -137,3 +137,25 @@ func TestRegionsShareTheControlRecord(t *testing.T) {
 	p.await(t, "after", .7, 0, 1, 2)
 	p.await(t, "old", .5, 0, 1, 2)
 }
+
+// A call that was under way when the record of another region was found to differ has not read what
+// that holds: nothing is taken for read until one has.
+func TestWhatWasNotReadIsNotMerged(t *testing.T) {
+	t.Parallel()
+	n := newNode(redistest.Start(t), "a")
+	n.rep.Start()
+	t.Cleanup(n.rep.Close)
+	redistest.Eventually(t, "the record is read", func() bool {
+		_, _, _, ok := n.kept()
+		return ok
+	})
+	other := n.OfRegion()
+	for range 3 {
+		if other.Hear("5 7", nil, false); !other.Wants() || other.Clock() != 0 {
+			t.Fatalf("wants %t, and has read up to %d, before it was read", other.Wants(), other.Clock())
+		}
+	}
+	if other.Hear("5 7", nil, true); other.Wants() || other.Clock() != 5 {
+		t.Errorf("wants %t, and has read up to %d, after that", other.Wants(), other.Clock())
+	}
+}

@@ -134,10 +134,10 @@ var (
 	bannedMetric   = describe("banned_keys", "Banned keys that this node knows of.", "zone")
 
 	regionMetric   = describe("region_up", "0 while another region is lost, else 1.", "region").joined(least)
-	lagMetric      = describe("region_lag_seconds", "How long ago all was read that has changed in another region, and it was told of all bans.", "region").joined(greatest)
-	backlogMetric  = describe("region_backlog", "Counts that have changed here since another region was heard of, and bans that it has yet to be told of.", "region").joined(greatest)
+	lagMetric      = describe("region_lag_seconds", "How long ago all was read that has changed in another region.", "region").joined(greatest)
+	backlogMetric  = describe("region_backlog", "Counts and bans that have changed here since all was read that has changed in another region.", "region").joined(greatest)
 	apartMetric    = describe("region_clock_offset_seconds", "How far another region's Redis clock is ahead.", "region").joined(further)
-	messagesMetric = describe("region_messages_total", "Counts that this node has read in another region, and bans that it has sent there, those without an answer as well.", "region")
+	messagesMetric = describe("region_messages_total", "Counts and bans that this node has read in another region.", "region")
 
 	timeoutsMetric = describe("strict_timeouts_total", "Requests to strict zones that waited for Redis until strict_timeout.", "namespace")
 )

@@ -64,7 +64,7 @@ as scenario 2:
 
 func TestNormal(t *testing.T) {
 	for line, want := range map[string]string{
-		`redis counts: <namespace>:2:{26}:z01:f-1.7s:2qwB6qUeWd0u3chuMMvrFw:946684802 1,-1`: `redis counts: <namespace>:N:{N}:zN:fNs:ID:N N,N`,
+		`redis counts: <namespace>:3:{26}:z01:f-1.7s:2qwB6qUeWd0u3chuMMvrFw:946684802 1,-1`: `redis counts: <namespace>:N:{N}:zN:fNs:ID:N N,N`,
 		`log info key="a" key_id="4c53e8d2" remote_ip="203.0.113.9" zone="z02-1"`:           `log info key=KEY key_id=ID remote_ip="ADDRESS" zone="zN"`,
 		`"id":"4c53e8d2fbaf1b52d0a25452f683a66c","key":"2001:db8::1"`:                       `"id":"ID","key":"ADDRESS"`,
 	} {

@@ -23,10 +23,10 @@ const (
 	// earlyRefresh is how often in an interval a key at its limit may be synced only to learn what
 	// the others did.
 	earlyRefresh = 8
-	// minAttempts is how many attempts on this node the estimate of its share goes by at least,
-	// where there were so many: what is older counts half as much with each sync. With fewer,
-	// chance makes a node that sees little of a client take its share for a fraction of what it is.
-	minAttempts = 32
+	// leastMine is how many units of this node the estimate of its share goes by at least, where
+	// there were so many: what is older counts half as much with each sync. With fewer, chance
+	// makes a node that sees little of a client take its share for a fraction of what it is.
+	leastMine = 32
 	// maxScale bounds the estimate of how much more than this node all nodes take in.
 	maxScale = 1000
 )
@@ -34,13 +34,11 @@ const (
 // An estimate is what a key knows of its syncs. The zero value is that of a key that had none.
 type estimate struct {
 	At    int64   // of the last reply, 0 never
-	scale float32 // K: attempts on all nodes for each one here, lately; 0 unknown
+	scale float32 // K: units spent on all nodes for each one here, lately; 0 unknown
 	half  float32 // admitted here in half of the interval before the last reply, or more: see Sent
 
-	Attempts     uint32 // Ledger.Attempts that the store has
-	all          uint32 // attempts on all nodes in this epoch, as of the last reply
-	pastAttempts uint32 // attempts here and
-	pastAll      uint32 // on all nodes in the syncs before, the older ones less and less
+	pastMine uint32 // spent here and
+	pastAll  uint32 // on all nodes in the syncs before, the older ones less and less
 }
 
 // Retry is when to try again where only an estimate stands in the way: the next sync may
@@ -110,7 +108,7 @@ func nextAsk(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, r
 
 // Pending estimates what others have spent that this node can't see yet: for each unit of its own
 // that it has not sent, and each that it sent while theirs were in flight, as many more as its
-// share of the attempts makes likely.
+// share of what is spent makes likely.
 func (s *estimate) Pending(l *algorithms.Ledger, history int) int64 {
 	if s.scale <= 1 || !l.Synced {
 		return 0
@@ -121,13 +119,13 @@ func (s *estimate) Pending(l *algorithms.Ledger, history int) int64 {
 // conclude works out K from what is noted.
 func (s *estimate) conclude(lately bool) {
 	switch {
-	case s.pastAttempts > 0:
-		s.scale = float32(min(max(1, float64(s.pastAll)/float64(s.pastAttempts)), maxScale))
+	case s.pastMine > 0:
+		s.scale = float32(min(max(1, float64(s.pastAll)/float64(s.pastMine)), maxScale))
 	case lately:
 		s.scale = 1
 	}
-	if s.pastAttempts > minAttempts {
-		s.pastAttempts, s.pastAll = s.pastAttempts/2, s.pastAll/2
+	if s.pastMine > leastMine {
+		s.pastMine, s.pastAll = s.pastMine/2, s.pastAll/2
 	}
 }
 
@@ -136,10 +134,10 @@ func (s *estimate) conclude(lately bool) {
 // doesn't show its share.
 func (s *estimate) learnSpent(mine, theirs int64, lately bool) {
 	if lately {
-		s.pastAttempts = addAttempts(s.pastAttempts, mine)
-		s.pastAll = addAttempts(s.pastAll, mine+theirs)
+		s.pastMine = add32(s.pastMine, mine)
+		s.pastAll = add32(s.pastAll, mine+theirs)
 	} else {
-		s.pastAttempts, s.pastAll, s.scale = 0, 0, 0
+		s.pastMine, s.pastAll, s.scale = 0, 0, 0
 	}
 	s.conclude(lately)
 }
@@ -162,20 +160,7 @@ func (s *estimate) Sent(units int64, took, passed time.Duration) {
 	s.half = float32(half)
 }
 
-// Others returns how many attempts there were on the other nodes, as of the last reply.
-func (s *estimate) Others() int64 { return max(0, int64(s.all)-int64(s.Attempts)) }
-
-// Asked returns how many attempts there were on all nodes, of which so many here: those of others
-// are as of the last reply.
-func (s *estimate) Asked(attempts uint32) int64 {
-	asked := int64(attempts)
-	if attempts >= s.Attempts && s.all >= s.Attempts {
-		asked += int64(s.all - s.Attempts)
-	}
-	return asked
-}
-
-// addAttempts adds attempts to a number of them, which ends at its largest value.
-func addAttempts(a uint32, n int64) uint32 {
+// add32 adds to a number that ends at its largest value.
+func add32(a uint32, n int64) uint32 {
 	return uint32(min(int64(a)+min(n, math.MaxUint32), math.MaxUint32))
 }

@@ -51,7 +51,7 @@ func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d 
 		return false // it has only looked
 	}
 	l := t.machine.Ledger(&e.state)
-	l.Attempts = addAttempts(l.Attempts, attempts)
+	l.Attempts = add32(l.Attempts, attempts)
 	if b.Mixed && !d.Allowed && attempts > 0 {
 		t.noteFull(b, e, limit, d)
 	}

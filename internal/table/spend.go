@@ -47,7 +47,7 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 			s.Used = max(s.Used, own)
 		}
 		if counted && e.syncState != nil && epoch-l.Epoch <= 1 {
-			s.Asked = e.Asked(l.Attempts)
+			s.Asked = int64(l.Attempts)
 		}
 		if s.Used > 0 || s.Asked > 0 {
 			f(s)

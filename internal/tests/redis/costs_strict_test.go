@@ -107,7 +107,7 @@ func TestAShareMakesNoCostTooLarge(t *testing.T) {
 	r := redistest.Start(t)
 	const options = "\n}\nlimit 10/30d\nsync_rate strict\nalgorithm fixed_window\non_redis_loss divide\ncost 7"
 	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("share-cost", "match {\npath /cost"+options)+sitetest.ZoneBlock("share-estimate", "match {\npath /estimate"+options+"\nresponse_cost header X-Cost"))
-	r.Do("HSET", "test:2:{0}:nodes", "other", sitetest.Lease)
+	r.Do("HSET", "test:3:{0}:nodes", "other", sitetest.Lease)
 	redistest.Eventually(t, "two nodes", func() bool { return s.Shared().Replicator.Nodes() == 2 })
 	r.Kill()
 	if a := s.Get("1.2.3.4", sitetest.To("/cost")); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || strings.Contains(a.Body, "At most") {

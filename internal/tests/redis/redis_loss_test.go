@@ -38,7 +38,7 @@ func TestRulesWhileRedisIsLost(t *testing.T) {
 		sitetest.Shows(t, "loss-"+rule, "is sent", func(z operate.LimitState) bool { return z.Own == 4 && z.Unsent == 0 })
 	}
 	// Another node shows up in the list.
-	r.Do("HSET", "test:2:{0}:nodes", "other", sitetest.Lease)
+	r.Do("HSET", "test:3:{0}:nodes", "other", sitetest.Lease)
 	redistest.Eventually(t, "two nodes", func() bool { return s.Shared().Replicator.Nodes() == 2 })
 	r.Kill()
 	for _, rule := range []string{"local", "divide", "allow", "deny"} {
@@ -323,7 +323,7 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 		block += sitetest.ZoneBlock("strict-"+rule, "match {\npath /"+rule+"\n}\nlimit 10/30d\nalgorithm fixed_window\non_redis_loss "+rule)
 	}
 	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
-	r.Do("HSET", "test:2:{0}:nodes", "other", sitetest.Lease)
+	r.Do("HSET", "test:3:{0}:nodes", "other", sitetest.Lease)
 	redistest.Eventually(t, "two nodes", func() bool { return s.Shared().Replicator.Nodes() == 2 })
 	for _, rule := range rules {
 		s.Admits("1.2.3.4", 4, 4, sitetest.To("/"+rule))

@@ -1,0 +1,445 @@
+package ratesync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/caddy-tide/ratelimit/internal/cell"
+	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/table"
+)
+
+// What the nodes of another region have in a cell is read from that region's Redis, and said here
+// as the state of a node that stands for the region: what all have there less what they have from
+// other regions. How far that has come lies here, beside what was written: a Redis that forgets
+// forgets both, and all is read again.
+
+const (
+	// fewNames are so few that they are read more than once, by calls that are under way together.
+	fewNames = 32
+	// readAll is how often all there is is read, as single cells may have been evicted here. A new
+	// relay reads all once nodes have said all again that a Redis may have lost before it began.
+	readAll = 10 * time.Minute
+	// beatenAfter is how long it takes at most until all nodes have sent a heartbeat.
+	beatenAfter = 3 * heartbeatRate / 2
+	// mostLowered is the most cells that are looked after until what they have less is believed.
+	// Those beyond are when all is read.
+	mostLowered = 10_000
+)
+
+var (
+	cursorScript = redis.NewScript(cursorLua)
+	heldScript   = redis.NewScript(heldLua + fetchLua)
+)
+
+// follow reads what comes after the cursor of one of the other region's sorted sets, of which page
+// has the first names. Earlier pages may have had some of them.
+func (p *pair) follow(ctx context.Context, shard int, page page) error {
+	for at := p.readTo[shard]; ; page = p.page(ctx, shard, at, pageSize) {
+		from, had := at, at
+		switch {
+		case page.err != nil:
+		case page.highest < page.after: // that Redis has gone back to an older copy
+			had = 0
+			page = p.page(ctx, shard, 0, pageSize)
+		case page.after > at: // the one here has forgotten since that was asked
+			page = p.page(ctx, shard, at, pageSize)
+		}
+		if page.err != nil {
+			p.x.forbids(p.name, page.err)
+			return page.err
+		}
+		page.skip(had)
+		if len(page.names) == 0 {
+			return nil
+		}
+		p.busy(len(page.names), page.read)
+		if err := p.pull(ctx, page.held); err != nil {
+			return err
+		}
+		if err := p.moveCursor(ctx, shard, from, page.last); err != nil || page.more == 0 {
+			return err
+		}
+		at = page.last
+	}
+}
+
+// walk reads all there is in one of the other region's sorted sets.
+func (p *pair) walk(ctx context.Context, shard int) error {
+	for at := int64(0); ; {
+		page := p.page(ctx, shard, at, pageSize)
+		if page.err != nil || len(page.names) == 0 {
+			return page.err
+		}
+		if err := p.pull(ctx, page.held); err != nil {
+			return err
+		}
+		at = page.last
+	}
+}
+
+// skip drops the names up to a score.
+func (p *page) skip(at int64) {
+	n := 0
+	for n < len(p.scores) && p.scores[n] <= at {
+		n++
+	}
+	if p.names = p.names[n:]; len(p.fields) > 0 {
+		p.fields = p.fields[3*n:]
+	}
+}
+
+// cursorKeys are where it lies up to which score a sorted set was read: in each shard here that its
+// cells lie in.
+func (p *pair) cursorKeys(shard int) (keys []string) {
+	x := p.x
+	switch {
+	case !x.r.cluster:
+		return []string{x.r.keys.Pulled(0)}
+	case p.keys.cluster:
+		return []string{x.r.keys.Pulled(shard)}
+	}
+	for shard := range ShardCount {
+		keys = append(keys, x.r.keys.Pulled(shard))
+	}
+	return keys
+}
+
+func (p *pair) cursorField(shard int) string { return p.name + " " + strconv.Itoa(shard) }
+
+// cursorLua reads how far another region was read. With two numbers it goes on first from the
+// one to the other, unless it is elsewhere by now.
+const cursorLua = `local at = redis.call('HGET', KEYS[1], ARGV[1]) or '0'
+if ARGV[3] ~= '0' and at == ARGV[2] then
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+  redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  return ARGV[3]
+end
+return at`
+
+// readCursors reads once a second how far all was read: a Redis that has forgotten has none.
+func (p *pair) readCursors(ctx context.Context) (err error) {
+	if time.Since(p.readAt) < time.Second {
+		return nil
+	}
+	now := time.Now()
+	for shard := range p.keys.shards() {
+		if err = p.moveCursor(ctx, shard, 0, 0); err != nil {
+			return err
+		}
+	}
+	p.readAt = now
+	return nil
+}
+
+// moveCursor reads how far a sorted set was read: the lowest of its cursors, after those that were
+// at one score have moved to another one, 0 for none.
+func (p *pair) moveCursor(ctx context.Context, shard int, from, to int64) (err error) {
+	called, cancel := CallContext(ctx, p.x.r.timeout)
+	defer cancel()
+	least := int64(0)
+	for i, key := range p.cursorKeys(shard) {
+		text, err := cursorScript.Run(called, p.x.r.client, []string{key}, p.cursorField(shard), from, to, toldTTL.Milliseconds()).Text()
+		if err != nil {
+			p.readAt = time.Time{}
+			return err
+		}
+		if n, _ := strconv.ParseInt(text, 10, 64); i == 0 || n < least {
+			least = n
+		}
+	}
+	p.mu.Lock()
+	p.readTo[shard] = least
+	p.mu.Unlock()
+	return nil
+}
+
+// held is what names held at an instant, three fields each.
+type held struct {
+	names, fields []string
+	server        int64     // the time there, in nanoseconds
+	read          time.Time // when it was asked for
+	at            int64     // the least that this region's Redis' time was then, in microseconds
+}
+
+const (
+	// heldLua reads what all have of cells, what other regions have of that, and since when a
+	// bucket is there; or a ban. A key of another type is as none. There is an error where one may
+	// not be read.
+	heldLua = `local function held(names)
+  local all = {}
+  for i, key in ipairs(names) do
+    local had = redis.pcall('HMGET', key, 'sum', '~', 'born')
+    if had.err and string.find(had.err, '^WRONGTYPE') then had = {redis.pcall('GET', key)} end
+    local err = had.err and had or type(had[1]) == 'table' and had[1]
+    if err and not string.find(err.err, '^WRONGTYPE') then return {}, err end
+    for j = 1, 3 do all[3 * i - 3 + j] = type(had[j]) == 'string' and had[j] or '' end
+  end
+  return all
+end
+`
+	fetchLua = `local time, all, err = redis.call('TIME'), held(KEYS)
+return err or {time[1], time[2], all}`
+)
+
+// ask begins to ask the other Redis.
+func (p *pair) ask() held {
+	clock := p.x.r.clockNow()
+	return held{read: time.Now(), at: (p.x.r.now() + int64(clock.Offset-clock.Uncertainty)) / int64(time.Microsecond)}
+}
+
+// pull writes here what was read there. What could not be read with the names is read first.
+func (p *pair) pull(ctx context.Context, all held) error {
+	if len(all.fields) == 3*len(all.names) {
+		return p.say(ctx, all)
+	}
+	for names := range slices.Chunk(all.names, batchSize) {
+		some, err := p.fetch(ctx, names)
+		if err != nil {
+			p.x.forbids(p.name, err)
+			return err
+		}
+		if err := p.say(ctx, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fetch reads what names hold.
+func (p *pair) fetch(ctx context.Context, names []string) (h held, err error) {
+	called, cancel := CallContext(ctx, linkTimeout)
+	defer cancel()
+	h = p.ask()
+	reply, err := heldScript.Run(called, p.client, names).Slice()
+	if err != nil {
+		return h, err
+	}
+	if len(reply) != 3 {
+		return h, ErrReply
+	}
+	fields, _ := reply[2].([]any)
+	for _, field := range fields {
+		h.fields = append(h.fields, fmt.Sprint(field))
+	}
+	ok := false
+	if h.server, ok = parseTime(reply[0], reply[1]); !ok || len(h.fields) != 3*len(names) {
+		return h, ErrReply
+	}
+	h.names = names
+	return h, nil
+}
+
+// say writes cells and bans here.
+func (p *pair) say(ctx context.Context, all held) error {
+	cells, bans := p.parse(all)
+	for _, some := range byShard(p.x.r.cluster, cells) {
+		if err := p.sayCells(ctx, some); err != nil {
+			p.x.forbids(p.x.Here, err)
+			return err
+		}
+	}
+	for _, some := range byShard(p.x.r.cluster, bans) {
+		if err := p.sayBans(ctx, some); err != nil {
+			p.x.forbids(p.x.Here, err)
+			return err
+		}
+	}
+	return nil
+}
+
+// A pulled is what the other region has of a cell.
+type pulled struct {
+	name   string
+	id     keys.ID
+	spec   Spec
+	family cell.Family
+	state  cell.State
+	read   time.Time
+}
+
+// parse are the cells and bans of what was read: their sums, less what that region has from others.
+func (p *pair) parse(all held) (cells []pulled, bans []pulledBan) {
+	p.messages.Add(int64(len(all.names)))
+	now := all.server / int64(time.Microsecond)
+	for i, name := range all.names {
+		of := all.fields[3*i : 3*i+3]
+		if b, ok := p.parseBan(name, of[0], now); ok {
+			b.at = all.at
+			bans = append(bans, b)
+		} else if one, ok := parseCellName(name); ok {
+			one.read, one.family = all.read, one.spec.Family(false)
+			if one.state, ok = cell.Here(of[0], of[1], of[2], &one.family, now); ok {
+				cells = append(cells, one)
+			}
+		}
+	}
+	return cells, bans
+}
+
+// parseCellName takes the key of a cell apart.
+func parseCellName(name string) (c pulled, ok bool) {
+	table, id, ok := parseName(name)
+	if !ok {
+		return c, false
+	}
+	c.name, c.id = name, id
+	c.spec, ok = parseSpec(table)
+	return c, ok
+}
+
+// A pulledBan is a ban of the other region: its length, what is left of it, and the instant for
+// which that holds, by this region's Redis, in microseconds.
+type pulledBan struct {
+	id               keys.ID
+	zone             string
+	length, rest, at int64
+}
+
+// parseBan reads a ban, by its key and what is there at now by the other Redis, in microseconds.
+func (p *pair) parseBan(name, value string, now int64) (b pulledBan, ok bool) {
+	table, id, ok := parseName(name)
+	zone, isBan := strings.CutSuffix(table, ":ban")
+	if !ok || !isBan {
+		return b, false
+	}
+	var begun int64
+	if n, _ := fmt.Sscan(value, &begun, &b.length); n != 2 || b.length <= 0 || b.length > maxBan {
+		return b, false
+	}
+	b.id, b.zone, b.rest = id, zone, b.length-max(0, now-begun)
+	return b, b.rest > 0
+}
+
+// sayBans writes bans here. A message that comes late, perhaps after a reset, begins no ban that is
+// later than the one there.
+func (p *pair) sayBans(ctx context.Context, bans []pulledBan) error {
+	ctx, cancel := CallContext(ctx, p.x.r.timeout)
+	defer cancel()
+	keys, args := make([]string, len(bans)), make([]any, len(bans))
+	for i, b := range bans {
+		keys[i], args[i] = p.x.r.keys.Zone(b.zone, "ban").Of(b.id), fmt.Sprintf("%d %d  %d", b.rest, b.length, b.at)
+	}
+	return bansScript.Run(ctx, p.x.r.client, keys, args...).Err()
+}
+
+func (c pulled) shard() int    { return ShardOf(c.id) }
+func (b pulledBan) shard() int { return ShardOf(b.id) }
+
+// byShard are those that one call can name: some, of one shard where there is a Cluster here.
+func byShard[T interface{ shard() int }](cluster bool, all []T) (batches [][]T) {
+	if cluster {
+		slices.SortStableFunc(all, func(a, b T) int { return a.shard() - b.shard() })
+	}
+	for first, i := 0, 1; i <= len(all); i++ {
+		if i == len(all) && i > first || i < len(all) && (i-first == batchSize || cluster && all[i].shard() != all[first].shard()) {
+			batches = append(batches, all[first:i])
+			first = i
+		}
+	}
+	return batches
+}
+
+// A lowered is what the other region had less of than is said of it here, and when it was read.
+type lowered struct {
+	state cell.State
+	read  time.Time
+}
+
+// aDay is how far a number may be ahead, in microseconds: the script takes a higher one for none.
+const aDay = int64(24 * time.Hour / time.Microsecond)
+
+// errOvertaken is the error where another relay of this region has said more than this one's
+// numbers go.
+var errOvertaken = errors.New("another node says what another region has, and is ahead")
+
+// sayCells says here what the other region has of cells. A total that is below what was said here
+// may be that of a Redis that has lost something, which the next heartbeat there tells. So it stays
+// as it was until then. Where another relay has said something under a higher number, what is said
+// here has no effect, and fails: its numbers are above that one's from then on, and it is read and
+// said again.
+func (p *pair) sayCells(ctx context.Context, all []pulled) error {
+	r := p.x.r
+	called, cancel := CallContext(ctx, r.timeout)
+	defer cancel()
+	node := &Source{link: link{node: "~" + p.name}}
+	c := NewSayCall(p.x.next())
+	defer c.Free()
+	c.Told = r.keys.Told(r.keys.shardOf(all[0].id)) // what both have is told back
+	span := (p.x.Rate + p.x.longestRate()).Microseconds()
+	for i := range all {
+		one := &all[i]
+		state := one.state
+		state.Span = span
+		was, falls := p.lower[one.name]
+		if falls = falls && p.believes(was.read); falls {
+			state.Totals = slices.Clone(state.Totals)
+			state.RaiseAll(&was.state)
+		}
+		one.family.Opens = !falls
+		node.family = one.family.String()
+		c.Say(node, r.keys.Cells(one.spec), &table.Said{ID: one.id, State: state}, false)
+	}
+	if err := c.Send(called, r.client); err != nil {
+		return err
+	}
+	if err := c.Rejection(); redisconn.IsForbidden(err) {
+		return err
+	}
+	for i := range all {
+		if held := c.Answer.Cells[i].Held.Seq; held >= c.Call.Seq && held < c.Call.Seq+aDay {
+			p.x.goBeyond(held)
+			return errOvertaken
+		}
+	}
+	for i := range all {
+		one, before := &all[i], &c.Answer.Cells[i].Held
+		if was, known := p.lower[one.name]; known {
+			if !p.believes(was.read) {
+				continue
+			}
+			before = &c.Call.Cells[i].State
+		}
+		if delete(p.lower, one.name); one.state.IsBelow(before, one.spec.Live+1) && len(p.lower) < mostLowered {
+			p.lower[one.name] = lowered{one.state, one.read}
+		}
+	}
+	return nil
+}
+
+// fallen are the names of cells of which the other region has less than is said here, where that is
+// believed by now. Where that is a Cluster, those of a shard stand together.
+func (p *pair) fallen() (groups [][]string) {
+	at := map[string]int{}
+	for name, was := range p.lower {
+		if !p.believes(was.read) {
+			continue
+		}
+		shard := ""
+		if p.keys.cluster {
+			shard, _, _ = strings.Cut(name, "}")
+		}
+		group, ok := at[shard]
+		if !ok {
+			group = len(groups)
+			at[shard], groups = group, append(groups, nil)
+		}
+		groups[group] = append(groups[group], name)
+	}
+	return groups
+}
+
+// believes reports whether what was read of the other region's Redis at an instant was all that its
+// nodes had: all have sent a heartbeat since, which has found no loss, nor was there one for so
+// long that they may not have said all again.
+func (p *pair) believes(read time.Time) bool {
+	return p.beaten.Sub(read) > beatenAfter && (p.lostAt.IsZero() || time.Since(p.lostAt) > p.x.resentWithin())
+}
