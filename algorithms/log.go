@@ -377,8 +377,9 @@ func (s *LogState) takeOut(i int, n int64) int64 {
 }
 
 // remove takes n units from what was logged at the instant taken. Where nothing was, the request
-// was late and stands just after it, or the clock has stepped back and it stands before. What has
-// left the window by then is not taken from what came after it.
+// was late and stands just after it, or the clock has stepped back and it stands before. Where less
+// was than n, an earlier refund has taken what is missing in its place, which stands just after it.
+// What has left the window by then is not taken from what came after it.
 func (s *LogState) remove(taken, n, window int64) {
 	if taken < s.last && since(s.last, taken) >= uint64(window) {
 		return
@@ -392,6 +393,9 @@ func (s *LogState) remove(taken, n, window int64) {
 	}
 	for ; n > 0 && i >= s.head; i-- {
 		n -= s.giveBack(i, n, window)
+	}
+	for n > 0 && s.head < len(s.hits) && since(s.hits[s.head], taken) <= uint64(lateness(window)) {
+		n -= s.giveBack(s.head, n, window)
 	}
 }
 

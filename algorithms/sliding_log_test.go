@@ -102,3 +102,33 @@ func TestALogSaysItsHitsWhereAStepHasMovedThem(t *testing.T) {
 		}
 	}
 }
+
+// Requests that read their clocks before others did are logged late, and are refunded in any order:
+// what counts is what was taken and not refunded.
+func TestALogGivesBackAllThatLateRequestsTook(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const limit = 1 << 20
+		log := keyOf[LogState](Params{Kind: SlidingLog, Limit: limit, Window: time.Hour})
+		type request struct{ taken, n int64 }
+		var open []request
+		base, now, spent := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano(), int64(0), int64(0)
+		for range rapid.IntRange(2, 40).Draw(t, "events") {
+			if len(open) > 0 && rapid.Bool().Draw(t, "refund") {
+				i := rapid.IntRange(0, len(open)-1).Draw(t, "which")
+				n := rapid.Int64Range(0, open[i].n).Draw(t, "refunded")
+				log.refund(base+open[i].taken, n)
+				spent -= n
+				open = append(open[:i], open[i+1:]...)
+			} else {
+				now += rapid.Int64Range(0, 10).Draw(t, "ms") * int64(time.Millisecond)
+				late := rapid.Int64Range(0, 20).Draw(t, "late") * int64(time.Millisecond)
+				r := request{now - late, rapid.Int64Range(1, 9).Draw(t, "n")}
+				log.take(base+r.taken, r.n, 0)
+				open, spent = append(open, r), spent+r.n
+			}
+			if left := log.clone().take(base+now, 0, 0).Remaining; left != limit-spent {
+				t.Fatalf("%d count, want the %d that were taken and not refunded", limit-left, spent)
+			}
+		}
+	})
+}
