@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,9 @@ import (
 // connections in a reload is not in question here.
 var Relay = make(chan net.Conn)
 
+// ears is how many listeners are open.
+var ears atomic.Int64
+
 // ear is a listener on the relay.
 type ear struct {
 	closed chan struct{}
@@ -32,6 +36,7 @@ type ear struct {
 
 func init() {
 	caddy.RegisterNetwork("tidetest", func(context.Context, string, string, string, uint, net.ListenConfig) (any, error) {
+		ears.Add(1)
 		return &ear{closed: make(chan struct{})}, nil
 	})
 }
@@ -51,7 +56,10 @@ func (e *ear) Accept() (net.Conn, error) {
 }
 
 func (e *ear) Close() error {
-	e.once.Do(func() { close(e.closed) })
+	e.once.Do(func() {
+		close(e.closed)
+		ears.Add(-1)
+	})
 	return nil
 }
 
@@ -85,7 +93,11 @@ func NewLifetime(t *testing.T) *Lifetime {
 			}
 		},
 	}}}
-	t.Cleanup(func() { _ = caddy.Stop() })
+	t.Cleanup(func() {
+		_ = caddy.Stop()
+		// Caddy does not wait until its servers listen no more: one would serve the next test
+		redistest.Eventually(t, "no server listens any more", func() bool { return ears.Load() == 0 })
+	})
 	return l
 }
 
