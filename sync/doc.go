@@ -29,10 +29,9 @@
 //
 // Other regions:
 //
-//	relay.go       the node of a region that does the work for it
-//	relaypair.go   the way to one other region, and heartbeats there
-//	pull.go        what its nodes have spent, read there and said here
-//	relayban.go    bans, which are sent there
+//	relay.go       the node of a region that reads the others
+//	relaypair.go   the way to one other region: how it stands, and what has changed there
+//	relaycell.go   what its nodes have spent and whom they have banned, read there and said here
 //	relaystate.go  how the other regions stand
 //
 // And what goes on beside it:

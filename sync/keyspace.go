@@ -65,7 +65,7 @@ const (
 
 	// Lease is how long a node counts as there after a heartbeat.
 	Lease = 10 * heartbeatRate
-	// toldTTL is how long the other regions can be told of something that was counted last.
+	// toldTTL is how long other regions can read of something that was counted last.
 	toldTTL = 30 * 24 * time.Hour
 	// SpareTTL is how long a key stays beyond its last use.
 	SpareTTL = time.Minute

@@ -252,7 +252,7 @@ func (x *relay) hearNothing() {
 	x.heard.Store(1)
 }
 
-// heardRecords notes how far other regions have been told of the control record.
+// heardRecords notes how far other regions have read the control record.
 func (x *relay) heardRecords(fields map[string]string) {
 	told := make(map[string]int64, len(x.pairs))
 	for _, p := range x.pairs {
@@ -274,7 +274,7 @@ func (x *relay) reject(name string) {
 		return
 	}
 	x.rejected = name
-	x.r.logger.Error("redis belongs to another region, and this node tells no region what it counts; correct `here`, or the region's URL; if that name is wrong, delete the key "+x.r.keys.Region()+" there",
+	x.r.logger.Error("redis belongs to another region, and this node reads no other one; correct `here`, or the region's URL; if that name is wrong, delete the key "+x.r.keys.Region()+" there",
 		warning.Field(warning.WrongRegion), zap.String("here", x.Here), zap.String("redis", name))
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -220,6 +221,9 @@ func (p *pair) stands(page *page) error {
 	p.meet(said[5], page.read)
 	has, _ := count(said[6])
 	entries, whole := page.rest[8].([]any)
+	if why, rejected := strings.CutPrefix(said[7], "!"); rejected {
+		p.x.forbids(p.name, redisconn.Rejection(why))
+	}
 	p.record.Hear(said[7], entries, whole)
 	p.mu.Lock()
 	moves := p.answered.IsZero() || p.has != has || p.read != p.record.Clock()

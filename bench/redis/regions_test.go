@@ -18,10 +18,10 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// regionKeys are as many as one pair of regions carries in half a second.
+// regionKeys is how many keys change in each region.
 const regionKeys = 1000
 
-// A region is a Redis with one node, which is the one that tells the others.
+// A region is a Redis with one node, which is the one that reads the others.
 type region struct {
 	server *redistest.Server
 	rep    *ratesync.Replicator
@@ -29,8 +29,8 @@ type region struct {
 	touch  func()
 }
 
-// newRegion has a node count so many keys every 100 ms. Where others is not nil it tells these
-// every rate what has at least so much.
+// newRegion has a node count so many keys every 100 ms. Where others is not nil it reads these
+// every rate, and has them read what has at least so much.
 func newRegion(t *testing.T, server *redistest.Server, here string, others map[string]redis.UniversalClient, rate time.Duration, least int64) *region {
 	now := func() int64 { return time.Now().UnixNano() }
 	r := &region{server: server, rep: ratesync.NewReplicator(server.Client(), "bench", time.Second, now, zap.NewNop())}
@@ -62,7 +62,7 @@ func newRegion(t *testing.T, server *redistest.Server, here string, others map[s
 func (r *region) perKey(t *testing.T, d time.Duration) float64 {
 	r.touch()
 	redistest.Eventually(t, "all keys were synced", func() bool { return r.rep.Status().Keys >= regionKeys })
-	time.Sleep(2 * time.Second) // the other region is told meanwhile
+	time.Sleep(2 * time.Second) // the other region reads them meanwhile
 	idle, rest := cpu(t, r.server), d/2
 	time.Sleep(rest) // what is measured
 	idle = (cpu(t, r.server) - idle) / rest.Seconds()
@@ -76,8 +76,8 @@ func (r *region) perKey(t *testing.T, d time.Duration) float64 {
 }
 
 // TestRegions measures what regions cost: a push of a key that is told, and of one that isn't, by
-// that of a key without regions; what goes to the other region for a key that is told; and a
-// relay that has nothing to tell.
+// that of a key without regions; what the other region says in its own Redis of a key that is told;
+// and a relay that finds nothing new.
 func TestRegions(t *testing.T) {
 	rounds, d := 1, time.Second
 	if *figures {
@@ -92,8 +92,8 @@ func TestRegions(t *testing.T) {
 			least int64
 		}{
 			{"without regions", false, 0, 0},
-			{"below the threshold", true, time.Second, 1 << 30},
-			{"told", true, time.Second, 1},
+			{"below the threshold", true, 100 * time.Millisecond, 1 << 30},
+			{"told", true, 100 * time.Millisecond, 1},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				here, there := redistest.Start(t), redistest.Start(t)
@@ -101,7 +101,7 @@ func TestRegions(t *testing.T) {
 				var us *region
 				if c.tells {
 					others = map[string]redis.UniversalClient{"us": there.Client()}
-					us = newRegion(t, there, "us", map[string]redis.UniversalClient{"eu": here.Client()}, time.Second, 1)
+					us = newRegion(t, there, "us", map[string]redis.UniversalClient{"eu": here.Client()}, 100*time.Millisecond, 1)
 				}
 				r := newRegion(t, here, "eu", others, c.rate, c.least)
 				await(t, r)
@@ -130,10 +130,10 @@ func TestRegions(t *testing.T) {
 	}
 }
 
-// await waits until the other region is told, where there is one.
+// await waits until the other region is read, where there is one.
 func await(t *testing.T, r *region) {
 	if s := r.rep.RegionsStatus(); s != nil {
-		redistest.Eventually(t, "the node tells the other region", func() bool {
+		redistest.Eventually(t, "the node reads the other region", func() bool {
 			s := r.rep.RegionsStatus()
 			return s.Relay && s.Others[0].Offset != 0
 		})

@@ -219,7 +219,7 @@ func (w *world) watch(ctx context.Context, tally *cluster.Tally, at *atomic.Int6
 			} else {
 				w.cut(faultproxy.Reset)
 				w.cut(faultproxy.None)
-				fmt.Fprintln(s.out, s.paint(yellow, "---- "+last+" is reached again: all is told that was missed"))
+				fmt.Fprintln(s.out, s.paint(yellow, "---- "+last+" is reached again: all is read that was missed"))
 			}
 		}
 		s.rule(time.Now().UnixNano() / int64(window))

@@ -14,36 +14,45 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// rulesOfTheDocsForClusters are those of the docs with what a Cluster needs as well.
-func rulesOfTheDocsForClusters(t *testing.T) string {
+// ruleOfTheDocs is what docs/redis.md has in the place of a group.
+func ruleOfTheDocs(t *testing.T, pattern string) string {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/redis.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	more := regexp.MustCompile("for a Cluster: `([^`]+)`").FindSubmatch(page)
-	if more == nil {
-		t.Fatal("docs/redis.md doesn't say what a user of a Cluster may do")
+	found := regexp.MustCompile(pattern).FindSubmatch(page)
+	if found == nil {
+		t.Fatalf("docs/redis.md has nothing like %s", pattern)
 	}
-	return rulesOfTheDocs(t) + " " + string(more[1])
+	return string(found[1])
 }
 
-// The Redis of a region may be a Cluster, watched by Sentinel or reached by TLS, each with the user
-// of the documentation and nothing more: what one of them counts is told to the others, also in
-// strict mode, and after a failover.
+// The Redis of a region may be a Cluster, watched by Sentinel or reached by TLS, each with the
+// users of the documentation and nothing more: the nodes of a region may write in their own, and
+// only read in the others. What one of them counts is known to the others, also in strict mode,
+// and after a failover.
 func TestRegionsOfEachKindOfRedis(t *testing.T) {
 	t.Parallel()
-	user := redistest.User("tide", rulesOfTheDocs(t))
-	shards := redistest.StartCluster(t, 3, redistest.User("tide", rulesOfTheDocsForClusters(t)))
-	watched := redistest.StartSentinels(t, 3, user)
-	secure := redistest.Start(t, redistest.TLS(false), user)
+	writes, reads := rulesOfTheDocs(t), ruleOfTheDocs(t, `(?m)^user us (on >secret .*)$`)
+	ofClusters := " " + ruleOfTheDocs(t, "for a Cluster: `([^`]+)`")
+	writer, reader := redistest.User("tide", writes), redistest.User("reader", reads)
+	shards := redistest.StartCluster(t, 3, redistest.User("tide", writes+ofClusters), redistest.User("reader", reads+ofClusters))
+	watched := redistest.StartSentinels(t, 3, writer, reader)
+	secure := redistest.Start(t, redistest.TLS(false), writer, reader)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(ca, []byte(secure.CA), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	withUser := strings.NewReplacer("redis://", "redis://tide:secret@")
-	regions := "region shards " + withUser.Replace(shards.URL) + "\nregion watched " + withUser.Replace(watched.URL) +
-		"\nregion secure {\naddress " + secure.Addr + "\nusername tide\npassword secret\ntls_enabled\ntls_server_certs_path " + ca + "\n}\n}"
+	regionsOf := func(here string) string {
+		user := map[string]string{"shards": "reader", "watched": "reader", "secure": "reader"}
+		user[here] = "tide"
+		url := func(name, url string) string {
+			return strings.Replace(url, "redis://", "redis://"+user[name]+":secret@", 1)
+		}
+		return "regions {\nhere " + here + "\nregion shards " + url("shards", shards.URL) + "\nregion watched " + url("watched", watched.URL) +
+			"\nregion secure {\naddress " + secure.Addr + "\nusername " + user["secure"] + "\npassword secret\ntls_enabled\ntls_server_certs_path " + ca + "\n}\n}"
+	}
 	site := zones(zone("window", "key all", "limit 60/"+far), zone("bucket", "key all", "limit 60/"+far, "algorithm token_bucket"),
 		zone("strict", "key all", "limit 60/"+far, "sync_rate strict"))
 	servers := map[string]func() []*redistest.Server{
@@ -52,7 +61,7 @@ func TestRegionsOfEachKindOfRedis(t *testing.T) {
 	}
 	nodes, c := make(map[string][]*cluster.Node), client(t, 4)
 	for name := range servers {
-		nodes[name] = start(t, 1, config("regions {\nhere "+name+"\n"+regions, site)).Nodes
+		nodes[name] = start(t, 1, config(regionsOf(name), site)).Nodes
 	}
 	names, sent := []string{"window", "bucket", "strict"}, 0
 	round := func(n int) {
@@ -76,6 +85,7 @@ func TestRegionsOfEachKindOfRedis(t *testing.T) {
 	watched.Failover()
 	awaitUp(t, nodes["watched"][0])
 	round(3)
+	doneAtLast(t, nodes["secure"][0], "told to 2 of 2 regions", "reset window --all")
 	for _, servers := range servers {
 		for _, r := range servers() {
 			if denied, _ := r.Do("ACL", "LOG").([]any); len(denied) > 0 {
@@ -107,15 +117,15 @@ func TestRegionWithoutARightIsLogged(t *testing.T) {
 	for _, right := range []struct {
 		name    string
 		command string
-		region  int // where requests come
 	}{
-		{"counts are not read", "zrangebyscore", 1},
-		{"heartbeats are refused", "pexpire", 0},
+		{"counts are not read", "zrangebyscore"},
+		{"its name is not read", "get"},
+		{"its control record is not read", "hget"},
 	} {
 		t.Run(right.name, func(t *testing.T) {
 			t.Parallel()
 			all, c := startRegions(t, 2, 1, 0, zones(zone("z", "key all", "limit 60/"+far))), client(t, 4)
-			here, server, asked := all[0], all[1].redis, all[right.region]
+			here, server, asked := all[0], all[1].redis, all[1]
 			admit(t, c, asked.nodes, "z", 2)
 			awaitEqual(t, all, "z", 2)
 			server.Do("ACL", "SETUSER", "tide", "-"+right.command)

@@ -34,7 +34,7 @@ func textOf(t *testing.T, url, accept string) string {
 	return string(body)
 }
 
-// Each node of a region shows on its page how the other one stands, whichever of them tells it.
+// Each node of a region shows on its page how the other one stands, whichever of them reads it.
 // When the region is lost one of them logs it, and when it is back. explain and top tell of keys
 // that the other region counts. While it is lost each node admits half of the limit of a new key.
 func TestRegionsAreShown(t *testing.T) {

@@ -29,7 +29,7 @@ func bandwidthTable(all []operate.BandwidthState) [][]string {
 
 // regionsTable shows the other regions.
 func regionsTable(r *ratesync.RegionsStatus) [][]string {
-	table := [][]string{{"REGION", "UP", "TOLD ALL", "WAITING", "CLOCK AHEAD", ""}}
+	table := [][]string{{"REGION", "UP", "READ ALL", "WAITING", "CLOCK AHEAD", ""}}
 	if r == nil {
 		return table
 	}

@@ -9,7 +9,7 @@
 //	change.go   what an operator changes, until all nodes have applied it
 //	beat.go     what heartbeats say and ask, and what Redis is sent
 //	reset.go    the entries that forgive, and who applies them
-//	regions.go  what the records of other regions are told
+//	regions.go  what is read of the records of other regions
 //	rules.go    what the other active entries say, for requests
 //	lease.go    which nodes there are, also where Redis has forgotten them
 //	name.go     what this node is called

@@ -135,7 +135,7 @@ var (
 
 	regionMetric   = describe("region_up", "0 while another region is lost, else 1.", "region").joined(least)
 	lagMetric      = describe("region_lag_seconds", "How long ago all was read that has changed in another region.", "region").joined(greatest)
-	backlogMetric  = describe("region_backlog", "Counts and bans that have changed here since all was read that has changed in another region.", "region").joined(greatest)
+	backlogMetric  = describe("region_backlog", "Counts and bans that have changed here since all was read in another region.", "region").joined(greatest)
 	apartMetric    = describe("region_clock_offset_seconds", "How far another region's Redis clock is ahead.", "region").joined(further)
 	messagesMetric = describe("region_messages_total", "Counts and bans that this node has read in another region.", "region")
 

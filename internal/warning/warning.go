@@ -146,9 +146,10 @@ const (
 	// ClientsCost is a cost that clients choose. It comes from a header, a cookie, the URL or the
 	// body; such a request costs at least 1. Derive it from what is asked for. See docs/cost.md.
 	ClientsCost = "TIDE037"
-	// WrongRegion is a Redis of another region than `here`. Other regions are told nothing. Correct
+	// WrongRegion is a Redis of another region than `here`. The node reads no other region. Correct
 	// here, or the URL; if a node with a wrong `here` started first, delete the key that the line
-	// names. Or two Redis have one name: their counts replace each other. See docs/regions.md.
+	// names. Or two Redis have one name: the line comes from one that others don't read. See
+	// docs/regions.md.
 	WrongRegion = "TIDE038"
 	// RegionLost is another region that is lost. Its last counts stay, and on_loss holds. A second
 	// line tells that it is back. Or a Redis user lacks a command that regions need. See
