@@ -26,9 +26,9 @@ func (l *Ledger) rewindEpoch() {
 	prev := l.Prev
 	prev.Own, prev.Remote = saturate.Add(prev.Own, l.Cur.Own), saturate.Add(prev.Remote, l.Cur.Remote)
 	l.Cur, l.Prev = prev, l.older.pop()
-	l.kept, l.final = l.kept>>1&^1, 0
+	l.kept = l.kept >> 1 &^ 1
 	l.Epoch--
-	l.rewind(1)
+	l.Resend |= Unconfirmed
 }
 
 // Renumber renumbers all that is held by a number of epochs. Under its new number none of it is
@@ -38,19 +38,8 @@ func (l *Ledger) Renumber(by int64) {
 		return
 	}
 	l.Epoch = saturate.Add(l.Epoch, by)
-	l.final = 0
 	l.unconfirm()
-	l.rewind(-by)
-}
-
-// maxRewound bounds Rewound. Of epochs that are further ahead the store's hashes have a chance to
-// end before they come.
-const maxRewound = 8
-
-// rewind notes that so many epochs lie ahead again, and that all must be sent again.
-func (l *Ledger) rewind(epochs int64) {
-	l.Rewound = uint8(min(max(0, int64(l.Rewound)+max(epochs, -maxRewound)), maxRewound))
-	l.Resend |= Moved
+	l.Resend |= Unconfirmed
 }
 
 // pop takes the newest out, and the oldest is one that nothing is known of.

@@ -60,7 +60,7 @@ func TestAnEpochThatWasReportedKeepsAKeyAlive(t *testing.T) {
 		now := epoch - epoch%s.span() + 5
 		s.take(now, 3, 0)
 		l := s.ledger()
-		l.Ack(l.Epoch, 0, 3, 3, false, false)
+		l.Ack(l.Epoch, 0, 3, 3, false)
 		s.refund(now, 3)
 		if s.idle(now) {
 			t.Errorf("%s: idle although the store holds a total of this epoch that must be taken back", k.name)

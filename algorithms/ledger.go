@@ -43,9 +43,9 @@ type Ledger struct {
 	Prev  EpochCount
 	// older are the epochs before Prev; nil for all but finely cut windows.
 	older *older
-	// kept and final are bits by age (bit 0 is Cur): the store forgot this epoch and what is known
-	// is kept; no node adds to it any more.
-	kept, final uint32
+	// kept has a bit by age (bit 0 is Cur) for an epoch that the store forgot: what is known of it
+	// is kept.
+	kept uint32
 	// Attempts are the requests that arrived on this node in Cur, admitted or not. It saturates.
 	Attempts uint32
 	// Synced reports that a reply of the store has been merged lately. The owner of the state
@@ -55,9 +55,6 @@ type Ledger struct {
 	Synced bool
 	// Resend says why totals must be sent that the store seems to have. The sync clears it.
 	Resend Resend
-	// Rewound is how many epochs after Epoch, before the clock stepped back, may have totals of
-	// this node in the store.
-	Rewound uint8
 }
 
 // Resend is a set of reasons to send totals again.
@@ -68,11 +65,8 @@ const (
 	Forgotten Resend = 1 << iota
 	// Returned: something was refunded, and Acked was lowered for it.
 	Returned
-	// Moved: a step of the clock has changed which epochs the totals are of. Those that are nothing
-	// now must be sent as well, and the epochs rewound.
-	Moved
-	// Unconfirmed: the store is another one. What counts as unsent is all that was ever spent, and
-	// not only what is new.
+	// Unconfirmed: the store is another one, or a step of the clock has changed which epochs the
+	// totals are of. What counts as unsent is all that was ever spent, and not only what is new.
 	Unconfirmed
 	// Settled: what was reserved is settled. It is cleared when it is sent, and set again where no
 	// answer comes.
@@ -139,7 +133,7 @@ func (l *Ledger) Advance(epoch int64, history int) bool {
 		l.Renumber(epoch - l.Epoch)
 		return true
 	case ahead > int64(max(history, 1)):
-		l.Cur, l.Prev, l.kept, l.final = EpochCount{}, EpochCount{}, 0, 0
+		l.Cur, l.Prev, l.kept = EpochCount{}, EpochCount{}, 0
 		l.hold(history)
 		l.older.clear()
 	default:
@@ -148,7 +142,6 @@ func (l *Ledger) Advance(epoch int64, history int) bool {
 		}
 	}
 	l.Epoch, l.Attempts = epoch, 0
-	l.Rewound -= uint8(min(ahead, int64(l.Rewound)))
 	return true
 }
 
@@ -174,14 +167,14 @@ func (l *Ledger) push(history int) {
 		l.older.push(l.Prev)
 	}
 	l.Prev, l.Cur = l.Cur, EpochCount{}
-	l.kept, l.final = l.kept<<1, l.final<<1
+	l.kept <<= 1
 }
 
 // ResetAcks notes that the store is another one, which has confirmed nothing. What is known of the
 // others stays for their epochs.
 func (l *Ledger) ResetAcks() {
-	l.kept, l.final, l.Rewound = math.MaxUint32, 0, 0
-	l.Resend = l.Resend&^Moved | Unconfirmed
+	l.kept = math.MaxUint32
+	l.Resend |= Unconfirmed
 	l.unconfirm()
 }
 
@@ -223,8 +216,8 @@ func (l *Ledger) Prepare(epoch int64) (c EpochCount, ok bool) {
 // sum is not believed at all: it may count more of this node than mine.
 //
 // early is set while other nodes may not have followed the last step of the clock. Until then what
-// is known of them is kept, too. final is set where nobody adds to the epoch any more.
-func (l *Ledger) Ack(epoch, held, mine, sum int64, early, final bool) (remote int64, forgot, ok bool) {
+// is known of them is kept, too.
+func (l *Ledger) Ack(epoch, held, mine, sum int64, early bool) (remote int64, forgot, ok bool) {
 	c, ok := l.At(epoch)
 	if !ok {
 		return 0, false, false
@@ -240,18 +233,9 @@ func (l *Ledger) Ack(epoch, held, mine, sum int64, early, final bool) (remote in
 	case early, l.kept&bit != 0:
 		remote = max(remote, c.Remote)
 	}
-	if final {
-		l.final |= bit
-	}
 	c.Acked = mine
 	l.Put(epoch, c)
 	return remote, forgot, true
-}
-
-// Final reports that the store has nothing new for an epoch.
-func (l *Ledger) Final(epoch int64) bool {
-	age := l.Epoch - epoch
-	return age < 0 || age > MaxHistory || l.final&(1<<age) != 0
 }
 
 // Age is the total of the epoch that many before Cur, 0 where it is not held.

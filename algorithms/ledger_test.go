@@ -29,7 +29,7 @@ func TestSettle(t *testing.T) {
 	}
 	for _, test := range tests {
 		l := Ledger{Epoch: 100, Cur: test.before}
-		r, forgot, ok := l.Ack(100, test.held, test.mine, test.sum, false, false)
+		r, forgot, ok := l.Ack(100, test.held, test.mine, test.sum, false)
 		if r != test.remote || forgot != test.forgot || !ok {
 			t.Errorf("%s: got %d, forgot %v, ok %v; want %d, %v", test.name, r, forgot, ok, test.remote, test.forgot)
 		}
@@ -41,16 +41,16 @@ func TestSettle(t *testing.T) {
 
 func TestWhatIsKnownIsKeptForAForgottenEpochOnly(t *testing.T) {
 	l := Ledger{Epoch: 100, Cur: EpochCount{Own: 5, Acked: 5, Remote: 7}}
-	l.Ack(100, 0, 5, 5, false, false)
-	if r, forgot, _ := l.Ack(100, 5, 5, 6, false, false); forgot || r != 7 {
+	l.Ack(100, 0, 5, 5, false)
+	if r, forgot, _ := l.Ack(100, 5, 5, 6, false); forgot || r != 7 {
 		t.Errorf("second reply: got %d, forgot %v; want 7 kept", r, forgot)
 	}
 	l.Advance(101, 1)
-	if r, _, _ := l.Ack(100, 5, 5, 6, false, false); r != 7 {
+	if r, _, _ := l.Ack(100, 5, 5, 6, false); r != 7 {
 		t.Errorf("the forgotten epoch as the previous one: got %d, want 7 kept", r)
 	}
 	l.Cur.Remote = 9
-	if r, _, _ := l.Ack(101, 0, 0, 4, false, false); r != 4 {
+	if r, _, _ := l.Ack(101, 0, 0, 4, false); r != 4 {
 		t.Errorf("the epoch after: got %d, want 4", r)
 	}
 }
@@ -58,28 +58,9 @@ func TestWhatIsKnownIsKeptForAForgottenEpochOnly(t *testing.T) {
 func TestSettleOfAnEpochNotHeld(t *testing.T) {
 	l := Ledger{Epoch: 100, Cur: EpochCount{Own: 5}}
 	for _, epoch := range []int64{98, 101, -1 << 63, 1<<63 - 1} {
-		if _, _, ok := l.Ack(epoch, 0, 1, 1, false, true); ok || l.Cur.Acked != 0 {
+		if _, _, ok := l.Ack(epoch, 0, 1, 1, false); ok || l.Cur.Acked != 0 {
 			t.Errorf("Settle(%d) of a ledger at 100: ok %v, %+v", epoch, ok, l)
 		}
-	}
-}
-
-func TestFinalEpochs(t *testing.T) {
-	var l Ledger
-	l.Advance(100, 3)
-	l.Ack(100, 0, 0, 4, false, false)
-	if l.Final(100) {
-		t.Error("the current epoch is final unasked")
-	}
-	l.Advance(101, 3)
-	l.Ack(100, 0, 0, 4, false, true)
-	l.Advance(103, 3)
-	if !l.Final(100) || l.Final(101) || l.Final(103) {
-		t.Errorf("final: %v %v %v, want 100 only", l.Final(100), l.Final(101), l.Final(103))
-	}
-	l.Renumber(5)
-	if l.Final(105) {
-		t.Error("a moved epoch is final")
 	}
 }
 
@@ -135,10 +116,10 @@ func TestMove(t *testing.T) {
 	if _, ok := l.At(100); ok {
 		t.Error("the old number is still held")
 	}
-	if r, forgot, _ := l.Ack(60, 0, 5, 5, true, false); forgot || r != 7 {
+	if r, forgot, _ := l.Ack(60, 0, 5, 5, true); forgot || r != 7 {
 		t.Errorf("first reply for a moved epoch: got %d, forgot %v; want the 7 kept until the others have sent again", r, forgot)
 	}
-	if r, forgot, _ := l.Ack(60, 5, 5, 7, false, false); forgot || r != 2 {
+	if r, forgot, _ := l.Ack(60, 5, 5, 7, false); forgot || r != 2 {
 		t.Errorf("when they have: got %d, forgot %v; want 2", r, forgot)
 	}
 }
@@ -161,7 +142,7 @@ func TestWhatIsGivenBackIsNotTakenForLost(t *testing.T) {
 	if c, _ := l.Prepare(100); c.Own != 6 {
 		t.Fatalf("Send: %+v, want 6", c)
 	}
-	if r, forgot, _ := l.Ack(100, 4, 6, 12, false, false); forgot || r != 6 {
+	if r, forgot, _ := l.Ack(100, 4, 6, 12, false); forgot || r != 6 {
 		t.Errorf("got %d, forgot %v; want 6 remote, as one was refunded there too", r, forgot)
 	}
 	if _, ok := l.Prepare(50); ok {
@@ -189,14 +170,11 @@ func TestAStepBackOverAnEdgePutsTheNewEpochIntoTheOldOne(t *testing.T) {
 				t.Errorf("live %d: epoch %d: got %+v, want %+v", history, 102-age, got, want)
 			}
 		}
-		if l.Epoch != 102 || l.Rewound != 1 || l.Resend != Moved {
-			t.Errorf("live %d: %+v; want the rewound epoch to be reported", history, l)
+		if l.Epoch != 102 || l.Resend != Unconfirmed {
+			t.Errorf("live %d: %+v; want all to be said again", history, l)
 		}
-		if r, _, _ := l.Ack(102, 101, 205, 205+1020, true, false); r != 2050 {
+		if r, _, _ := l.Ack(102, 101, 205, 205+1020, true); r != 2050 {
 			t.Errorf("live %d: got %d remote, want what is known to be kept until the others have sent", history, r)
-		}
-		if l.Advance(103, history); l.Rewound != 0 {
-			t.Errorf("live %d: the epoch that has begun again is still rewound", history)
 		}
 	}
 }
@@ -206,23 +184,22 @@ func TestAShiftKeepsNoEpochThatHasNotBegun(t *testing.T) {
 		name      string
 		by, epoch int64
 		want      int64 // Own of the current epoch, with 3 in epoch 100 and 5 in 99.
-		rewound   uint8
 	}{
-		{"within an epoch", 0, 100, 3, 0},
-		{"ahead over a boundary", 0, 101, 3, 0},
-		{"whole epochs ahead", 7, 107, 3, 0},
-		{"whole epochs back", -7, 93, 3, 7},
-		{"far back", -70, 30, 3, maxRewound},
-		{"back over a boundary", 0, 99, 8, 1},
-		{"whole epochs and a boundary back", -7, 92, 8, 8},
-		{"ahead, but not so far", 7, 106, 8, 1},
-		{"a clock that makes no sense", 7, 50, 3, maxRewound},
+		{"within an epoch", 0, 100, 3},
+		{"ahead over a boundary", 0, 101, 3},
+		{"whole epochs ahead", 7, 107, 3},
+		{"whole epochs back", -7, 93, 3},
+		{"far back", -70, 30, 3},
+		{"back over a boundary", 0, 99, 8},
+		{"whole epochs and a boundary back", -7, 92, 8},
+		{"ahead, but not so far", 7, 106, 8},
+		{"a clock that makes no sense", 7, 50, 3},
 	}
 	for _, test := range tests {
 		l := Ledger{Epoch: 100, Cur: EpochCount{Own: 3, Acked: 3}, Prev: EpochCount{Own: 5, Acked: 5}}
 		l.Shift(test.by, test.epoch)
-		if l.Epoch > test.epoch || l.Cur.Own != test.want || l.Rewound != test.rewound {
-			t.Errorf("%s: %+v; want %d spent, %d rewound", test.name, l, test.want, test.rewound)
+		if l.Epoch > test.epoch || l.Cur.Own != test.want {
+			t.Errorf("%s: %+v; want %d spent", test.name, l, test.want)
 		}
 	}
 }

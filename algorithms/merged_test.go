@@ -9,7 +9,7 @@ func TestWhatAStepPutsTogetherIsNotKept(t *testing.T) {
 	var l Ledger
 	l.Advance(10, 0)
 	l.Cur = EpochCount{Own: 56, Acked: 56, Remote: 70}
-	if remote, forgot, _ := l.Ack(10, 20, 56, 137, false, false); !forgot || remote != 81 {
+	if remote, forgot, _ := l.Ack(10, 20, 56, 137, false); !forgot || remote != 81 {
 		t.Fatalf("Ack = %d, forgot %t, want a loss and 81 of others", remote, forgot)
 	}
 	l.Cur.Remote = 81
@@ -23,7 +23,7 @@ func TestWhatAStepPutsTogetherIsNotKept(t *testing.T) {
 		held, sum, want int64
 		early           bool
 	}{{3, 105, 127, true}, {59, 142, 127, true}, {59, 161, 102, false}} {
-		remote, _, _ := l.Ack(11, c.held, 59, c.sum, c.early, false)
+		remote, _, _ := l.Ack(11, c.held, 59, c.sum, c.early)
 		if l.Cur.Remote = remote; remote != c.want {
 			t.Errorf("of a sum of %d, early %t: %d of others, want %d", c.sum, c.early, remote, c.want)
 		}

@@ -290,7 +290,7 @@ func stir(t *rapid.T, s subject, w *walk) {
 				break
 			}
 			l := s.ledger()
-			l.Ack(l.Epoch, l.Cur.Acked, l.Cur.Own, l.Cur.Own+l.Cur.Remote, false, false)
+			l.Ack(l.Epoch, l.Cur.Acked, l.Cur.Own, l.Cur.Own+l.Cur.Remote, false)
 		case 10:
 			s.charge(now, n)
 		}

@@ -43,7 +43,7 @@ func (t *Table[S]) takeBeyond(a *Ask, taken *Taken) {
 // takeSaved takes out what an earlier process saved of a key, in units.
 func (t *Table[S]) takeSaved(a *Ask) int64 {
 	var empty, s S
-	now := t.clock().In(a.Now)
+	now := t.in(a.Now)
 	if !t.restore(&s, a.Limit, now, keys.IDOf(a.Raw)) {
 		return 0
 	}

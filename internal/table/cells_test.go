@@ -153,7 +153,7 @@ type talker[S any] struct {
 }
 
 // server is the store's clock.
-func (n *talker[S]) server(now int64) int64 { return n.clock().In(now) + int64(n.ahead) }
+func (n *talker[S]) server(now int64) int64 { return n.in(now) + int64(n.ahead) }
 
 // takeOut takes out what there is to say.
 func (n *talker[S]) takeOut(now int64, early bool) []Said {

@@ -6,23 +6,19 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// The store's clock and its steps. Each Take goes by the first part: an offset brings the caller's
-// instant to the table's clock, and current returns a key that goes by that one.
-//
-// When the clock steps, every instant and epoch that is stored has to move with it, under the lock
-// of its stripe. So a step is applied to a key when a request comes for it, and to all of them soon
-// after. A parity tells which have had theirs: the offset has that of the number of steps there
-// were, and stepParity of an entry that of those that were applied to it. A step begins when the
-// last has been applied to all.
+// A Clock is the store's, as a stripe goes by it: how far it is ahead of the callers' clock, which
+// never steps, and how far all its steps went together. When it steps, every instant and epoch that
+// is stored moves with it: of all keys of a stripe under one hold of its lock.
+type Clock struct{ ahead, moved int64 }
 
-// parity is that of the number of steps, as flags have it.
-func parity(o Offset) uint8 { return o.Parity() * stepParity }
-
-// clock returns the offset as it is now.
-func (t *Table[S]) clock() Offset { return Offset(t.offset.Load()) }
+// In brings an instant of the callers' clock to the store's.
+func (c Clock) In(now int64) int64 { return now + c.ahead }
 
 // Offset is what the table adds to its callers' clock.
-func (t *Table[S]) Offset() time.Duration { return time.Duration(t.clock().NS()) }
+func (t *Table[S]) Offset() time.Duration { return time.Duration(t.offset.Load()) }
+
+// in is Clock.In where no stripe's lock is held.
+func (t *Table[S]) in(now int64) int64 { return now + t.offset.Load() }
 
 // drift is what a clock may go wrong by between two readings of the store's time. More is a step.
 const drift = 100 * time.Millisecond
@@ -46,26 +42,56 @@ func (t *Table[S]) SetClock(now int64, ahead, uncertainty time.Duration) {
 	}
 }
 
-// setOffset changes what is added to callers' clocks, to a nanosecond or two. Where shift is set
-// the clock has taken a step, and all that is stored moves with it. now is the caller's clock.
+// setOffset changes what is added to callers' clocks. Where shift is set the clock has taken a
+// step, and all that is stored moves with it. now is the caller's clock.
 func (t *Table[S]) setOffset(now int64, ahead time.Duration, shift bool) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	old, next := t.clock(), int64(ahead)&^1
-	b := t.config.Load()
-	if !shift || b == nil || next == old.NS() {
-		t.offset.Store(next | int64(old)&1)
-		return
+	b, step := t.config.Load(), int64(ahead)-t.offset.Load()
+	if !shift || b == nil {
+		step = 0
 	}
-	// From here on each key says which steps it has had.
-	t.each(func(st *stripe[S], i uint32, _ entry[S]) { t.withSyncState(st, i) })
-	t.stepped.Store(now)
-	t.step.Store(next - old.NS())
-	moved := Offset(t.moved.Load())
-	t.moved.Store((moved.NS() + next - old.NS()) | int64(old)&1 ^ 1)
-	t.offset.Store(next | int64(old)&1 ^ 1)
-	t.each(func(st *stripe[S], i uint32, _ entry[S]) { t.current(st, b.Limit, i, now) })
+	if step != 0 {
+		t.stepped.Store(now)
+	}
+	t.offset.Store(int64(ahead))
+	for s := range t.stripes {
+		st := &t.stripes[s]
+		st.mu.Lock()
+		st.clock = Clock{int64(ahead), st.clock.moved + step}
+		for i := uint32(0); step != 0 && i < st.size; i++ {
+			if st.slot(i).used() {
+				t.shift(st, i, b, st.clock.In(now), step)
+			}
+		}
+		st.mu.Unlock()
+	}
 }
+
+// shift moves what is stored of a key by a step of the clock, which says now. What the store has of
+// it is of other epochs. A bucket has drained there for a step ahead, unless the store decides.
+func (t *Table[S]) shift(st *stripe[S], i uint32, b *SyncConfig, now, step int64) {
+	e, by := t.withSyncState(st, i), time.Duration(step)
+	l := t.machine.Ledger(&e.state)
+	t.machine.Shift(&e.state, b.Limit, now, by)
+	t.unsettled.Shift(e.key, int64(by.Round(b.Epoch)/b.Epoch), l.Epoch)
+	if e.At != 0 {
+		e.At += step
+	}
+	switch {
+	case t.bucket == nil:
+		l.Resend |= algorithms.Unconfirmed
+		e.said = 0
+	case step > 0 && !b.AtOnce:
+		l.Resend |= algorithms.Forgotten
+		l.Keep()
+	}
+	st.markDirty(i, e)
+}
+
+// since is the instant of a Take by the clock as it is now: if it has stepped, that has moved as
+// everything that is stored has.
+func (st *stripe[S]) since(taken Taken) int64 { return taken.At + st.clock.moved - taken.clock.moved }
 
 // isEarly reports whether other nodes may not have followed the last step yet.
 func (t *Table[S]) isEarly(b *SyncConfig, now int64) bool {
@@ -73,39 +99,7 @@ func (t *Table[S]) isEarly(b *SyncConfig, now int64) bool {
 	return stepped != 0 && now-stepped < int64(stepGrace+2*b.Rate)
 }
 
-// current returns a key that is synced as it is by the table's clock, and the caller's now in that.
-func (t *Table[S]) current(st *stripe[S], l algorithms.Limit, i uint32, now int64) (e entry[S], at int64, o Offset) {
-	o = t.clock()
-	at = o.In(now)
-	return t.applyStep(st, l, i, at, o), at, o
-}
-
-// applyStep is withSyncState for what goes by the clock: it applies the last step to a state that
-// has not had it. now is in the table's time, o ahead of the caller's.
-func (t *Table[S]) applyStep(st *stripe[S], l algorithms.Limit, i uint32, now int64, o Offset) entry[S] {
-	e := t.withSyncState(st, i)
-	if e.flags&stepParity == parity(o) {
-		return e
-	}
-	e.flags ^= stepParity
-	step, length := t.step.Load(), t.config.Load().Epoch
-	t.machine.Shift(&e.state, l, now, time.Duration(step))
-	t.unsettled.Shift(e.key, int64(time.Duration(step).Round(length)/length), t.machine.Ledger(&e.state).Epoch)
-	if e.At != 0 {
-		e.At += step
-	}
-	switch ledger := t.machine.Ledger(&e.state); {
-	case ledger.Resend&algorithms.Moved != 0:
-		e.said = 0
-		st.markDirty(i, e)
-	case t.bucket != nil && step > 0 && !t.config.Load().AtOnce: // there it has drained for that
-		ledger.Resend |= algorithms.Forgotten
-		st.markDirty(i, e)
-	}
-	return e
-}
-
-// isCurrent reports whether a state goes by the clock after its last step.
-func (e entry[S]) isCurrent(o Offset) bool {
-	return e.syncState == nil || e.flags&stepParity == parity(o)
+// current returns a key that is synced, and the caller's now by the table's clock.
+func (t *Table[S]) current(st *stripe[S], i uint32, now int64) (e entry[S], at int64) {
+	return t.withSyncState(st, i), st.clock.In(now)
 }

@@ -126,43 +126,12 @@ func TestSleepThatAHeartbeatNoticesFirst(t *testing.T) {
 	}
 }
 
-// A key of a local table that moves into a slot that was synced doesn't apply a step of the clock
-// that came before the key did, when the table is synced again.
-func TestAMovedKeyDoesNotApplyAnOldStep(t *testing.T) {
-	const limit = 10
-	alg := fixed(limit, time.Minute)
-	var sameStripe []int
-	for i := 0; len(sameStripe) < 6*chunkSize; i++ {
-		if keys.KeyOf(raw(i)).A>>58 == 0 {
-			sameStripe = append(sameStripe, i)
-		}
+func BenchmarkAStepOfTheClock(b *testing.B) {
+	alg := sliding(1000, time.Hour)
+	tab := even(million/stripeCount, alg)
+	tab.Configure(SyncConfig{Params: alg, Rate: time.Second}, 2*million)
+	for b.Loop() {
+		tab.setOffset(t0, tab.Offset()+time.Hour, true)
 	}
-	first, last := sameStripe[:3*chunkSize], sameStripe[6*chunkSize-5:]
-	for _, step := range []time.Duration{time.Hour, -time.Hour} {
-		a := newNode("a", alg)
-		for _, key := range first {
-			take(a.Table, alg, key, t0)
-		}
-		a.setOffset(t0, step, true)
-		a.Configure(SyncConfig{Params: alg}, 1000)
-		for _, key := range sameStripe {
-			take(a.Table, alg, key, t0)
-		}
-		now := t0 + int64(2*time.Minute)
-		for _, key := range last {
-			for range limit {
-				take(a.Table, alg, key, now)
-			}
-		}
-		a.Sweep(now)
-		if slots := a.stripes[0].size; slots != uint32(len(last)) {
-			t.Fatalf("a step of %v: the keys were not moved: %d slots for %d keys", step, slots, len(last))
-		}
-		a.Configure(SyncConfig{Params: alg, Rate: time.Second}, 1000)
-		for _, key := range last {
-			if d := take(a.Table, alg, key, now); d.Allowed || d.Retry > time.Minute {
-				t.Errorf("a step of %v: a key that has spent its limit is admitted %t, or waits %v", step, d.Allowed, d.Retry)
-			}
-		}
-	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*stripeCount), "us/stripe")
 }

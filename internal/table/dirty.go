@@ -27,8 +27,6 @@ const (
 	// failed: the store could not do the last message. The key waits for the next cycle, whatever
 	// is asked of it.
 	failed
-	// stepParity is that of the steps of the clock that the state has followed: clockstep.go.
-	stepParity
 )
 
 // isInFlight reports whether a message about the key is under way.
@@ -69,8 +67,8 @@ func (t *Table[S]) Tick() {
 // drain takes keys off the lists and has take make messages of each, under the lock of its stripe,
 // until there are about most. Keys with a message under way wait for another cycle. Like each it
 // does little under a lock and goes from stripe to stripe, on from where the last one ended. now is
-// the caller's clock; take gets the table's, and by how much that is ahead.
-func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take func(entry[S], int64, Offset) int) {
+// the caller's clock; take gets the table's.
+func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take func(entry[S], int64) int) {
 	for more := true; more; {
 		more = false
 		for range t.stripes {
@@ -100,7 +98,7 @@ func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take fu
 }
 
 // drainList is drain for a few slots of one list.
-func (t *Table[S]) drainList(st *stripe[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64, Offset) int) (taken int) {
+func (t *Table[S]) drainList(st *stripe[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64) int) (taken int) {
 	for looked := 0; looked < walk && len(*from) > 0 && taken < most; looked++ {
 		end := len(*from) - 1
 		i := (*from)[end]
@@ -108,13 +106,13 @@ func (t *Table[S]) drainList(st *stripe[S], from *[]uint32, flag uint8, b *SyncC
 		if i >= st.size {
 			continue // the slot has gone
 		}
-		e, at, o := t.current(st, b.Limit, i, now)
+		e, at := t.current(st, i, now)
 		listed := e.flags&flag != 0
 		e.flags &^= flag
 		switch {
 		case !e.used() || !listed: // the key has gone, or it has another slot
 		case e.flags&(inFlight|asking) == 0:
-			taken += take(e, at, o)
+			taken += take(e, at)
 		case flag == dirty:
 			st.markDirty(i, e)
 		}

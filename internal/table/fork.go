@@ -15,6 +15,7 @@ func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, raw []byte, now int64)
 	f := t.fork()
 	st := t.stripe(key)
 	st.mu.Lock()
+	f.stripe(key).clock = st.clock
 	i, s := st.find(key)
 	if s != nil {
 		t.copySlot(f, st, i, key, now)
@@ -62,12 +63,13 @@ func (t *Table[S]) fork() *Table[S] {
 	f := &Table[S]{kind: t.kind, machine: t.machine, bucket: t.bucket}
 	f.maxKeys.Store(t.maxKeys.Load())
 	f.lost.Store(t.lost.Load())
-	f.step.Store(t.step.Load())
 	f.stepped.Store(t.stepped.Load())
 	f.clocked.Store(t.clocked.Load())
-	f.moved.Store(t.moved.Load())
 	f.offset.Store(t.offset.Load())
 	f.resets.Store(t.resets.Load())
+	for s := range t.stripes {
+		f.stripes[s].clock = Clock{ahead: t.offset.Load()}
+	}
 	if b := t.config.Load(); b != nil {
 		c := *b
 		c.Early, c.Waker = false, nil
@@ -80,12 +82,13 @@ func (t *Table[S]) fork() *Table[S] {
 // The lock of its stripe is held.
 func (t *Table[S]) copySlot(f *Table[S], st *stripe[S], i uint32, as keys.Key, now int64) {
 	from, to := st.at(i), f.stripe(as)
+	to.clock = st.clock
 	j := to.allocate()
 	f.keys.Add(1)
 	*to.slot(j) = slot[S]{key: as, id: from.id, state: t.machine.Clone(&from.state)}
 	to.index.Add(tagOf(as), j)
 	if t.bucket != nil { // what is said from now on has a later name, even if it is read before
-		t.bucket.Begin(&to.slot(j).state, t.clock().In(now)-int64(time.Second))
+		t.bucket.Begin(&to.slot(j).state, st.clock.In(now)-int64(time.Second))
 	}
 	if from.syncState != nil {
 		*f.withSyncState(to, j).syncState = *from.syncState
@@ -100,8 +103,8 @@ func (t *Table[S]) Reads(now int64) (all []Said) {
 		return nil
 	}
 	t.eachSynced(func(st *stripe[S], i uint32, _ entry[S]) {
-		e, at, _ := t.current(st, b.Limit, i, now)
-		e.flags &= stepParity // nothing is under way for the fork
+		e, at := t.current(st, i, now)
+		e.flags = 0 // nothing is under way for the fork
 		all = t.say(b, e, at, 0, b.Rate, all)
 	})
 	return all
@@ -115,7 +118,7 @@ func (t *Table[S]) Remote(l algorithms.Limit, key keys.Key, now int64) (remote i
 	if !ok {
 		return 0
 	}
-	e, at, _ := t.current(st, l, i, now)
+	e, at := t.current(st, i, now)
 	_, remote = t.machine.Spent(&e.state, l, at)
 	return remote
 }

@@ -113,21 +113,21 @@ func (m *forked[S]) step(rt *rapid.T, synced bool) {
 }
 
 func (m *forked[S]) epochOf() int64 {
-	return m.clock().In(m.now) / int64(m.config.Load().Params.Epoch())
+	return m.in(m.now) / int64(m.config.Load().Params.Epoch())
 }
 
 // sync has the store tell of other nodes.
 func (m *forked[S]) sync(rt *rapid.T) {
 	m.Tick()
 	m.seq++
-	said, server := m.Say(m.now, m.seq, 100, false, nil), m.clock().In(m.now)
+	said, server := m.Say(m.now, m.seq, 100, false, nil), m.in(m.now)
 	m.Hear(m.now, server, said, beside(m.config.Load(), server, said, rapid.Int64Range(0, 4).Draw(rt, "others")))
 }
 
 // image is all of a table that a look at a key could change.
 func (m *forked[S]) image(key keys.Key) []any {
 	st := m.stripe(key)
-	all := []any{m.Keys(), m.Overflowed(), m.clock(), m.shared.Load(), m.urgent.Load(), st.size, st.hand, len(st.dirty), len(st.urgent), m.saved.Left()}
+	all := []any{m.Keys(), m.Overflowed(), m.Offset(), m.shared.Load(), m.urgent.Load(), st.size, st.hand, len(st.dirty), len(st.urgent), m.saved.Left()}
 	if shared := m.shared.Load(); shared != nil {
 		all = append(all, shared.Keys())
 		st := shared.stripe(sharedOf(key))

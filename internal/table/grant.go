@@ -34,7 +34,7 @@ func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq
 	if !ok {
 		return m, false, false
 	}
-	e, at, _ := t.current(st, b.Limit, i, now)
+	e, at := t.current(st, i, now)
 	if e.flags&asking != 0 || seq <= e.said {
 		return m, true, true
 	}
@@ -49,7 +49,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 	b := t.config.Load()
 	// What is granted is of the store's time. Where its clock has taken a step, or no heartbeat was
 	// answered yet, the answer tells before they do.
-	if at := t.clock().In(now); server < said.At-int64(drift) || server > at+int64(drift) {
+	if at := t.in(now); server < said.At-int64(drift) || server > at+int64(drift) {
 		half := time.Duration(max(0, at-said.At)) / 2
 		t.SetClock(now, t.Offset()+time.Duration(server-at)+half, half)
 	}
@@ -61,7 +61,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 	}
 	st, i, ok := t.lock(said.Key)
 	if ok {
-		e, _, _ := t.current(st, b.Limit, i, now)
+		e := t.withSyncState(st, i)
 		e.flags &^= asking
 		isLatest := said.State.Seq == e.said // or the clock has stepped, or it is another store
 		if isLatest || said.State.Stamp == t.resetOf(said.ID).Stamp {
@@ -75,7 +75,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 			}
 		}
 	}
-	o := t.clock()
+	clock := st.clock
 	st.mu.Unlock()
 	s, before := t.stateOf(b, server, heard, reports), int64(0)
 	for i := range all {
@@ -83,7 +83,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 		if g.Admitted {
 			before += g.N
 		}
-		taken := Taken{N: g.N, At: server, offset: o, Unspent: !g.Admitted || g.N == 0}
+		taken := Taken{N: g.N, At: server, clock: clock, Unspent: !g.Admitted || g.N == 0}
 		if t.bucket != nil {
 			t.tellBucket(server, g, levelOf(&heard.Sum, server), units-before, &taken)
 		} else {
@@ -225,11 +225,11 @@ func (t *Table[S]) Recall(l algorithms.Limit, key keys.Key, now, n int64, want a
 	if !ok {
 		return taken, false
 	}
-	e, at, o := t.current(st, l, i, now)
+	e, at := t.current(st, i, now)
 	if e.At == 0 || at-e.At >= int64(rememberFor) {
 		return taken, false
 	}
-	taken = t.look(e, l, at, o, n, want)
+	taken = t.look(e, l, at, st.clock, n, want)
 	if t.bucket == nil || taken.Allowed || l.N == 0 {
 		return taken, true
 	}
@@ -247,14 +247,14 @@ func (t *Table[S]) Look(l algorithms.Limit, key keys.Key, now, n int64, want alg
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if ok {
-		e, at, o := t.current(st, l, i, now)
-		taken = t.look(e, l, at, o, n, want)
+		e, at := t.current(st, i, now)
+		taken = t.look(e, l, at, st.clock, n, want)
 	}
 	return taken
 }
 
-func (t *Table[S]) look(e entry[S], l algorithms.Limit, at int64, o Offset, n int64, want algorithms.Want) (taken Taken) {
-	taken = Taken{N: n, At: at, offset: o, Unspent: true}
+func (t *Table[S]) look(e entry[S], l algorithms.Limit, at int64, clock Clock, n int64, want algorithms.Want) (taken Taken) {
+	taken = Taken{N: n, At: at, clock: clock, Unspent: true}
 	taken.Result = t.machine.Take(&e.state, l, at, 0, 0)
 	if taken.Allowed = taken.Remaining >= n; !taken.Allowed {
 		want |= algorithms.WantRetry

@@ -114,8 +114,12 @@ func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 	} {
 		rows.longest, rows.row, rows.last = 0, 0, nil
 		work.do()
-		if rows.longest > walk {
-			t.Errorf("%s looks at %d keys of a stripe in a row, want at most %d", work.name, rows.longest, walk)
+		most := walk
+		if work.name == "a step of the clock" {
+			most = int(tab.stripes[0].size) // all keys of a stripe go by one clock
+		}
+		if rows.longest > most {
+			t.Errorf("%s looks at %d keys of a stripe in a row, want at most %d", work.name, rows.longest, most)
 		}
 		if rows.longest == 0 && work.name != "resuming" {
 			t.Errorf("%s looks at no key", work.name)

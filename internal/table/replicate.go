@@ -27,8 +27,8 @@ const (
 )
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
-func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64, o Offset) (e entry[S], pending int64) {
-	e = t.applyStep(st, l, i, now, o)
+func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64) (e entry[S], pending int64) {
+	e = t.withSyncState(st, i)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
 	if e.At != 0 && now-e.At > int64(3*b.Rate+time.Second) {
@@ -188,7 +188,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock().In(now)
+	now = t.in(now)
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
 		own, remote := t.machine.Spent(&e.state, b.Limit, now)
 		l := t.machine.Ledger(&e.state)
@@ -222,9 +222,6 @@ func (t *Table[S]) Unsent(now int64) (keys int, requests int64, corrections int)
 func (t *Table[S]) withSyncState(st *stripe[S], i uint32) entry[S] {
 	if x := &st.synced[i/chunkSize]; *x == nil {
 		*x = new([chunkSize]syncState)
-		for j := range *x {
-			(*x)[j].flags = parity(t.clock())
-		}
 	}
 	return st.at(i)
 }

@@ -259,7 +259,7 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 	b.Refund(alg.Compile(), k, take(b.Table, alg, 1, t0), 1)
 	b.sync(s, t0)
 	now := t0 + int64(stepGrace+2*time.Second)
-	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), offset: Offset(time.Minute) | 1}, 2)
+	a.Refund(alg.Compile(), k, Taken{At: t0 + int64(time.Minute), clock: Clock{int64(time.Minute), int64(time.Minute)}}, 2)
 	a.sync(s, now)
 	if got := a.Totals(now); got.Own != 68 || got.Remote != 31 {
 		t.Errorf("Totals() = %+v when all have followed, want 68 of its own and 31 remote", got)
@@ -317,7 +317,7 @@ func TestAKeyThatComesAfterAStepHasNothingToFollow(t *testing.T) {
 	for key := 200; key < 400; key++ { // some get the slot of one that has gone
 		take(a.Table, alg, key, now)
 		a.With(keys.KeyOf(raw(key)), func(s *algorithms.WindowState) {
-			if l := window.Ledger(s); l.Resend != 0 || l.Rewound != 0 {
+			if l := window.Ledger(s); l.Resend != 0 {
 				t.Errorf("key %d has followed a step that came before it: %+v", key, *l)
 			}
 		})

@@ -19,7 +19,7 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 	t.taking.Lock()
 	defer t.taking.Unlock()
 	had := t.Resets()
-	at := t.clock().In(now)
+	at := t.in(now)
 	next := had.With(latest, at)
 	if b := t.config.Load(); b != nil && next.IsNewer(had) {
 		isNew := func(id [16]byte) bool { return next.Of(id).Replaces(had.Of(id)) }
@@ -47,18 +47,17 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 
 // isForgiven reports whether what a request took was forgiven since.
 func (t *Table[S]) isForgiven(id keys.ID, taken Taken) bool {
-	return t.resets.Load().Forgave(id, taken.At-taken.offset.NS())
+	return t.resets.Load().Forgave(id, taken.At-taken.clock.ahead)
 }
 
 // resetKey forgets what one key had spent.
 func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r reset.Reset) int64 {
 	t.unsettled.Forget(st.slot(i).key)
-	o := t.clock()
-	at := o.In(now)
+	at := st.clock.In(now)
 	if !b.IsShared() { // its epochs have no names
 		return t.machine.Reset(&st.slot(i).state, b.Limit, at, max(r.Boundary(b.Epoch), at/int64(b.Epoch)))
 	}
-	e := t.applyStep(st, b.Limit, i, at, o)
+	e := t.withSyncState(st, i)
 	forgiven := t.machine.Reset(&e.state, b.Limit, at, r.Boundary(b.Epoch))
 	*e.syncState = syncState{flags: e.flags &^ (confirm | confirming | failed)}
 	st.markDirty(i, e)
@@ -84,7 +83,7 @@ func (t *Table[S]) Forgive(now int64, counts SavedCounts, under *reset.Set) {
 	defer t.walking.Unlock()
 	had := t.Resets()
 	maps.DeleteFunc(counts, func(id [16]byte, _ []algorithms.Report) bool { return had.Of(id).Stamp > under.Of(id).Stamp })
-	t.resets.Store(t.resets.Load().Next(had.With(under, t.clock().In(now)), now))
+	t.resets.Store(t.resets.Load().Next(had.With(under, t.in(now)), now))
 }
 
 // ForgetResets prepares for another store, which knows of others.

@@ -14,7 +14,7 @@ func (t *Table[S]) Save(now int64) SavedCounts {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock().In(now)
+	now = t.in(now)
 	t.saved.Prune(b.Limit, now)
 	left := t.saved.Left()
 	var few FewSaved
@@ -30,7 +30,7 @@ func (t *Table[S]) Save(now int64) SavedCounts {
 func (t *Table[S]) Resume(p algorithms.Params, now int64, counts SavedCounts) int {
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.clock().In(now)
+	now = t.in(now)
 	l := p.Compile()
 	t.saved.Replace(counts, p.Epoch())
 	left := t.saved.Prune(l, now)

@@ -41,7 +41,7 @@ func (t *Table[S]) Say(now, seq int64, most int, early bool, dst []Said) []Said 
 	}
 	t.taking.Lock()
 	defer t.taking.Unlock()
-	t.drain(b, now, most, early, func(e entry[S], now int64, _ Offset) int {
+	t.drain(b, now, most, early, func(e entry[S], now int64) int {
 		if early && !b.AtOnce && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(earlyPause)) {
 			return 0 // it was answered since; what came after waits for the next cycle
 		}
@@ -110,7 +110,7 @@ func (t *Table[S]) Hear(now, server int64, said []Said, heard []cell.Heard) (for
 		}
 		st, j, ok := t.lock(m.Key)
 		if ok {
-			e, at, _ := t.current(st, b.Limit, j, now)
+			e, at := t.current(st, j, now)
 			e.flags &^= inFlight
 			if m.State.Seq == e.said {
 				forgot = t.hear(b, e, at, server, m, h, early, reports) || forgot
@@ -201,7 +201,7 @@ func (t *Table[S]) hearEpochs(b *SyncConfig, e entry[S], now, first, last int64,
 			mine = held // the store has had this message before, or it only asks
 		}
 		c, _ := l.At(epoch)
-		remote, lost, ok := l.Ack(epoch, held, mine, h.Sum.In(epoch), early, false)
+		remote, lost, ok := l.Ack(epoch, held, mine, h.Sum.In(epoch), early)
 		if !ok {
 			continue
 		}

@@ -21,16 +21,14 @@ type Reserved struct {
 	Taken
 	limit algorithms.Limit
 	group *UnsettledGroup
-	// until is the instant of the callers' clock at which it ends to count. moved is how far
-	// the table's clock had stepped in all when it was taken: a response may begin after several
-	// steps.
-	until, moved int64
+	// until is the instant of the callers' clock at which it ends to count.
+	until int64
 }
 
 // until returns when a unit ends to count by the callers' clock, which never steps: when nothing
 // counts any more of what was spent by then.
 func (t *Taken) until() int64 {
-	return t.At - t.offset.NS() + int64(t.Reset)
+	return t.At - t.clock.ahead + int64(t.Reset)
 }
 
 // reserve notes what was just taken, in an epoch. It notes as
@@ -47,7 +45,7 @@ func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch
 
 // reserveInParts is reserve for a bucket of which a part of the units may be refunded.
 func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken) {
-	now := taken.At - taken.offset.NS()
+	now := taken.At - taken.clock.ahead
 	taken.inParts = true
 	t.unsettled.Rate(key, l.N, now)
 	if taken.Allowed {
@@ -58,7 +56,7 @@ func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken
 // Hold returns what an allowed Take has reserved.
 func (t *Table[S]) Hold(l algorithms.Limit, key keys.Key, taken Taken) Reserved {
 	at, key := t.of(key, &Taken{Overflow: taken.Overflow})
-	r := Reserved{Taken: taken, limit: l, until: taken.until(), moved: at.movedBy(taken.offset)}
+	r := Reserved{Taken: taken, limit: l, until: taken.until()}
 	if taken.inParts {
 		r.group = at.unsettled.FindOne(key, taken.number)
 	} else {
@@ -84,14 +82,13 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		}
 		return
 	}
-	e, o := entry[S]{slot: st.slot(i)}, t.clock()
-	at := r.At + t.movedBy(o) - r.moved
+	e, at := entry[S]{slot: st.slot(i)}, st.since(r.Taken)
 	if b.IsShared() {
-		e = t.applyStep(st, r.limit, i, at, o)
+		e = t.withSyncState(st, i)
 		t.changed(st, b, e, i)
 	}
 	forgiven := r.group == nil || t.isForgiven(e.id, r.Taken)
-	back := t.refundable(&e.state, key, r, now, r.N-m)
+	back := t.refundable(&e.state, key, r, st.clock.In(now), now, r.N-m)
 	if back > 0 && r.inParts {
 		t.unsettled.Sink(key, r.group, back)
 	}
@@ -103,19 +100,19 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		RefundReserved(t.machine, &e.state, r.limit, at, epoch, back, m == 0, at != r.At)
 	}
 	if m > r.N && !forgiven {
-		t.machine.Charge(&e.state, r.limit, o.In(now), m-r.N)
+		t.machine.Charge(&e.state, r.limit, st.clock.In(now), m-r.N)
 	}
 }
 
 // refundable returns how many of n units of a reservation still count at now, and so can be
 // refunded.
-func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, now, n int64) int64 {
+func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, at, now, n int64) int64 {
 	switch {
 	case n <= 0 || r.group == nil:
 		return 0
 	case r.inParts:
 		stands := t.unsettled.Stands(key, r.group, now)
-		level, _ := t.machine.Level(s, r.limit, t.clock().In(now))
+		level, _ := t.machine.Level(s, r.limit, at)
 		if r.noted > 0 { // what was added since stands above it, whatever others refund
 			above := t.bucket.Added(s) - r.noted
 			if above < 0 { // the store has forgotten
@@ -133,16 +130,6 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, now, n int64) int6
 // Unsettled returns what is reserved.
 func (t *Table[S]) Unsettled() *Unsettled { return &t.unsettled }
 
-// movedBy returns how far the clock had stepped in all when the offset was o, which is the present
-// one or was so before the last step.
-func (t *Table[S]) movedBy(o Offset) int64 {
-	moved := Offset(t.moved.Load())
-	if parity(moved) == parity(o) {
-		return moved.NS()
-	}
-	return moved.NS() - t.step.Load()
-}
-
 // AdmitsSettled reports whether n units of a key, which were denied at now, would be admitted if
 // all that is reserved of it were refunded.
 func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool {
@@ -152,9 +139,9 @@ func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64)
 		shared := t.shared.Load()
 		return shared != nil && shared.AdmitsSettled(l, sharedOf(key), now, n)
 	}
-	e, at, pending := entry[S]{slot: st.slot(i)}, t.clock().In(now), int64(0)
+	e, at, pending := entry[S]{slot: st.slot(i)}, st.clock.In(now), int64(0)
 	if b := t.config.Load(); b.IsShared() {
-		e, pending = t.observe(st, b, l, i, at, t.clock())
+		e, pending = t.observe(st, b, l, i, at)
 	}
 	ask := unsettledAsk{Limit: l, Key: key, Now: now, At: at, Pending: pending, N: n}
 	return t.admitsUnsettled(&e.state, ask)

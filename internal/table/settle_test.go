@@ -153,7 +153,7 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			}
 			hear := func(now int64, said []Said) {
 				state := &said[0].State
-				tab.Hear(now, tab.clock().In(now), said, []cell.Heard{{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{state.At(state.Epoch) + open}, Open: state.Open + open}}})
+				tab.Hear(now, tab.in(now), said, []cell.Heard{{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{state.At(state.Epoch) + open}, Open: state.Open + open}}})
 			}
 			hear(t0, say(t0))
 			now := t0 + int64(time.Second)

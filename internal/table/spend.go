@@ -31,19 +31,19 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	o, counted := t.clock(), b.IsShared()
-	epoch, epochs := o.In(now)/int64(b.Epoch), int64(max(2, b.Limit.History+1))
+	at, counted := t.in(now), b.IsShared()
+	epoch, epochs := at/int64(b.Epoch), int64(max(2, b.Limit.History+1))
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
 		s := Spend{Key: e.key, ID: e.id, Regions: e.syncState != nil && e.regions&inOthers != 0}
-		level, _ := t.machine.Level(&e.state, b.Limit, o.In(now))
+		level, _ := t.machine.Level(&e.state, b.Limit, at)
 		s.Used = int64(math.Ceil(level))
 		for age := int64(0); age < epochs && t.bucket == nil; age++ {
 			c, _ := l.At(epoch - age)
 			s.Used += c.Total()
 		}
 		if !b.IsShared() { // a log has the older ones elsewhere
-			own, _ := t.machine.Spent(&e.state, b.Limit, o.In(now))
+			own, _ := t.machine.Spent(&e.state, b.Limit, at)
 			s.Used = max(s.Used, own)
 		}
 		if counted && e.syncState != nil && epoch-l.Epoch <= 1 {
@@ -53,7 +53,7 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 			f(s)
 		}
 	})
-	t.saved.Drop(b.Limit, o.In(now), func(id [16]byte, reports []algorithms.Report) bool {
+	t.saved.Drop(b.Limit, at, func(id [16]byte, reports []algorithms.Report) bool {
 		s := Spend{ID: id}
 		for _, r := range reports {
 			if age := epoch - r.Epoch; age >= 0 && age < epochs {
@@ -62,8 +62,8 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 		}
 		if t.bucket != nil {
 			var state S
-			t.machine.Merge(&state, b.Limit, o.In(now), reports)
-			level, _ := t.machine.Level(&state, b.Limit, o.In(now))
+			t.machine.Merge(&state, b.Limit, at, reports)
+			level, _ := t.machine.Level(&state, b.Limit, at)
 			s.Used = int64(math.Ceil(level))
 		}
 		if s.Used > 0 {

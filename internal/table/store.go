@@ -36,7 +36,7 @@ type Table[S any] struct {
 	machine algorithms.Machine[S] // of the kind
 	// config is what the latest configuration says; requests bring their own limits.
 	config atomic.Pointer[SyncConfig]
-	// offset is added to the clock of callers; it is an offset.
+	// offset is added to the clock of callers: see Clock.
 	offset  atomic.Int64
 	shared  atomic.Pointer[Table[S]] // of keys beyond max_keys, nil where there are none
 	lost    atomic.Uint64
@@ -48,8 +48,8 @@ type Table[S any] struct {
 	keys       atomic.Int64
 	overflowed atomic.Int64
 
-	// step is how far the last step of the clock went, and stepped when by the callers' clock.
-	step, stepped atomic.Int64
+	// stepped is when the clock stepped last, by the callers' clock.
+	stepped atomic.Int64
 	// clocked is set once SetClock has been called.
 	clocked atomic.Bool
 
@@ -69,8 +69,6 @@ type Table[S any] struct {
 	saved savedStore // what an earlier process has counted, until the keys come back
 
 	unsettled Unsettled // see Settle
-	// moved is the sum of all steps of the clock, with their parity as offset has it.
-	moved atomic.Int64
 	// resets are those that the keys count under, nil where there are none.
 	resets atomic.Pointer[reset.Applied]
 }
@@ -81,6 +79,7 @@ type stripe[S any] struct {
 	mu     sync.Mutex
 	index  index
 	chunks []*[chunkSize]slot[S]
+	clock  Clock
 
 	size     uint32 // slots used or in free
 	hand     uint32
@@ -90,7 +89,7 @@ type stripe[S any] struct {
 	outgoing []uint32 // dirty before the last cycle began, not sent yet
 	free     []uint32
 
-	_ [64]byte // to whole cache lines: the neighbour's lock is on another one
+	_ [48]byte // to whole cache lines: the neighbour's lock is on another one
 }
 
 // slot is what is kept of one key. The zero key is a slot without one.
@@ -106,7 +105,7 @@ type entry[S any] struct {
 	*syncState
 }
 
-func (e entry[S]) used() bool { return e.key != keys.Key{} }
+func (s *slot[S]) used() bool { return s.key != keys.Key{} }
 
 // New returns an empty table for at most maxKeys keys of a kind, whose state is S.
 func New[S any](kind algorithms.Kind, maxKeys int) *Table[S] {
@@ -140,9 +139,9 @@ type Taken struct {
 	algorithms.Decision
 	// N is how many units were asked for.
 	N int64
-	// At is the instant by the table's clock, and offset how far that was ahead of the caller's.
-	At     int64
-	offset Offset
+	// At is the instant by the table's clock, and clock is how that stood.
+	At    int64
+	clock Clock
 	// Overflow reports that the key has no counter of its own: the table is full. Then At is the
 	// caller's clock.
 	Overflow bool
@@ -179,10 +178,9 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	}
 	b, n, want := t.config.Load(), a.N, a.Want
 	e, pending, shared := entry[S]{slot: s}, int64(0), b.IsShared()
-	*taken = Taken{N: n, offset: t.clock()}
-	taken.At = taken.offset.In(a.Now)
+	*taken = Taken{N: n, At: st.clock.In(a.Now), clock: st.clock}
 	if shared {
-		e, pending = t.observe(st, b, a.Limit, i, taken.At, taken.offset)
+		e, pending = t.observe(st, b, a.Limit, i, taken.At)
 	}
 	if taken.Result = t.machine.Take(&e.state, a.Limit, taken.At, n, pending); !taken.Allowed {
 		want |= algorithms.WantRetry
@@ -216,7 +214,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 // unseen.
 func (t *Table[S]) Refund(l algorithms.Limit, key keys.Key, taken Taken, n int64) {
 	t, key = t.of(key, &taken)
-	t.correct(l, key, taken, func(s *S, at int64) {
+	t.correct(key, taken, func(s *S, at int64) {
 		t.machine.Refund(s, l, at, n)
 		ledger := t.machine.Ledger(s)
 		ledger.Attempts -= min(1, ledger.Attempts)
@@ -226,7 +224,7 @@ func (t *Table[S]) Refund(l algorithms.Limit, key keys.Key, taken Taken, n int64
 // Penalize spends n units of a key whose request was denied.
 func (t *Table[S]) Penalize(l algorithms.Limit, key keys.Key, taken Taken, n int64) {
 	t, key = t.of(key, &taken)
-	t.correct(l, key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
+	t.correct(key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
 }
 
 // Leave frees the n slots in a queue of a client that went away at now while it waited. It does
@@ -237,8 +235,8 @@ func (t *Table[S]) Leave(l algorithms.Limit, key keys.Key, taken Taken, now, n i
 		return
 	}
 	t, key = t.of(key, &taken)
-	waited := taken.offset.In(now) - taken.At
-	t.correct(l, key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
+	waited := taken.clock.In(now) - taken.At
+	t.correct(key, taken, func(s *S, at int64) { queue.Leave(s, l, at, at+waited, n, taken.Delay) })
 }
 
 // With gives f the state of a key under its stripe's lock, if the table holds it. f must be quick.
@@ -318,11 +316,7 @@ func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key keys.Key, raw []
 	i := st.allocate()
 	e := st.at(i)
 	*e.slot = slot[S]{key: key, id: id}
-	o := t.clock()
-	if e.syncState != nil {
-		e.flags = e.flags&^stepParity | parity(o)
-	}
-	t.restore(&e.state, l, o.In(now), id)
+	t.restore(&e.state, l, st.clock.In(now), id)
 	st.index.Add(tagOf(key), i)
 	return i, e.slot
 }
@@ -366,11 +360,10 @@ func (t *Table[S]) reclaim(st *stripe[S], l algorithms.Limit, now int64) (ok boo
 
 // idle looks at a few entries, and returns the last one of them: one that is idle where ok is set.
 func (t *Table[S]) idle(st *stripe[S], l algorithms.Limit, now int64) (hand uint32, ok bool) {
-	o := t.clock()
-	now, hand = o.In(now), st.hand
+	now, hand = st.clock.In(now), st.hand
 	for range min(st.size, 8) {
 		hand = (hand + 1) % st.size
-		if e := st.at(hand); e.used() && e.isCurrent(o) && t.isIdle(e, l, now) {
+		if e := st.at(hand); e.used() && t.isIdle(e, l, now) {
 			return hand, true
 		}
 	}
@@ -384,25 +377,19 @@ func (t *Table[S]) isIdle(e entry[S], l algorithms.Limit, now int64) bool {
 }
 
 // correct has f change the state of a key after a Take, at being the instant of that Take by the
-// table's clock as it is now. If the clock has stepped since, that instant has moved, as everything
-// that is stored has. The key becomes dirty: the store may have been sent what is now refunded, and
-// perhaps no other request ever comes to make it dirty.
-func (t *Table[S]) correct(l algorithms.Limit, key keys.Key, taken Taken, f func(s *S, at int64)) {
+// table's clock as it is now. The key becomes dirty: the store may have been sent what is now
+// refunded, and perhaps no other request ever comes to make it dirty.
+func (t *Table[S]) correct(key keys.Key, taken Taken, f func(s *S, at int64)) {
 	b := t.config.Load()
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok || t.isForgiven(st.slot(i).id, taken) {
 		return
 	}
-	if !b.IsShared() {
-		f(&st.slot(i).state, taken.At)
-		return
+	f(&st.slot(i).state, st.since(taken))
+	if b.IsShared() {
+		t.changed(st, b, t.withSyncState(st, i), i)
 	}
-	o := t.clock()
-	at := taken.At + o.Since(taken.offset)
-	e := t.applyStep(st, l, i, at, o)
-	f(&e.state, at)
-	t.changed(st, b, e, i)
 }
 
 // Room returns how many units of a key are left at now, and spends none. A key that was never seen
@@ -414,7 +401,7 @@ func (t *Table[S]) Room(l algorithms.Limit, key keys.Key, raw []byte, now int64)
 	if !ok {
 		return 0, false
 	}
-	e, at, _ := t.current(st, l, i, now)
+	e, at := t.current(st, i, now)
 	return t.machine.Take(&e.state, l, at, 0, 0).Remaining, true
 }
 
@@ -427,7 +414,7 @@ func (t *Table[S]) Wait(l algorithms.Limit, key keys.Key, now, n int64) time.Dur
 	if !ok {
 		return 0
 	}
-	e, at, _ := t.current(st, l, i, now)
+	e, at := t.current(st, i, now)
 	if t.machine.Take(&e.state, l, at, 0, 0).Remaining >= n {
 		return 0
 	}

@@ -14,7 +14,7 @@ func (t *Table[S]) Sweep(now int64) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	at := t.clock().In(now)
+	at := t.in(now)
 	t.saved.Prune(b.Limit, at)
 	t.each(func(st *stripe[S], i uint32, e entry[S]) {
 		if t.isIdle(e, b.Limit, at) {
@@ -136,9 +136,6 @@ func (t *Table[S]) relocate(st *stripe[S], from, to uint32) {
 	*st.slot(to) = *old.slot
 	*old.slot = slot[S]{}
 	if old.syncState == nil {
-		if e := st.at(to); e.syncState != nil { // of a chunk that was synced before
-			e.flags = e.flags&^stepParity | parity(t.clock())
-		}
 		return
 	}
 	x := t.withSyncState(st, to).syncState
