@@ -8,22 +8,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A Script is the text of a script and its hash.
-type Script struct{ text, hash string }
-
-// ScriptOfCells is the script of cells after another text.
-func ScriptOfCells(before string) *Script {
-	text := before + cell.Source
-	return &Script{text, redis.NewScript(text).Hash()}
-}
-
-var sayScript = ScriptOfCells("")
+var sayHash = redis.NewScript(cell.Source).Hash()
 
 // NextSeq is the number of a call that is about to be made of the states of tables that are read
 // after it. It begins at the time, so that a node whose clock is right is above what it said
@@ -73,22 +65,15 @@ func (s *Source) say(ctx context.Context, at *attachment, said []table.Said) err
 		ctx, cancel = CallContext(ctx, r.callTime(at))
 		defer cancel()
 	}
-	if bans := s.bans.Load(); bans != nil {
-		asks := make([]keys.ID, len(said))
-		for i := range said {
-			asks[i] = said[i].ID
-		}
-		if err := bans.Read(ctx, r.callTime(at), asks); err != nil {
-			r.stats.failures.Add(1)
-			s.table.Unheard(said)
-			return err
-		}
-	}
 	c := NewSayCall(said[0].State.Seq)
 	defer c.Free()
-	in := r.keys.Cells(s.spec)
+	in, bans, asks := r.keys.Cells(s.spec), s.bans.Load(), []ban.Message(nil)
 	for i := range said {
 		c.Say(s, in, &said[i], false)
+		if bans != nil {
+			asks = append(asks, bans.Ask(said[i].ID, r.now()))
+			c.Ban(bans.keys, asks[i])
+		}
 	}
 	c.Tell(r.keys, s, said[0].ID)
 	err := c.Send(ctx, r.client)
@@ -99,6 +84,9 @@ func (s *Source) say(ctx context.Context, at *attachment, said []table.Said) err
 	}
 	now := r.now()
 	r.noteSaid(s, c, now)
+	if bans != nil {
+		bans.ack(asks, &c.Answer)
+	}
 	if s.table.Hear(now, c.Now*int64(time.Microsecond), said, c.Answer.Cells) {
 		r.foundLoss()
 	}
@@ -159,11 +147,9 @@ func isForeign(why string) bool { return why == noSense || strings.HasPrefix(why
 type SayCall struct {
 	cell.Call
 	cell.Answer
-	// Script is the script of cells, or one that begins with something else.
-	Script *Script
-	args   cell.Args
-	names  []byte // of the cells
-	ends   []int
+	args  cell.Args
+	names []byte // of the cells
+	ends  []int
 }
 
 var sayCalls = sync.Pool{New: func() any { return new(SayCall) }}
@@ -173,7 +159,6 @@ func NewSayCall(seq int64) *SayCall {
 	c := sayCalls.Get().(*SayCall)
 	c.Call = cell.Call{Seq: seq, Cells: c.Call.Cells[:0], Bans: c.Call.Bans[:0], Asks: c.Call.Asks[:0]}
 	c.names, c.ends = c.names[:0], c.ends[:0]
-	c.Script = sayScript
 	return c
 }
 
@@ -212,10 +197,10 @@ func (c *SayCall) Cmd(ctx context.Context, known bool) *redis.StringCmd {
 	c.args.Reset()
 	if known {
 		c.args.End("evalsha")
-		c.args.End(c.Script.hash)
+		c.args.End(sayHash)
 	} else {
 		c.args.End("eval")
-		c.args.End(c.Script.text)
+		c.args.End(cell.Source)
 	}
 	c.Append(&c.args)
 	c.args.Finish()

@@ -178,7 +178,7 @@ func TestACallForBansThatHasToConnectFarAway(t *testing.T) {
 	const trip, timeout = 1050 * time.Millisecond, 3 * time.Second
 	farAway(t, trip, timeout, func(t *testing.T, _ *miniredis.Miniredis, client *redis.Client) {
 		began := time.Now()
-		if err := banNodeWith(t, client).Read(t.Context(), timeout, []keys.ID{oneKey}); err != nil {
+		if err := banNodeWith(t, client).ask(t.Context(), timeout, oneKey); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(began); took < timeout {

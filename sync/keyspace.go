@@ -22,7 +22,7 @@ import (
 // and goes on with one of these:
 //
 //	<table>:<id>            hash    a cell, see say.lua
-//	<zone>:ban:<id>         string  "begun length": the ban of the key that began last
+//	<zone>:ban:<id>         string  "begun length reset": the ban of the key, see ban.Said
 //	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see slots.lua
 //	told                    zset    cells and bans of which other regions have to know, by when
 //	                                they changed; only in shard 0 where there is no Cluster

@@ -36,8 +36,7 @@ type luaStore struct {
 
 var compiled = map[string]*lua.FunctionProto{
 	heartbeatScript.Hash(): compile(heartbeatSource),
-	bansScript.Hash():      compile(bansSource),
-	sayScript.hash:         compile(cell.Source),
+	sayHash:                compile(cell.Source),
 	heldScript.Hash():      compile(heldLua + fetchLua),
 	cursorScript.Hash():    compile(cursorLua),
 	relayScript.Hash():     compile(headOfRelay + relayLua), toldScript.Hash(): compile(heldLua + toldLua),

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
@@ -273,7 +274,7 @@ func (p *pair) parse(all held) (cells []pulled, bans []pulledBan) {
 	for i, name := range all.names {
 		of := all.fields[3*i : 3*i+3]
 		if b, ok := p.parseBan(name, of[0], now); ok {
-			b.at = all.at
+			b.Begun += all.at - now
 			bans = append(bans, b)
 		} else if one, ok := parseCellName(name); ok {
 			one.read, one.family = all.read, one.spec.Family(false)
@@ -296,12 +297,10 @@ func parseCellName(name string) (c pulled, ok bool) {
 	return c, ok
 }
 
-// A pulledBan is a ban of the other region: its length, what is left of it, and the instant for
-// which that holds, by this region's Redis, in microseconds.
+// A pulledBan is a ban of the other region, by the clock of this region's Redis.
 type pulledBan struct {
-	id               keys.ID
-	zone             string
-	length, rest, at int64
+	ban.Message
+	zone string
 }
 
 // parseBan reads a ban, by its key and what is there at now by the other Redis, in microseconds.
@@ -311,28 +310,25 @@ func (p *pair) parseBan(name, value string, now int64) (b pulledBan, ok bool) {
 	if !ok || !isBan {
 		return b, false
 	}
-	var begun int64
-	if n, _ := fmt.Sscan(value, &begun, &b.length); n != 2 || b.length <= 0 || b.length > maxBan {
-		return b, false
-	}
-	b.id, b.zone, b.rest = id, zone, b.length-max(0, now-begun)
-	return b, b.rest > 0
+	b.ID, b.Said, b.zone = id, ban.Parse(value), zone
+	b.Begun = min(b.Begun, now)
+	return b, b.Begun+b.Length.Microseconds() > now
 }
 
-// sayBans writes bans here. A message that comes late, perhaps after a reset, begins no ban that is
-// later than the one there.
+// sayBans writes bans here.
 func (p *pair) sayBans(ctx context.Context, bans []pulledBan) error {
 	ctx, cancel := CallContext(ctx, p.x.r.timeout)
 	defer cancel()
-	keys, args := make([]string, len(bans)), make([]any, len(bans))
-	for i, b := range bans {
-		keys[i], args[i] = p.x.r.keys.Zone(b.zone, "ban").Of(b.id), fmt.Sprintf("%d %d  %d", b.rest, b.length, b.at)
+	c := NewSayCall(p.x.next())
+	defer c.Free()
+	for _, b := range bans {
+		c.Ban(p.x.r.keys.Zone(b.zone, "ban"), b.Message)
 	}
-	return bansScript.Run(ctx, p.x.r.client, keys, args...).Err()
+	return c.Send(ctx, p.x.r.client)
 }
 
 func (c pulled) shard() int    { return ShardOf(c.id) }
-func (b pulledBan) shard() int { return ShardOf(b.id) }
+func (b pulledBan) shard() int { return ShardOf(b.ID) }
 
 // byShard are those that one call can name: some, of one shard where there is a Cluster here.
 func byShard[T interface{ shard() int }](cluster bool, all []T) (batches [][]T) {

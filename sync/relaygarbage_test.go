@@ -53,7 +53,7 @@ func garbages() []garbage {
 			told(a, head+nobody+"1")
 		}},
 		{"keys of another program", func(_ *kinds, a, b *redistest.Server) {
-			a.Do("SET", "session:ban:x", fmt.Sprint(time.Now().UnixMicro(), " 3600000000"))
+			a.Do("SET", "session:ban:x", fmt.Sprint(time.Now().UnixMicro(), " 3600000000 0"))
 			a.Do("HSET", "other{0}:a:b:1", "sum", "5 5")
 			b.Do("SET", "session:ban:x", "mine")
 			told(a, "session:ban:x")

@@ -176,6 +176,7 @@ func TestABanOverASilentLink(t *testing.T) {
 		w := calmWorld(t, false)
 		here, there, link := w.regions[0], w.regions[1], w.regions[1].links["r0"]
 		link.become(&link.lost, 1)
+		time.Sleep(time.Second) // what was under way has arrived
 		register := new(ban.Register)
 		register.Configure(1000)
 		b := ShareBans(register, here.nodes[0].source, "z", here.nodes[0].wire, "test", wallClock)

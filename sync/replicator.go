@@ -17,17 +17,10 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
-var (
-	//go:embed tell.lua
-	tellLua string
-	//go:embed heartbeat.lua
-	heartbeatSource string
+//go:embed heartbeat.lua
+var heartbeatSource string
 
-	// TellLua has the function of scripts that has other regions told of hashes.
-	TellLua = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds()) + tellLua
-
-	heartbeatScript = redis.NewScript(heartbeatSource)
-)
+var heartbeatScript = redis.NewScript(heartbeatSource)
 
 const (
 	batchSize     = cycle.BatchSize

@@ -2,8 +2,7 @@
 // value is the ban that began last. It has no clock and does no I/O.
 //
 // A node holds bans by its own clock, which never steps, so what is known holds whatever becomes of
-// the store. Messages carry what is left of a ban and its length, never an instant: the store works
-// out by its own clock when it began.
+// the store. Messages say by the store's clock when a ban began.
 package ban
 
 import (
@@ -77,7 +76,7 @@ type Register struct {
 	maxKeys atomic.Int64
 	ahead   atomic.Int64 // how far the store's clock is ahead, in nanoseconds
 	wake    atomic.Pointer[cycle.Waker]
-	pardons atomic.Pointer[reset.Applied] // resets, with up to when they pardon bans
+	resets  atomic.Pointer[reset.Applied] // with up to when they end bans
 
 	stripes [stripeCount]stripe
 }

@@ -125,24 +125,23 @@ func TestBansThatEndUnsent(t *testing.T) {
 // A store is one register for each key, as the script keeps it, with a clock of its own.
 type store struct {
 	now  int64 // microseconds
-	bans map[ID]Ban
+	bans map[ID]Said
 }
 
-func (s *store) tell(m Message) (a Answer) {
-	us := func(d time.Duration) int64 { return int64(d / time.Microsecond) }
+func (s *store) tell(m Message) (a Said) {
 	had, held := s.bans[m.ID]
+	switch {
+	case !held, m.Reset > had.Reset:
+		had = m.Said
+	case m.Reset == had.Reset && m.Begun <= s.now && (m.Begun > had.Begun || m.Begun == had.Begun && m.Length > had.Length):
+		had = m.Said
+	}
 	had.Begun = min(had.Begun, s.now)
-	if held && had.Begun+us(had.Length) <= s.now || m.Pardoned && had.Begun <= s.now-us(m.Age) {
-		had = Ban{}
-	}
-	if m.Length > 0 {
-		had = Later(had, Ban{s.now - us(m.Length-m.Rest), m.Length})
-	}
-	if s.bans[m.ID] = had; had.Length == 0 {
+	if delete(s.bans, m.ID); had.Begun+had.Length.Microseconds() <= s.now {
 		return a
 	}
-	rest := had.Begun + us(had.Length) - s.now
-	return Answer{Rest: time.Duration(rest) * time.Microsecond, Length: had.Length, Stamp: had.Begun}
+	s.bans[m.ID] = had
+	return had
 }
 
 // world is some nodes and a store.
@@ -153,7 +152,7 @@ type world struct {
 }
 
 func newWorld(nodes int) *world {
-	w := &world{now: start, store: store{start / 1000, map[ID]Ban{}}}
+	w := &world{now: start, store: store{start / 1000, map[ID]Said{}}}
 	for range nodes {
 		r := register(100)
 		r.Share(cycle.NewWaker())
@@ -207,7 +206,7 @@ func TestNodesAgreeOnBans(t *testing.T) {
 			case "unheard", "unanswered":
 				w.fail(node, step == "unanswered")
 			case "forget":
-				w.store.bans = map[ID]Ban{}
+				w.store.bans = map[ID]Said{}
 				for _, r := range w.nodes {
 					r.Resend()
 				}
@@ -431,7 +430,7 @@ type deed struct {
 func deeds() []deed {
 	bans := map[ID]Ban{a: {start, 2 * time.Hour}}
 	pardon := &reset.Set{Keys: map[ID]reset.Reset{a: {Stamp: start / 1000, At: start, Until: start + int64(time.Hour)}}}
-	told := Message{ID: a, Rest: time.Hour, Length: time.Hour, begun: start}
+	told := Message{a, Said{Begun: start / 1000, Length: time.Hour}, start}
 	return []deed{
 		{"Begin", func(r *Register) { r.Begin(a, start, time.Hour) }},
 		{"Rest", func(r *Register) { r.Rest(a, start) }},
@@ -445,7 +444,7 @@ func deeds() []deed {
 		{"Resend", func(r *Register) { r.Resend() }},
 		{"Drain", func(r *Register) { r.Drain(start, 10, nil) }},
 		{"Fail", func(r *Register) { r.Fail([]Message{told}) }},
-		{"Ack", func(r *Register) { r.Ack(start, told, Answer{Rest: time.Hour, Length: time.Hour, Stamp: 1}) }},
+		{"Ack", func(r *Register) { r.Ack(start, told, Said{Begun: start/1000 - 1, Length: time.Hour}) }},
 		{"Reset", func(r *Register) { r.Reset(start, pardon) }},
 	}
 }
@@ -501,6 +500,18 @@ func TestTwoGoroutinesOnOneKey(t *testing.T) {
 			}
 			both.Wait()
 			checkCounts(t, r, one.name+" beside "+other.name)
+		}
+	}
+}
+
+// What makes no sense is none, and what is said is read as it was.
+func TestParse(t *testing.T) {
+	for text, want := range map[string]bool{
+		"1 2 3": true, "1 3 0": true, "0 2 3": false, "1 0 3": false, "1 2": false, "1 2 3 4": false, "a 2 3": false, "1 2 -3": false,
+		"9223372036854775808 2 3": false, "1 9007199254740991 0": false, "": false,
+	} {
+		if s := Parse(text); (s != Said{}) != want || want && s.String() != text {
+			t.Errorf("Parse(%q) = %+v, want something: %t", text, s, want)
 		}
 	}
 }

@@ -10,12 +10,12 @@ import (
 const tick = int64(time.Millisecond)
 
 // Reset ends the bans that began up to the reset of their key, and goes by these resets from now
-// on; nil are none. What is in the store ends with the next message that asks for it. now is this
-// node's clock. It returns 0: no request is forgiven by it.
+// on; nil are none. What is in the store ends with the next message that asks for it. now is
+// this node's clock. It returns 0: no request is forgiven by it.
 func (r *Register) Reset(now int64, set *reset.Set) int64 {
 	// madeAt is by this node's clock, as now.
 	madeAt := func(one reset.Reset) int64 { return min(now, one.At-one.At%tick+tick-1-r.ahead.Load()) }
-	r.pardons.Store(r.pardons.Load().NextAt(set, madeAt))
+	r.resets.Store(r.resets.Load().NextAt(set, madeAt))
 	if set == nil {
 		return 0
 	}
@@ -27,7 +27,12 @@ func (r *Register) Reset(now int64, set *reset.Set) int64 {
 	return 0
 }
 
-// pardoned is up to when the bans of a key are pardoned, by this node's clock.
-func (r *Register) pardoned(id ID) (at int64, ok bool) { return r.pardons.Load().When(id) }
+func (r *Register) isPardoned(id ID, b Ban) bool { return r.resets.Load().Forgave(id, b.Begun) }
 
-func (r *Register) isPardoned(id ID, b Ban) bool { return r.pardons.Load().Forgave(id, b.Begun) }
+// resetOf is the stamp of the latest reset of a key, 0 for none.
+func (r *Register) resetOf(id ID) int64 {
+	if a := r.resets.Load(); a != nil {
+		return a.Of(id).Stamp
+	}
+	return 0
+}

@@ -1,6 +1,8 @@
 package ban
 
 import (
+	"cmp"
+	"fmt"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
@@ -8,25 +10,43 @@ import (
 
 // What a register tells the store, and hears from it.
 
-// A Message asks the store for the ban of a key, and tells it of one where Length is not 0.
-type Message struct {
-	ID     ID
-	Rest   time.Duration
+// A Said is what is said of the ban of a key: when it began, by the store's clock in microseconds,
+// and the stamp of the reset that the key is under. Without a Length there is none, and what began
+// under an earlier reset is over.
+type Said struct {
+	Begun  int64
 	Length time.Duration
-	// Pardoned is set where an operator has pardoned the key: all that began so long ago or longer
-	// is over, and Age is that time.
-	Pardoned bool
-	Age      time.Duration
-
-	begun int64
+	Reset  int64
 }
 
-// An Answer is what the store has of a key after a message. Without a Length that is nothing.
-type Answer struct {
-	Rest   time.Duration
-	Length time.Duration
-	// Stamp is when the ban began by the store's clock, in microseconds.
-	Stamp int64
+// maxLength is longer than any ban of a configuration.
+const maxLength = 100 * 365 * 24 * time.Hour
+
+// String is what the store has: numbers of microseconds, or nothing.
+func (s Said) String() string {
+	if s.Length == 0 && s.Reset == 0 {
+		return ""
+	}
+	return fmt.Sprint(s.Begun, " ", s.Length.Microseconds(), " ", s.Reset)
+}
+
+// Parse reads what the store has. What makes no sense is none.
+func Parse(text string) (s Said) {
+	var length int64
+	n, err := fmt.Sscanf(text, "%d %d %d\n", &s.Begun, &length, &s.Reset)
+	if n != 3 || err != nil || s.Begun <= 0 || length <= 0 || length > maxLength.Microseconds() || s.Reset < 0 {
+		return Said{}
+	}
+	s.Length = time.Duration(length) * time.Microsecond
+	return s
+}
+
+// A Message tells the store of the ban of a key, as far as there is one, and asks for it.
+type Message struct {
+	ID ID
+	Said
+
+	begun int64
 }
 
 // Share has bans be sent to a store from now on, all that hold at first; wake is called, without a
@@ -87,10 +107,8 @@ func (r *Register) Drain(now int64, most int, dst []Message) []Message {
 			}
 			e.listed = false
 			st.bans[id] = e
-			if rest := e.Rest(now); e.unsent && rest > 0 {
-				m := r.Ask(id, now)
-				m.Rest, m.Length, m.begun = min(ceil(rest), e.Length), e.Length, e.Begun
-				dst = append(dst, m)
+			if e.unsent && e.Rest(now) > 0 {
+				dst = append(dst, r.say(id, e, now))
 			}
 		}
 		st.mu.Unlock()
@@ -98,18 +116,23 @@ func (r *Register) Drain(now int64, most int, dst []Message) []Message {
 	return dst
 }
 
-// ceil rounds up to the microseconds of the store's clock.
-func ceil(d time.Duration) time.Duration {
-	return (d + time.Microsecond - 1).Truncate(time.Microsecond)
+// say is a message about a key. A ban that the store knows goes by the name that it has there: its
+// clock may have stepped since.
+func (r *Register) say(id ID, e entry, now int64) Message {
+	under := r.resetOf(id)
+	if e.Rest(now) == 0 {
+		return Message{ID: id, Said: Said{Reset: under}}
+	}
+	begun := cmp.Or(e.stamp, (e.Begun+r.ahead.Load())/int64(time.Microsecond))
+	return Message{id, Said{begun, e.Length, under}, e.Begun}
 }
 
 // Ask is a message that asks for the ban of a key at now.
-func (r *Register) Ask(id ID, now int64) (m Message) {
-	m.ID = id
-	if at, ok := r.pardoned(id); ok {
-		m.Pardoned, m.Age = true, max(0, time.Duration(now-at))
-	}
-	return m
+func (r *Register) Ask(id ID, now int64) Message {
+	st := r.stripeOf(id)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return r.say(id, st.bans[id], now)
 }
 
 // Fail takes messages back that got no answer.
@@ -128,26 +151,25 @@ func (r *Register) Fail(messages []Message) {
 }
 
 // Ack merges the answer to a message, at now. A ban that the store has and this node has not
-// holds here from now on, with what the store says is left of it. One that began before the node's
-// own means that the store has lost that, so it is sent again.
-func (r *Register) Ack(now int64, m Message, a Answer) {
-	if a.Length <= 0 || a.Rest <= 0 {
+// holds here from now on. One that began before the node's own means that the store has lost that,
+// so it is sent again.
+func (r *Register) Ack(now int64, m Message, a Said) {
+	theirs := entry{Ban: Ban{min(now, a.Begun*int64(time.Microsecond)-r.ahead.Load()), a.Length}, stamp: a.Begun}
+	under := r.resetOf(m.ID)
+	if theirs.Rest(now) == 0 || a.Reset < under {
 		return
 	}
 	st := r.stripeOf(m.ID)
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	e := st.bans[m.ID]
-	theirs := Ban{now + int64(a.Rest-a.Length), a.Length}
-	switch {
-	case r.isPardoned(m.ID, theirs):
-	case e.Length > 0 && e.stamp == a.Stamp:
-		// It is known. What a message takes on its way would make it longer each time.
-	case m.Length > 0 && a.Rest == m.Rest && a.Length == m.Length && e.Begun == m.begun:
-		e.stamp, e.unsent = a.Stamp, false // the store has it from here
+	switch e := st.bans[m.ID]; {
+	case e.Length > 0 && e.stamp == a.Begun:
+		// It is known. What is not certain of the store's time would make it longer each time.
+	case a == m.Said && e.Begun == m.begun:
+		e.stamp, e.unsent = a.Begun, false // the store has it from here
 		st.bans[m.ID] = e
-	case Later(e.Ban, theirs) == theirs || e.Rest(now) == 0:
-		r.put(st, m.ID, now, entry{Ban: theirs, stamp: a.Stamp})
+	case a.Reset > under, e.Rest(now) == 0, Later(e.Ban, theirs.Ban) == theirs.Ban:
+		r.put(st, m.ID, now, theirs)
 	case !e.unsent:
 		e.unsent = true
 		r.put(st, m.ID, now, e)

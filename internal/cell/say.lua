@@ -31,8 +31,9 @@
 --   more    " epoch open total…"; of a bucket fresh, span, heard and the level that the node
 --           knows: whole rest; of another region heard is 1 more than what of the level is from
 --           there, and 0 where that is not known
--- For each ban "begun length stamp" or "". Of a strict call what it asks for: count and cost of
--- requests that follow each other, and for each cell the size and the rate that they go by.
+-- For each ban "begun length stamp", "0 0 stamp" where none is known, or "". Of a strict call what
+-- it asks for: count and cost of requests that follow each other, and for each cell the size and
+-- the rate that they go by.
 --
 -- Reply, in lines: seconds and microseconds; what is granted of each of these, or "old", "banned"
 -- or "failed"; for each cell the node's field as it was and the sum by now, or "@" and the stamp
@@ -325,28 +326,32 @@ local function bucket(key, f, s, far, state, around)
   }
 end
 
+-- Has other regions hear of a key.
+local function mark(key)
+  local told = KEYS[#KEYS]
+  if not score then
+    local highest = redis.pcall('ZREVRANGE', told, 0, 0, 'WITHSCORES')
+    if highest.err then -- another program has written it
+      call('DEL', told)
+      highest = {}
+    elseif (tonumber(highest[2] or '') or 0) > 4.5e15 then -- no clock gave that
+      call('ZREMRANGEBYSCORE', told, '(4.5e15', '+inf')
+      highest = call('ZREVRANGE', told, 0, 0, 'WITHSCORES')
+    end
+    score = math.max(now, (tonumber(highest[2] or '') or 0) + 1)
+    call('PEXPIRE', told, 2592000000) -- a month after the last one, as the relay's cursors
+  end
+  call('ZADD', told, string.format('%d', score), key)
+end
+
 -- Has other regions hear of a cell of which all have so much, and the other regions that: from the
 -- threshold on, of what both have, and where it must be.
 local function tell(key, all, older, far, must)
-  local told, theirs, more = KEYS[#KEYS], match(far or '', F.kind == 'b' and '^%d+ 0 0 (%d+)$' or '^(%d+) %d+ 0 %d+ 0([%d ]*)$')
+  local theirs, more = match(far or '', F.kind == 'b' and '^%d+ 0 0 (%d+)$' or '^(%d+) %d+ 0 %d+ 0([%d ]*)$')
   local here = all - (theirs or 0)
   for n in string.gmatch(older, '%d+') do here = here + n end
   for n in string.gmatch(more or '', '%d+') do here = here - n end
-  if must and not F.region or here > 0 and (must or not F.region and (far or here >= least)) then
-    if not score then
-      local highest = redis.pcall('ZREVRANGE', told, 0, 0, 'WITHSCORES')
-      if highest.err then -- another program has written it
-        call('DEL', told)
-        highest = {}
-      elseif (tonumber(highest[2] or '') or 0) > 4.5e15 then -- no clock gave that
-        call('ZREMRANGEBYSCORE', told, '(4.5e15', '+inf')
-        highest = call('ZREVRANGE', told, 0, 0, 'WITHSCORES')
-      end
-      score = math.max(now, (tonumber(highest[2] or '') or 0) + 1)
-      call('PEXPIRE', told, 2592000000) -- a month after the last one, as the relay's cursors
-    end
-    call('ZADD', told, string.format('%d', score), key)
-  end
+  if must and not F.region or here > 0 and (must or not F.region and (far or here >= least)) then mark(key) end
 end
 
 local tail, top, open, older
@@ -421,16 +426,22 @@ for i = 1, cells do
   cell[i] = c
 end
 
+-- Of two bans the one under the later reset holds, and of these the one that began later. One that
+-- lies ahead, as the clock has stepped back, begins now.
 local ban = {}
 for i = 1, bans do
-  local says, there = ARGV[4 + 3 * cells + i], call('GET', KEYS[cells + i]) or ''
-  local b, l, s = match(there, '^(%d+) (%d+) (%d+)$')
-  local begun, length, stamp = match(says, '^(%d+) (%d+) (%d+)$')
-  local new = begun and (not b or stamp + 0 > s + 0 or stamp == s and begun + 0 > b + 0)
-  if not new then says, begun, length = there, b, l end
+  local says, there = ARGV[4 + 3 * cells + i], redis.pcall('GET', KEYS[cells + i])
+  if type(there) == 'table' and not string.find(there.err, '^WRONGTYPE') then return there end
+  local b, l, s = match(type(there) == 'string' and there or '', '^(%d+) (%d+) (%d+)$')
+  if b and math.max(b + 0, l + 0, s + 0) >= 2^53 then b, l, s = nil, nil, nil end
+  local begun, length, stamp = match(seq > 0 and says or '', '^(%d+) (%d+) (%d+)$')
+  local new = begun and (b and stamp + 0 > s + 0 or not b and length ~= '0')
+  if begun and b and stamp == s and begun + 0 <= now then new = begun + 0 > b + 0 or begun == b and length + 0 > l + 0 end
+  if not new then begun, length, stamp = b, l, s end
+  if begun and begun + 0 > now then begun, new = string.format('%d', now), seq > 0 end
   local left = begun and begun + length - now or 0
   if left > 0 then status = status or 'banned' end
-  ban[i] = {says, new and string.format('%d', math.min(3e12, math.max(60000, left / 1000)))}
+  ban[i] = {left > 0 and begun .. ' ' .. length .. ' ' .. stamp or '', new and math.ceil(left / 1000)}
 end
 
 -- What is asked for, in order: as many of each as all limits have room for, all limits or none.
@@ -516,7 +527,9 @@ for i = 1, cells do
   if c then reply[1 + 2 * i], reply[2 + 2 * i] = c.failed and '!' or c.under and '@' or c.held, c.failed or c.under or c.there .. (c.mark or '') end
 end
 for i = 1, bans do
-  if ban[i][2] then call('SET', KEYS[cells + i], ban[i][1], 'PX', ban[i][2]) end
+  local key, lasts = KEYS[cells + i], ban[i][2]
+  if lasts and lasts > 0 then call('SET', key, ban[i][1], 'PX', string.format('%d', lasts)) elseif lasts then call('DEL', key) end
+  if lasts and lasts > 0 and least then mark(key) end
   reply[2 + 2 * cells + i] = ban[i][1]
 end
 return table.concat(reply, '\n')

@@ -28,7 +28,7 @@ func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, los
 	e.Now = clock.Now()
 	if err != nil {
 		e.receipts = e.receipts[:had]
-		if p.mergeBan(err) {
+		if errors.Is(err, strict.ErrBanned) {
 			p.wait = p.restOf(p.ask.Raw, p.shadow, e.Now)
 			return banned, p.wait > 0, true
 		}
@@ -97,7 +97,7 @@ func (p *part) decideInRedis(r *http.Request, ask *strict.Request, dst []table.T
 	for by := p.Redis; ; {
 		took, err = by.Strict.Ask(r.Context(), p.Name, ask, dst)
 		if !errors.Is(err, strict.ErrClosed) {
-			if err == nil || !errors.As(err, new(*strict.Banned)) && !errors.Is(err, strict.ErrFull) {
+			if err == nil || !errors.Is(err, strict.ErrBanned) && !errors.Is(err, strict.ErrFull) {
 				p.Notices.Strict(r, p.Name, by, err)
 			}
 			return took, err

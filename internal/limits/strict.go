@@ -2,13 +2,9 @@ package limits
 
 import (
 	"cmp"
-	"errors"
 	"net/http"
 	"slices"
 	"time"
-
-	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
 // askStrict asks the zones that Redis decides for. After the first denial none is asked that needs
@@ -80,14 +76,4 @@ func (p *part) heard(now int64) (wait time.Duration) {
 		wait = max(wait, limits[i].Table.Wait(limits[i].Enforced, p.ask.Key, now, n))
 	}
 	return wait
-}
-
-// mergeBan merges the ban that Redis knows of, if that is what it has answered.
-func (z *Zone) mergeBan(err error) bool {
-	var banned *strict.Banned
-	if err == nil || z.Banning == nil || !errors.As(err, &banned) {
-		return false
-	}
-	z.Banning.Set.Ack(clock.Now(), banned.Message, banned.Answer)
-	return true
 }

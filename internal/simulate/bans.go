@@ -9,7 +9,7 @@ import (
 // A banStore has the bans of a zone that nodes share, as Redis has them.
 type banStore struct {
 	net  *sim.Network
-	held map[ban.ID]ban.Ban
+	held map[ban.ID]ban.Said
 }
 
 // banLink takes the bans of a node along with its sync. It fulfills sim.Companion.
@@ -28,7 +28,7 @@ func (l banLink) Ask(ids []keys.ID) (ask func() (ack func())) {
 		return nil
 	}
 	return func() func() {
-		answers := make([]ban.Answer, len(asks))
+		answers := make([]ban.Said, len(asks))
 		for i, m := range asks {
 			answers[i] = l.answer(m)
 		}
@@ -40,25 +40,25 @@ func (l banLink) Ask(ids []keys.ID) (ask func() (ack func())) {
 	}
 }
 
-// answer is what ban.lua does.
-func (s *banStore) answer(m ban.Message) ban.Answer {
-	now := s.net.Now()
-	b := s.held[m.ID]
-	if m.Length > 0 {
-		b = ban.Later(b, ban.Ban{Begun: now - int64(m.Length-m.Rest), Length: m.Length})
-		s.held[m.ID] = b
+// answer is what the script does. Nobody resets a key here.
+func (s *banStore) answer(m ban.Message) ban.Said {
+	if had, ok := s.held[m.ID]; m.Length > 0 && (!ok || m.Begun > had.Begun) {
+		s.held[m.ID] = m.Said
 	}
-	if b.Rest(now) == 0 {
-		return ban.Answer{}
+	s.drop(m.ID)
+	return s.held[m.ID]
+}
+
+// drop drops a ban that is over.
+func (s *banStore) drop(id ban.ID) {
+	if b := s.held[id]; b.Begun+b.Length.Microseconds() <= s.net.Now()/1000 {
+		delete(s.held, id)
 	}
-	return ban.Answer{Rest: b.Rest(now), Length: b.Length, Stamp: b.Begun / 1000}
 }
 
 // expire drops the bans that are over.
 func (s *banStore) expire() {
-	for id, b := range s.held {
-		if b.Rest(s.net.Now()) == 0 {
-			delete(s.held, id)
-		}
+	for id := range s.held {
+		s.drop(id)
 	}
 }

@@ -41,7 +41,7 @@ func (c *cluster) join(node int, z *limits.Zone) {
 		s := c.stores[name]
 		if s == nil {
 			net := sim.NewNetwork(0, latency, 1)
-			s = &store{net: net, bans: banStore{net, map[ban.ID]ban.Ban{}}, joined: map[*limits.Counters]bool{}, rate: config.Rate}
+			s = &store{net: net, bans: banStore{net, map[ban.ID]ban.Said{}}, joined: map[*limits.Counters]bool{}, rate: config.Rate}
 			c.stores[name] = s
 		}
 		if s.joined[l.Counters] {

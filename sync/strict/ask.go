@@ -328,7 +328,8 @@ type say struct {
 	*ratesync.SayCall
 	of    *callers
 	asks  []*ask
-	said  []table.Said // by counter
+	said  []table.Said  // by counter
+	bans  *ban.Register // nil where the zone has none
 	ban   ban.Message
 	now   int64
 	reply *redis.StringCmd
@@ -364,10 +365,9 @@ func (s *Limiter) prepareSay(l *callers) *say {
 		for _, w := range asks {
 			m.add(w)
 		}
-		if bans := s.bansOf(l.of.zone); bans != nil {
-			m.ban = bans.Ask(l.id, m.now)
-			m.Script = unbanned
-			m.Call.Bans = append(m.Call.Bans, cell.Ban{Key: s.keys.Zone(l.of.zone, "ban").Of(l.id), Known: ratesync.PardonAge(m.ban)})
+		if m.bans = s.bansOf(l.of.zone); m.bans != nil {
+			m.ban = m.bans.Ask(l.id, m.now)
+			m.Ban(s.keys.Zone(l.of.zone, "ban"), m.ban)
 		}
 		return m
 	}
@@ -502,9 +502,8 @@ func (m *say) isUnknown() bool {
 // finish tells what came of a call, and reports whether somebody waits for another one.
 func (m *say) finish(s *Limiter, c *circuit) (more bool) {
 	defer m.Free()
-	err := bannedBy(m.ban, m.reply.Err())
+	err := m.reply.Err()
 	if err == nil {
-		m.Call.Bans = m.Call.Bans[:0]
 		err = m.Read(m.reply.Val(), &m.Answer)
 	}
 	result := s.resultOf(m.of.id, err)
@@ -532,6 +531,9 @@ func (m *say) finish(s *Limiter, c *circuit) (more bool) {
 // hear reads an answer: whether it decides, and else what to do.
 func (m *say) hear() (result, error) {
 	now, server := clock.Now(), m.Now*int64(time.Microsecond)
+	if m.bans != nil {
+		m.bans.Ack(now, m.ban, ban.Parse(m.Answer.Bans[0]))
+	}
 	reset := slices.ContainsFunc(m.Answer.Cells, func(h cell.Heard) bool { return h.Under > 0 })
 	if m.Status == "" && !reset {
 		return answered, nil
@@ -544,6 +546,8 @@ func (m *say) hear() (result, error) {
 	switch {
 	case reset:
 		return outdated, nil
+	case m.Status == "banned":
+		return rejected, ErrBanned
 	case m.Status == "old":
 		return late, context.DeadlineExceeded
 	}

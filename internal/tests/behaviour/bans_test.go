@@ -275,7 +275,7 @@ func bannedElsewhere(t *testing.T, r *redistest.Server, zone string, id keys.ID,
 	defer c.Close()
 	name := ratesync.NewKeyspace("test").Zone(zone, "ban").Of(id)
 	began := timeOf(r).Add(-ago).UnixMicro()
-	if err := c.Set(t.Context(), name, fmt.Sprint(began, " ", 2*ago.Microseconds()), ago).Err(); err != nil {
+	if err := c.Set(t.Context(), name, fmt.Sprint(began, " ", 2*ago.Microseconds(), " 0"), ago).Err(); err != nil {
 		t.Fatal(err)
 	}
 }
