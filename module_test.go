@@ -142,7 +142,7 @@ func TestClientIPGrouping(t *testing.T) {
 	s.Admits("9.9.9.9", 1, 1)
 	s.Admits("::ffff:9.9.9.9", 2, 1)
 	s.Admits("9.9.9.8", 1, 1)
-	s.Admits("", 3, 2) // early data without an address: limited all the same
+	s.Admits("", 3, 2) // no address: limited all the same
 }
 
 func TestEmptyKey(t *testing.T) {

@@ -89,7 +89,7 @@ func NewResponder(o Options) *Responder {
 	}
 	all.replies[TooLarge].err = routed(o.Status, "the request costs more than the rate limit admits at once")
 	all.replies[TooEarly] = reply{
-		status: http.StatusTooEarly, err: routed(http.StatusTooEarly, "rate limit exceeded by early data, whose sender is not proven"),
+		status: http.StatusTooEarly, err: routed(http.StatusTooEarly, "early data, which proves no address: it is to come again after the handshake"),
 		problem: tooEarlyProblem, fixed: true,
 	}
 	all.replies[Barred] = reply{

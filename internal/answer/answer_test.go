@@ -3,6 +3,7 @@ package answer
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,7 +23,6 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/caddyhttp/standard"
 
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 func init() {
@@ -366,18 +366,19 @@ func TestEvent(t *testing.T) {
 	}
 }
 
-// A request in early data that fails as Redis is lost emits no event: it would name the owner of an
-// address that somebody else may have written there.
+// The event of a denial in early data has no address: its owner may be somebody else.
 func TestNoEventNamesTheOwnerOfAnAddressThatIsNotProven(t *testing.T) {
 	e, l := listen(t, exceededEvent)
 	o := NewResponder(Options{Status: 429, Events: e})
-	for i, key := range [][]byte{reqkey.AsUnproven([]byte("k"), 0), []byte("k")} {
-		w := httptest.NewRecorder()
-		if err := o.Deny(w, prepared(request("/")), &Denial{Reason: Unavailable, Who: Who{Key: key}}); err != nil || w.Code != http.StatusServiceUnavailable {
-			t.Fatalf("%d, %v", w.Code, err)
+	for i, complete := range []bool{false, true} {
+		r := prepared(request("/"))
+		r.RemoteAddr, r.TLS = "192.0.2.1:443", &tls.ConnectionState{HandshakeComplete: complete}
+		if err := o.Deny(httptest.NewRecorder(), r, &Denial{Reason: Denied, Who: Who{Key: []byte("k")}}); err != nil {
+			t.Fatal(err)
 		}
-		if len(l.heard) != i {
-			t.Errorf("%q: %d events, want %d", key, len(l.heard), i)
+		want := map[bool]string{true: "192.0.2.1"}[complete]
+		if data := l.heard[i].Data; data["remote_ip"] != want || data["client_ip"] != want {
+			t.Errorf("handshake complete %t: the event has %v, want %q", complete, data, want)
 		}
 	}
 }

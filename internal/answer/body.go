@@ -16,8 +16,7 @@ const (
 	reducedCapacity = `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Temporary Reduced Capacity"`
 )
 
-// tooEarlyProblem is the answer to early data: it names no limit, as none of the client's own has
-// denied.
+// tooEarlyProblem is the answer to early data. It names no limit, as none has been asked.
 var tooEarlyProblem = []byte(`{"type":"about:blank","title":"Too Early","status":425,` +
 	`"detail":"The address of the client is not proven yet. Send the request again after the TLS handshake."}`)
 

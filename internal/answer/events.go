@@ -37,9 +37,9 @@ func NewEvents(ctx caddy.Context) (*Events, error) {
 }
 
 // emit emits an event of one request if anyone listens. Handlers of events run within the request.
-// A key that early data brings has none: its owner may be another one. It may be called on nil.
+// It may be called on nil.
 func (e *Events) emit(event string, r *http.Request, zone string, key *Who, seconds int64) {
-	if e == nil || reqkey.IsUnproven(key.Key) || !e.app.ShouldEmit(event) {
+	if e == nil || !e.app.ShouldEmit(event) {
 		return
 	}
 	id, text := key.names()
@@ -63,7 +63,7 @@ func (w Who) names() (id, text string) {
 	if w.Shown != nil {
 		text = w.Shown.Text(w.Key)
 	}
-	return keys.IDOf(reqkey.AsProven(w.Key)).Short(), text
+	return keys.IDOf(w.Key).Short(), text
 }
 
 // emitOf emits an event with the addresses of a request. Early data proves none.

@@ -18,7 +18,7 @@ const (
 	Reserved
 	// Banned is a key that was denied too often: 429; the request that begins a ban is denied.
 	Banned
-	// TooEarly is early data (RFC 8470) denied by the count of an address that is not proven: 425.
+	// TooEarly is early data (RFC 8470) that may need an address: 425; no denial.
 	TooEarly
 	// Unavailable is a zone that fails closed while Redis is unavailable: 503.
 	Unavailable

@@ -22,12 +22,12 @@ type Tab struct {
 	calls    int
 }
 
-// NewTab starts a browser, which ends with the test.
-func NewTab(t *testing.T) *Tab {
+// NewTab starts a browser with more flags, which ends with the test.
+func NewTab(t *testing.T, more ...string) *Tab {
 	t.Helper()
 	theirs, commands := pipe(t)
 	answers, ours := pipe(t)
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), find(t), flags(t, "--remote-debugging-pipe", "--hide-scrollbars", "about:blank")...)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), find(t), flags(t, append(more, "--remote-debugging-pipe", "--hide-scrollbars", "about:blank")...)...)
 	cmd.ExtraFiles = []*os.File{theirs, ours} // 3 and 4, as the flag has it
 	var errs bytes.Buffer
 	cmd.Stderr = &errs

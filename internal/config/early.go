@@ -1,62 +1,37 @@
 package config
 
 import (
-	"cmp"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
-	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
-// Matches reports whether one of the sets of an exception or a reserve matches a request. In early
-// data a set that may go by an address matches nobody, and is not asked.
-func Matches(sets caddyhttp.MatcherSets, r *http.Request) (bool, error) {
-	early := reqkey.IsEarly(r)
-	for _, set := range sets {
-		if early && !(isProven(set) && IsAsItCame(r)) {
-			continue
-		}
-		if ok, err := set.MatchWithError(r); ok || err != nil {
-			return ok, err
-		}
-	}
-	return false, nil
-}
-
-// MatchersAreProven reports whether an address has no part in what the sets match in early data, in
-// a request that IsAsItCame.
-func MatchersAreProven(sets []caddyhttp.MatcherSet) bool {
-	return !slices.ContainsFunc(sets, func(set caddyhttp.MatcherSet) bool { return !isProven(set) })
-}
-
-// isProven reports whether a set asks for nothing but the method and the path: a handler before may
-// have made variables and headers of an address, and what a module's own matcher asks for is
-// unknown.
-func isProven(set caddyhttp.MatcherSet) bool {
+// ProvenIn returns the matchers of a set in whose answer no address has a part, in a request that
+// IsAsItCame: those of the method and the path. A handler before may have made variables and
+// headers of an address, and what a module's own matcher asks for is unknown.
+func ProvenIn(set caddyhttp.MatcherSet) (proven caddyhttp.MatcherSet) {
 	for _, m := range set {
-		switch m := m.(type) {
-		case caddyhttp.MatchMethod, *caddyhttp.MatchMethod, caddyhttp.MatchPathRE, *caddyhttp.MatchPathRE:
-		case caddyhttp.MatchPath:
-			if slices.ContainsFunc(m, hasPlaceholder) {
-				return false
-			}
-		case *caddyhttp.MatchPath:
-			if slices.ContainsFunc(*m, hasPlaceholder) {
-				return false
-			}
-		case *caddyhttp.MatchNot:
-			if !MatchersAreProven(m.MatcherSets) {
-				return false
-			}
-		default:
-			return false
+		if isProven(m) {
+			proven = append(proven, m)
 		}
 	}
-	return true
+	return proven
+}
+
+func isProven(m any) bool {
+	switch m := m.(type) {
+	case caddyhttp.MatchMethod, *caddyhttp.MatchMethod, caddyhttp.MatchPathRE, *caddyhttp.MatchPathRE:
+		return true
+	case caddyhttp.MatchPath:
+		return !slices.ContainsFunc(m, hasPlaceholder)
+	case *caddyhttp.MatchPath:
+		return !slices.ContainsFunc(*m, hasPlaceholder)
+	case *caddyhttp.MatchNot:
+		return !slices.ContainsFunc(slices.Concat(m.MatcherSets...), func(m any) bool { return !isProven(m) })
+	}
+	return false
 }
 
 func hasPlaceholder(path string) bool { return strings.Contains(path, "{") }
@@ -66,25 +41,4 @@ func hasPlaceholder(path string) bool { return strings.Contains(path, "{") }
 func IsAsItCame(r *http.Request) bool {
 	came, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
 	return ok && came.Method == r.Method && came.URL.Path == r.URL.Path && came.URL.RawPath == r.URL.RawPath
-}
-
-// AnyMatches reports whether one of the sets matches a request. One that would end early data with
-// 425, as Caddy's matchers of addresses do, does not; early is the error of the first that would.
-func AnyMatches(sets caddyhttp.MatcherSets, r *http.Request) (ok bool, early, err error) {
-	for _, set := range sets {
-		ok, err := set.MatchWithError(r)
-		switch {
-		case IsTooEarly(err):
-			early = cmp.Or(early, err)
-		case ok || err != nil:
-			return ok, early, err
-		}
-	}
-	return false, early, nil
-}
-
-// IsTooEarly reports whether an error is the answer 425.
-func IsTooEarly(err error) bool {
-	status, ok := errors.AsType[caddyhttp.HandlerError](err)
-	return ok && status.StatusCode == http.StatusTooEarly
 }

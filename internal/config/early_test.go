@@ -49,23 +49,20 @@ func set(t *testing.T, text string) caddyhttp.MatcherSet {
 	return sets[0]
 }
 
-// requestFor returns a request for /a that a handler has changed, in early data or not.
-func requestFor(early bool, change func(*http.Request)) *http.Request {
+// request is one that each of the examples matches.
+func request() *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "https://example.com/a?q=1", nil)
-	r.TLS, r.RemoteAddr = &tls.ConnectionState{HandshakeComplete: !early}, "192.0.2.1:1234"
+	r.TLS, r.RemoteAddr = &tls.ConnectionState{HandshakeComplete: true}, "192.0.2.1:1234"
 	r.Header.Set("X", "a")
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), nil, &caddyhttp.Server{})
-	if caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1"); change != nil {
-		change(r)
-	}
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
 	return r
 }
 
-// Every matcher grants what it asks for after the handshake. In early data only those do that an
-// address can have no part in: of the method and the path, as the server got them.
-func TestWhatGrantsInEarlyData(t *testing.T) {
+// An address can have a part in the answer of every matcher but those of the method and the path.
+func TestWhichMatchersAnAddressMayHaveAPartIn(t *testing.T) {
 	proven := map[string]bool{"method": true, "path": true, "path_regexp": true, "not": true}
-	sets := map[string]caddyhttp.MatcherSet{"unknown": {unknown{}}}
+	path, sets := set(t, `{"path": ["/a"]}`), map[string]caddyhttp.MatcherSet{"unknown": {unknown{}}}
 	for _, module := range caddy.GetModules("http.matchers") {
 		name := module.ID.Name()
 		if examples[name] == "" {
@@ -75,30 +72,37 @@ func TestWhatGrantsInEarlyData(t *testing.T) {
 		sets[name] = set(t, `{"`+name+`": `+examples[name]+`}`)
 	}
 	for name, one := range sets {
-		check := func(what string, r *http.Request, matcher caddyhttp.MatcherSet, want bool) {
-			t.Helper()
-			if ok, err := Matches(caddyhttp.MatcherSets{matcher}, r); ok != want || err != nil {
-				t.Errorf("%s, %s: grants %v, %v, want %v", name, what, ok, err, want)
-			}
-			if others := OtherClasses([]caddyhttp.MatcherSets{{matcher}}, r); (others == 0) != want {
-				t.Errorf("%s, %s: reserved for the request: %v, want %v", name, what, others == 0, want)
-			}
+		want := 1
+		if proven[name] {
+			want++
 		}
-		check("after the handshake", requestFor(false, nil), one, true)
-		check("in early data", requestFor(true, nil), one, proven[name])
-		check("beside a path", requestFor(true, nil), append(set(t, `{"path": ["/a"]}`), one...), proven[name])
-		check("on a path that was rewritten", requestFor(true, func(r *http.Request) {
-			came := *r.URL // which the server keeps apart
-			came.Path = "/b"
-			*r = *r.WithContext(context.WithValue(r.Context(), caddyhttp.OriginalRequestCtxKey, http.Request{Method: "GET", URL: &came}))
-		}), one, false)
-		if MatchersAreProven([]caddyhttp.MatcherSet{one}) != proven[name] {
-			t.Errorf("%s: proven is %v, want %v", name, !proven[name], proven[name])
+		if got := ProvenIn(append(one, path...)); len(got) != want {
+			t.Errorf("%s beside a path: %d are proven in early data, want %d", name, len(got), want)
+		}
+		r := request()
+		if ok, err := (caddyhttp.MatcherSets{one}).AnyMatchWithError(r); !ok || err != nil {
+			t.Errorf("%s matches %v, %v, so its example says nothing", name, ok, err)
 		}
 	}
 	for _, text := range []string{`{"path": ["/{http.vars.x}"]}`, `{"not": [{"path": ["/b"]}, {"header": {"Y": ["a"]}}]}`} {
-		if one := set(t, text); MatchersAreProven([]caddyhttp.MatcherSet{one}) {
+		if got := ProvenIn(set(t, text)); len(got) != 0 {
 			t.Errorf("%s is proven", text)
+		}
+	}
+}
+
+// A request is as it came until a handler gives it another method or path.
+func TestARequestAsItCame(t *testing.T) {
+	if !IsAsItCame(request()) {
+		t.Error("a request that no handler has changed is not as it came")
+	}
+	for what, change := range map[string]func(*http.Request){
+		"method": func(r *http.Request) { r.Method = http.MethodPost }, "path": func(r *http.Request) { r.URL.Path = "/b" },
+		"escaped path": func(r *http.Request) { r.URL.RawPath = "/%61" },
+	} {
+		r := request()
+		if change(r); IsAsItCame(r) {
+			t.Errorf("a request with another %s is as it came", what)
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Matchers within an option of a Caddyfile: named ones of the site, others on the option's line or
-// in its block, and addresses. Matches applies them to requests.
+// in its block, and addresses.
 
 package config
 
@@ -300,7 +300,7 @@ func checkRange(word string) error {
 // matches nobody.
 func OtherClasses(all []caddyhttp.MatcherSets, r *http.Request) (others uint32) {
 	for i, sets := range all {
-		if ok, err := Matches(sets, r); !ok || err != nil {
+		if ok, err := sets.AnyMatchWithError(r); !ok || err != nil {
 			others |= 1 << i
 		}
 	}

@@ -43,8 +43,6 @@ func (z *Zone) limitsOf(own []Limit, r *http.Request, o *control.Override, asked
 		}
 		n, text, ok := l.Number.Read(r, vars)
 		switch {
-		case ok && reqkey.IsEarly(r):
-			n = l.Number.InEarlyData(n, l.Rate.Limit)
 		case !ok && asked:
 			n = z.DefaultOf(l, text)
 		case !ok:

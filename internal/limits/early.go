@@ -4,59 +4,110 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
-// appendEarlyKey is AppendKey in early data (0-RTT), whose sender can be forged. Where an address
-// may have had a part in the key, or in which requests the zone is for, the key is one of its own,
-// and a denial by it is 425. An address may also be why the key is empty, so the request is counted
-// by the client's address in place of not at all.
-func (z *Zone) appendEarlyKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty, none bool) {
-	start, proven := len(dst), z.isProven(r)
-	key, empty = z.Template.Append(dst, r, vars)
-	if !proven {
-		key = reqkey.AsUnproven(key, start)
-	}
-	switch {
-	case !empty || z.EmptyKey == config.EmptyShare:
-		return key, empty, false
-	case z.EmptyKey == config.EmptyDeny:
-		return key[:start], true, true
-	}
-	return z.Template.AppendClientIP(key[:start], r, vars), true, false
+// Early data (0-RTT of QUIC) comes before the handshake that proves the client's address. Where an
+// address may have a part in how a zone counts a request, nobody is counted by it: the answer is
+// 425, and the request comes again after the handshake (RFC 8470).
+
+// earlyRules are what a zone does with early data, found at load. The zero value is a zone that
+// counts it as any other request.
+type earlyRules struct {
+	// byAddress is set where an address may have a part in the zone's keys, in its limits and
+	// costs, or in which requests it is for; asItCame where none has only if no handler before has
+	// changed the request.
+	byAddress, asItCame bool
+	// matchers are what the zone's sets ask that no address has a part in, and except the
+	// exceptions that ask nothing else.
+	matchers, except caddyhttp.MatcherSets
 }
 
-// A provenance is what an address may have a part in, of which requests in early data a zone is
-// for, its limits and its costs.
-type provenance uint8
-
-const (
-	proven   provenance = iota // nothing
-	asItCame                   // nothing, where no handler has changed the request
-	unproven
-)
-
-// provenanceOf is known once a zone has its limits and costs.
-func provenanceOf(z *Zone) provenance {
-	var numbers []*reqkey.Number
+// earlyRulesOf is asked once a zone has its limits and costs.
+func earlyRulesOf(z *Zone) earlyRules {
+	e := earlyRules{byAddress: !z.Template.IsProven()}
+	note := func(n *reqkey.Number) { e.byAddress = e.byAddress || n != nil && !n.IsProven() }
 	if z.cost != nil {
-		numbers = slices.Clone(z.cost.numbers)
+		for _, n := range z.cost.numbers {
+			note(n)
+		}
 	}
 	for i := range z.AllLimits {
-		numbers = append(numbers, z.AllLimits[i].Number)
+		note(z.AllLimits[i].Number)
 	}
-	sets := slices.Concat(slices.Concat(z.Reserved...), z.Matchers, z.Except)
-	switch {
-	case slices.ContainsFunc(numbers, func(n *reqkey.Number) bool { return n != nil && !n.IsProven() }), !config.MatchersAreProven(sets):
-		return unproven
-	case len(sets) > 0:
-		return asItCame
+	ask := func(set caddyhttp.MatcherSet) (proven caddyhttp.MatcherSet, all bool) {
+		proven = config.ProvenIn(set)
+		all = len(proven) == len(set)
+		e.asItCame, e.byAddress = true, e.byAddress || !all
+		return proven, all
 	}
-	return proven
+	for _, set := range z.Matchers {
+		proven, _ := ask(set)
+		e.matchers = append(e.matchers, proven)
+	}
+	for _, set := range z.Except {
+		if proven, all := ask(set); all {
+			e.except = append(e.except, proven)
+		}
+	}
+	for _, set := range slices.Concat(z.Reserved...) {
+		ask(set)
+	}
+	return e
 }
 
-// isProven reports whether an address has no part in how a request in early data is counted.
-func (z *Zone) isProven(r *http.Request) bool {
-	return z.provenance == proven || z.provenance == asItCame && config.IsAsItCame(r)
+// askEarly has a request in early data come again if it needs an address, before anything of it is
+// counted. It returns the zones that count it as any other: left out are those that are not for it,
+// and those in shadow mode, which deny nobody.
+func (e *Evaluation) askEarly(zones []*Zone, r *http.Request, counted []string) (others []*Zone, err error) {
+	for _, z := range zones {
+		if !z.needsAddress(r) {
+			others = append(others, z)
+			continue
+		}
+		if z.Enforcement().IsOff() || slices.Contains(counted, z.Name) {
+			continue
+		}
+		ok, err := z.mayBeFor(r)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			z.Decisions.Count(answer.TooEarly)
+			e.Denied, e.Denial.Reason = true, answer.TooEarly
+			return nil, nil
+		}
+	}
+	return others, nil
+}
+
+// needsAddress reports whether an address may have a part in how the zone counts a request.
+func (z *Zone) needsAddress(r *http.Request) bool {
+	if z.early.byAddress || z.early.asItCame && !config.IsAsItCame(r) {
+		return true
+	}
+	_, empty := z.Template.Append(nil, r, reqkey.Vars(r))
+	return empty && z.EmptyKey == config.EmptyClientIP
+}
+
+// mayBeFor reports whether a zone may limit a request, whatever its address is.
+func (z *Zone) mayBeFor(r *http.Request) (bool, error) {
+	if !config.IsAsItCame(r) {
+		return true, nil
+	}
+	if ok, err := matches(z.early.matchers, r); !ok || err != nil {
+		return false, err
+	}
+	if len(z.early.except) == 0 {
+		return true, nil
+	}
+	excepted, err := z.early.except.AnyMatchWithError(r)
+	if excepted {
+		z.Decisions.Count(answer.Skipped)
+	}
+	return !excepted, err
 }

@@ -1,13 +1,10 @@
 package limits
 
 import (
-	"net/http"
-
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
-	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // Enforcement returns for which keys the zone is enforced: what an operator has said at run time,
@@ -20,8 +17,7 @@ func (z *Zone) Enforcement() config.Enforcement {
 }
 
 // EnforcesRaw reports whether the zone denies requests of a key, or is in shadow mode for it. raw
-// is empty for a request without a key: these are in or out together. A key in early data is where
-// it is once it is proven.
+// is empty for a request without a key: these are in or out together.
 func (z *Zone) EnforcesRaw(raw []byte) bool {
 	return z.isFull && z.AtRuntime.Load() == nil || z.enforcesSome(raw)
 }
@@ -30,22 +26,8 @@ func (z *Zone) enforcesSome(raw []byte) bool {
 	if z.Forked != nil {
 		return z.Enforces(*z.Forked)
 	}
-	e, raw := z.Enforcement(), reqkey.AsProven(raw)
+	e := z.Enforcement()
 	return e.IsFull() || !e.IsOff() && e.Includes(keys.IDOf(raw), z.salt)
-}
-
-// matches reports whether a request is one that the zone is for. Caddy's matchers of addresses end
-// early data with 425, which proves no address. Where the zone is in shadow mode for such a
-// request, that would deny it: there it does not match.
-func (z *Zone) matches(r *http.Request) (bool, error) {
-	ok, early, err := config.AnyMatches(z.Matchers, r)
-	if early == nil {
-		return ok, err
-	}
-	if raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r)); z.EnforcesRaw(raw) {
-		return false, early
-	}
-	return ok, err
 }
 
 // Override returns what an operator has set for a key at run time, nil for nothing. It costs an
@@ -54,13 +36,6 @@ func (z *Zone) Override(hash keys.Key, raw []byte) *control.Override {
 	if rules := z.AtRuntime.Load(); rules != nil {
 		if z.Forked != nil {
 			return rules.OverrideOf(z.Forked.ID, z.Forked.Raw)
-		}
-		if proven := reqkey.AsProven(raw); reqkey.IsUnproven(raw) {
-			// An address that early data doesn't prove can be barred, and gets nothing else.
-			if o := rules.Override(keys.KeyOf(proven), proven); o != nil && o.Deny {
-				return o
-			}
-			return nil
 		}
 		return rules.Override(hash, raw)
 	}

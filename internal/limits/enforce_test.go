@@ -440,8 +440,7 @@ func TestShadowsAreAskedLast(t *testing.T) {
 	}
 }
 
-// A request without a key would be denied, and one in early data would be told to come again: both
-// pass, and only the first is told of.
+// A request without a key would be denied: it passes, and is told of.
 func TestShadowOfDenialsWithoutCounting(t *testing.T) {
 	s := config.Settings{Name: "no-key", Key: keyOfRequests, EmptyKey: config.EmptyDeny, Limits: []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour}}, Enforce: config.Enforce(0)}
 	e := decide(t, arranged(t, s), "")
@@ -458,89 +457,10 @@ func prepared(address string, early bool) *http.Request {
 	return caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
 }
 
-// A client is in or out as a whole: its early data, too, and also by an address that stands in for
-// an empty key.
-func TestEarlyDataIsInWithItsClient(t *testing.T) {
-	for _, key := range []string{reqkey.Default, "{http.request.header.K}", "{http.request.header.K}{http.vars.client_ip}"} {
-		z := arranged(t, config.Settings{Name: "early", Key: key, Enforce: config.Enforce(0.25), Limits: []config.Rate{{Limit: 1, Window: 30 * 24 * time.Hour}}})[0]
-		in := 0
-		for i := range 400 {
-			var enforced [2]bool
-			for at, early := range []bool{false, true} {
-				r := prepared(fmt.Sprintf("198.51.%d.%d", i/200, i%200), early)
-				raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
-				if reqkey.IsUnproven(raw) != early {
-					t.Fatalf("%s: the key of a request in early data is one of others", key)
-				}
-				enforced[at] = z.EnforcesRaw(raw)
-			}
-			if enforced[0] != enforced[1] {
-				t.Fatalf("%s: client %d: enforced %t, and in early data %t", key, i, enforced[0], enforced[1])
-			}
-			if enforced[0] {
-				in++
-			}
-		}
-		if in == 0 || in == 400 {
-			t.Errorf("%s: %d of 400 clients are in, so nothing was compared", key, in)
-		}
-	}
-}
-
 // matcherFunc is a matcher.
 type matcherFunc func(r *http.Request) (bool, error)
 
 func (f matcherFunc) MatchWithError(r *http.Request) (bool, error) { return f(r) }
-
-// Caddy's matcher of addresses answers early data with 425. A zone does so for keys that it is
-// enforced for, and leaves others alone, unless another of its sets matches. Other errors stand.
-func TestEarlyDataThatNoMatcherPlaces(t *testing.T) {
-	tooEarly := caddyhttp.MatcherSet{&caddyhttp.MatchClientIP{Ranges: []string{"198.51.100.0/24"}}}
-	if err := tooEarly[0].(*caddyhttp.MatchClientIP).Provision(caddy.Context{}); err != nil {
-		t.Fatal(err)
-	}
-	all := caddyhttp.MatcherSet{matcherFunc(func(*http.Request) (bool, error) { return true, nil })}
-	failed := caddyhttp.MatcherSet{matcherFunc(func(*http.Request) (bool, error) { return false, errors.New("failed") })}
-	answered := map[bool]int{}
-	for name, c := range map[string]struct {
-		share   float64
-		sets    caddyhttp.MatcherSets
-		matches bool
-		err     string // of a key that is out; one that is in has always one
-	}{
-		"off": {0, caddyhttp.MatcherSets{tooEarly}, false, ""}, "off, and all": {0, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
-		"off, and failed":      {0, caddyhttp.MatcherSets{tooEarly, failed}, false, "failed"},
-		"a half, and all":      {0.5, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
-		"a half, and a method": {0.5, caddyhttp.MatcherSets{tooEarly, {&caddyhttp.MatchMethod{"POST"}}}, true, ""},
-		"a half, by a method":  {0.5, caddyhttp.MatcherSets{append(caddyhttp.MatcherSet{&caddyhttp.MatchMethod{"POST"}}, tooEarly...)}, false, ""},
-		"a half":               {0.5, caddyhttp.MatcherSets{tooEarly}, false, ""}, "all": {1, caddyhttp.MatcherSets{tooEarly, all}, true, ""},
-	} {
-		z := arranged(t, config.Settings{Name: "early-match", Key: reqkey.Default, Enforce: config.Enforce(c.share), Limits: []config.Rate{{Limit: 1, Window: 30 * 24 * time.Hour}}})[0]
-		z.Matchers = c.sets
-		for i := range 20 {
-			proven, early := prepared(fmt.Sprintf("198.51.100.%d", i), false), prepared(fmt.Sprintf("198.51.100.%d", i), true)
-			proven.Method, early.Method = "post", "post" // which matches as POST does
-			raw, _, _ := z.AppendKey(nil, proven, reqkey.Vars(proven))
-			in := z.EnforcesRaw(raw)
-			answered[in]++
-			if ok, err := z.Applies(proven, nil); !ok || err != nil {
-				t.Fatalf("%s: after the handshake %t, %v, want a match", name, ok, err)
-			}
-			ok, err := z.Applies(early, nil)
-			switch {
-			case in:
-				if !config.IsTooEarly(err) {
-					t.Errorf("%s: a key that is in: %t, %v, want 425", name, ok, err)
-				}
-			case ok != c.matches || (err == nil) != (c.err == "") || err != nil && err.Error() != c.err:
-				t.Errorf("%s: a key that is out: %t, %v, want %t, %q", name, ok, err, c.matches, c.err)
-			}
-		}
-	}
-	if answered[true] < 20 || answered[false] < 60 {
-		t.Errorf("%v keys were in or not, so not all was compared", answered)
-	}
-}
 
 // What a request would have been denied by is recorded once all zones are asked, as a denial is: of
 // one that ends with an error before, nothing is left.

@@ -129,6 +129,12 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	if len(zones) > 0 && zones[0].AfterErrors {
 		already = countedBefore(r)
 	}
+	if reqkey.IsEarly(r) {
+		var err error
+		if zones, err = e.askEarly(zones, r, already); err != nil || e.Denied {
+			return err
+		}
+	}
 	if err := e.askBans(zones, r, already); err != nil || e.Denied {
 		return err
 	}

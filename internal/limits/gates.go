@@ -87,14 +87,13 @@ func askBan(e *Evaluation, p *part, _ *http.Request) verdict {
 }
 
 // restOf returns how much longer a key is banned at now, or would be in shadow mode. That an
-// operator denies all of its requests goes first. The ban of an address holds for early data as
-// well.
+// operator denies all of its requests goes first.
 func (z *Zone) restOf(raw []byte, shadow bool, now int64) (rest time.Duration) {
 	b := z.Banning
 	if b == nil {
 		return 0
 	}
-	id := z.IDOf(reqkey.AsProven(raw))
+	id := z.IDOf(raw)
 	if rest = b.Set.Rest(id, now); shadow {
 		rest = max(rest, b.Noted.Rest(id, now))
 	}
@@ -109,7 +108,7 @@ func (z *Zone) restOf(raw []byte, shadow bool, now int64) (rest time.Duration) {
 
 // nameBanned has the text of a banned key be there for people, where the log may have it too.
 func (z *Zone) nameBanned(id keys.ID, raw []byte) {
-	if !z.LogKeys || reqkey.IsUnproven(raw) {
+	if !z.LogKeys {
 		return
 	}
 	text := func() string { return z.Template.Text(raw) }

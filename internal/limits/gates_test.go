@@ -42,9 +42,9 @@ func banning(t *testing.T, limit int64) *Zone {
 }
 
 // asks sends a request from an address.
-func asks(t *testing.T, z *Zone, address string, early bool) (denied bool, why answer.Reason, o Outcome) {
+func asks(t *testing.T, z *Zone, address string) (denied bool, why answer.Reason, o Outcome) {
 	t.Helper()
-	e, err := Evaluate([]*Zone{z}, prepared(address, early), clock.Now())
+	e, err := Evaluate([]*Zone{z}, prepared(address, false), clock.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,9 +57,9 @@ func asks(t *testing.T, z *Zone, address string, early bool) (denied bool, why a
 func bans(t *testing.T, z *Zone, address string) {
 	t.Helper()
 	for range z.Limits[0].Limit {
-		asks(t, z, address, false)
+		asks(t, z, address)
 	}
-	if denied, why, _ := asks(t, z, address, false); !denied || why != answer.Banned {
+	if denied, why, _ := asks(t, z, address); !denied || why != answer.Banned {
 		t.Fatalf("a request beyond the limit: denied %t for reason %s, want one with which a ban begins", denied, why)
 	}
 }
@@ -73,28 +73,6 @@ func enforced(t *testing.T, namespace, zone string, share *float64) {
 	}
 }
 
-// The ban of an address holds in early data from it, which has a count of its own with room left,
-// and where the zone is in shadow mode it would. Early data of another address is admitted.
-func TestABanHoldsInEarlyData(t *testing.T) {
-	const banned, other = "198.51.100.7", "198.51.100.8"
-	z := banning(t, 5)
-	bans(t, z, banned)
-	for _, share := range []float64{1, 0} {
-		enforced(t, z.Namespace, "", &share)
-		denied, why, o := asks(t, z, banned, true)
-		if denied != (share == 1) || !o.Closed || o.Rest <= 0 {
-			t.Errorf("share %v: early data of a banned address: denied %t, closed %t for %v; want denied %t, and closed by the ban", share, denied, o.Closed, o.Rest, share == 1)
-		}
-		if denied && why != answer.TooEarly {
-			t.Errorf("early data of a banned address is denied for reason %s, want %s", why, answer.TooEarly)
-		}
-		if denied, _, o := asks(t, z, other, true); denied || o.Closed {
-			t.Errorf("share %v: early data of another address: denied %t, closed %t; want it admitted", share, denied, o.Closed)
-		}
-	}
-	enforced(t, z.Namespace, "", nil)
-}
-
 // A key that the zone is not enforced for is not denied by its ban, whoever has said so and of how
 // many zones. The ban holds again when that ends. A request that it would deny counts nowhere.
 func TestNoBanWhereAZoneIsNotEnforced(t *testing.T) {
@@ -104,14 +82,12 @@ func TestNoBanWhereAZoneIsNotEnforced(t *testing.T) {
 	none := 0.0
 	for _, zone := range []string{"", z.Name} {
 		enforced(t, z.Namespace, zone, &none)
-		for _, early := range []bool{false, true} {
-			if denied, why, o := asks(t, z, address, early); denied || !o.Shadow || !o.Closed || o.Rest <= 0 {
-				t.Errorf("of zone %q nothing is enforced, early data %t: denied %t (%s), shadow %t, closed %t for %v; want it admitted, and told that the ban would deny it",
-					zone, early, denied, why, o.Shadow, o.Closed, o.Rest)
-			}
+		if denied, why, o := asks(t, z, address); denied || !o.Shadow || !o.Closed || o.Rest <= 0 {
+			t.Errorf("of zone %q nothing is enforced: denied %t (%s), shadow %t, closed %t for %v; want it admitted, and told that the ban would deny it",
+				zone, denied, why, o.Shadow, o.Closed, o.Rest)
 		}
 		enforced(t, z.Namespace, zone, nil)
-		if denied, why, _ := asks(t, z, address, false); !denied || why != answer.Banned {
+		if denied, why, _ := asks(t, z, address); !denied || why != answer.Banned {
 			t.Errorf("zone %q is enforced again: denied %t for reason %s, want %s", zone, denied, why, answer.Banned)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
-	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // Hold returns what an admitted request holds until its response begins or its handler has
@@ -54,13 +53,12 @@ func (e *Evaluation) Results() []answer.Result {
 }
 
 // Near returns the limits that have admitted the request with a fifth or less left, if that was not
-// told in this window for the key: not of zones that are not enforced for it, nor of early data,
-// whose address may be another's.
+// told in this window for the key: not of zones that are not enforced for it.
 func (e *Evaluation) Near() (limits []answer.NearLimit) {
 	results := e.Results()
 	for i := range e.parts {
 		p := &e.parts[i]
-		if p.says >= denies || p.shadow || reqkey.IsUnproven(p.ask.Raw) {
+		if p.says >= denies || p.shadow {
 			continue
 		}
 		for j := range p.limits {

@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
@@ -102,52 +101,5 @@ func TestBarredRequestThatFails(t *testing.T) {
 		if e := decide(t, zones, "b"); e.Denied || e.WouldDeny.Zone != "" || told() != 1 {
 			t.Errorf("share %v: one of another key: denied %t, would be by %q, with %d lines", share, e.Denied, e.WouldDeny.Zone, told())
 		}
-	}
-}
-
-// A client that an operator denies is denied in early data as well: with 425 and without a line, as
-// its address is not proven. No other override goes by such an address.
-func TestBarredInEarlyData(t *testing.T) {
-	core, logs := observer.New(zapcore.InfoLevel)
-	s := config.Settings{Name: "barred-early", Key: reqkey.Default, Limits: []config.Rate{{Limit: 2, Window: 30 * 24 * time.Hour}}, MaxKeys: 10, IPv4Prefix: 32, IPv6Prefix: 64}
-	z, err := NewZone(ZoneOptions{Settings: s, Logger: zap.New(core), Once: new(warning.Once)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer z.Release()
-	const address = "198.51.100.7"
-	raw, _, _ := z.AppendKey(nil, prepared(address, false), map[string]any{caddyhttp.ClientIPVarKey: address})
-	id := keys.IDOf(raw)
-	say := func(limit string) {
-		t.Helper()
-		set := control.Change{Target: control.Target{Zone: s.Name, Key: &id}, Body: control.Body{Limit: limit}, For: time.Hour}
-		if _, err := ControlOf(nil, "").Change(context.Background(), set); err != nil {
-			t.Fatal(err)
-		}
-	}
-	ask := func(early bool) *Evaluation {
-		t.Helper()
-		e, err := Evaluate([]*Zone{z}, prepared(address, early), clock.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return e
-	}
-	say(control.Deny)
-	if e := ask(true); !e.Denied || e.Denial.Reason != answer.TooEarly || logs.Len() != 0 {
-		t.Errorf("in early data: denied %t for reason %v with %d lines, want 425 and none", e.Denied, e.Denial.Reason, logs.Len())
-	}
-	if e := ask(false); !e.Denied || e.Denial.Reason != answer.Barred || logs.Len() != 1 {
-		t.Errorf("after the handshake: denied %t for reason %v with %d lines, want 403 and one", e.Denied, e.Denial.Reason, logs.Len())
-	}
-	say("unlimited")
-	denied := 0
-	for range 4 {
-		if ask(true).Denied {
-			denied++
-		}
-	}
-	if denied != 2 {
-		t.Errorf("of 4 requests in early data %d were denied at limit 2, want 2", denied)
 	}
 }

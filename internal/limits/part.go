@@ -94,7 +94,7 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 	p.ask.Key = keys.KeyOf(p.ask.Raw)
 	p.limits = z.AllLimits
 	if z.AtRuntime.Load() != nil {
-		if p.by = z.Override(p.ask.Key, p.ask.Raw); p.by != nil && z.LogKeys && !reqkey.IsUnproven(p.ask.Raw) {
+		if p.by = z.Override(p.ask.Key, p.ask.Raw); p.by != nil && z.LogKeys {
 			raw := p.ask.Raw
 			p.by.Name(func() string { return z.Template.Text(raw) })
 		}

@@ -26,13 +26,11 @@ func (e *Evaluation) record(r *http.Request) {
 			if p.wait > rest {
 				rest, e.Denial.Zone, e.Denial.Who = p.wait, p.Name, p.who(p.ask.Raw)
 			}
-			if p.countDenial(answer.Banned, p.ask.Raw, p.ask.Key.A, e.Now, false) {
-				e.Denial.Reason = answer.TooEarly
-			}
+			p.countDenial(answer.Banned, p.ask.Raw, p.ask.Key.A, e.Now, false)
 		}
 		return
 	}
-	reason, began := answer.Denied, (*part)(nil) // a zone in which a ban begins
+	var began *part // a zone in which a ban begins
 	for i := range e.parts {
 		p := &e.parts[i]
 		if !p.says.isDecision() {
@@ -45,9 +43,6 @@ func (e *Evaluation) record(r *http.Request) {
 			if e.recordDenial(p, r) && !p.shadow && (began == nil || p.Banning.Length >= began.Banning.Length) {
 				began = p
 			}
-			if !p.shadow && reqkey.IsUnproven(p.ask.Raw) {
-				reason = answer.TooEarly
-			}
 		}
 	}
 	for i := range e.parts {
@@ -55,13 +50,13 @@ func (e *Evaluation) record(r *http.Request) {
 		if p.says < denies || p.says.isDecision() {
 			continue
 		}
-		wait, tells := p.recordClosed(p.says, p.wait, e.Now, answer.LoggedDenial{Request: r, Key: p.ask.Raw, Hash: p.ask.Key.A, Shadow: p.shadow})
-		if tells {
+		wait := p.recordClosed(p.says, p.wait, e.Now, answer.LoggedDenial{Request: r, Key: p.ask.Raw, Hash: p.ask.Key.A, Shadow: p.shadow})
+		if p.shadow {
 			e.WouldDeny.Note(p.Name, p.who(p.ask.Raw), wait)
 		}
 	}
 	if e.Denied {
-		e.Denial.Reason, e.Denial.Results = reason, e.Results()
+		e.Denial.Reason, e.Denial.Results = answer.Denied, e.Results()
 		e.blame(r, began)
 	}
 }
@@ -69,13 +64,9 @@ func (e *Evaluation) record(r *http.Request) {
 // who is a key of the zone, for events.
 func (z *Zone) who(raw []byte) answer.Who { return answer.Who{Key: raw, Shown: z.Denials.Keys} }
 
-// recordDenial counts and logs a request in a zone that denied it, or would have. Of early data,
-// which proves no address, there is no line and no event: they would blame the owner of an address
-// that somebody else may have written there. A ban may begin.
+// recordDenial counts and logs a request in a zone that denied it, or would have. A ban may begin.
 func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
-	if p.countDenial(p.says.reason(), p.ask.Raw, p.ask.Key.A, e.Now, p.shadow) {
-		return false
-	}
+	p.countDenial(p.says.reason(), p.ask.Raw, p.ask.Key.A, e.Now, p.shadow)
 	if p.cost != nil && p.says != tooLarge && !p.shadow {
 		p.Decisions.CountUnits(metrics.UnitsDenied, p.ask.N)
 	}
@@ -147,19 +138,14 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 	switch {
 	case bars != nil:
 		d.Reason, d.Zone, d.Who, d.Wait = answer.Barred, bars.Name, bars.who(bars.ask.Raw), 0
-		if reqkey.IsUnproven(bars.ask.Raw) {
-			d.Reason = answer.TooEarly
-		}
 		return
 	case began != nil:
 		d.Reason, d.Zone, d.Who, d.Begins = answer.Banned, began.Name, began.who(began.ask.Raw), true
 		d.Wait = max(d.Wait, began.Banning.Length)
 		return
 	case never != nil:
-		if d.Reason != answer.TooEarly { // else the limit may be higher after the handshake
-			d.Reason = answer.TooLarge
-		}
-		d.Zone, d.Who, d.Wait, d.Cost, d.Most = never.Name, never.who(never.ask.Raw), 0, never.ask.N, mostOf(never.limits)
+		d.Reason, d.Zone, d.Who, d.Wait = answer.TooLarge, never.Name, never.who(never.ask.Raw), 0
+		d.Cost, d.Most = never.ask.N, mostOf(never.limits)
 		return
 	case longest != nil:
 		if d.Zone, d.Who = longest.Name, longest.who(longest.ask.Raw); longest.cost != nil {
@@ -167,12 +153,9 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 		}
 		return
 	}
-	switch d.Zone, d.Who = z.Name, z.who(z.ask.Raw); {
-	case lost:
+	if d.Zone, d.Who = z.Name, z.who(z.ask.Raw); lost {
 		d.Reason, d.Wait = answer.Unavailable, max(d.Wait, time.Second)
-	case reqkey.IsEarly(r): // an address may be why there is no key
-		d.Reason = answer.TooEarly
-	default:
+	} else {
 		z.Denials.Denied(e.Now, answer.LoggedDenial{Request: r, Wait: d.Wait})
 	}
 	z.Decisions.Count(d.Reason)
@@ -181,37 +164,31 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 // recordClosed counts and logs a request in a zone that denies it without asking its limits, or
 // would in shadow mode: then it returns the wait that is told of it. One that is denied as there is
 // no key, or as Redis is unavailable, is recorded by who blames the zone for it.
-func (z *Zone) recordClosed(says verdict, rest time.Duration, now int64, d answer.LoggedDenial) (wait time.Duration, tells bool) {
+func (z *Zone) recordClosed(says verdict, rest time.Duration, now int64, d answer.LoggedDenial) (wait time.Duration) {
 	switch {
 	case says == barred:
-		early := z.countDenial(answer.Denied, d.Key, d.Hash, now, d.Shadow)
-		if !early { // as in recordDenial
-			z.Denials.Denied(now, d)
-		}
-		return 0, d.Shadow && !early
+		z.countDenial(answer.Denied, d.Key, d.Hash, now, d.Shadow)
+		z.Denials.Denied(now, d)
+		return 0
 	case !d.Shadow:
-		return 0, false
+		return 0
 	case says == noKey:
 		rest, d.Key = z.FirstWindow(), nil
 		z.Denials.Denied(now, answer.LoggedDenial{Request: d.Request, Wait: rest, Shadow: true})
 	case says == unavailable:
 		rest, d.Key = time.Second, nil
 	}
-	return rest, !z.countDenial(answer.Denied, d.Key, d.Hash, now, true)
+	z.countDenial(answer.Denied, d.Key, d.Hash, now, true)
+	return rest
 }
 
-// countDenial counts a request that is denied for a reason, or would be in shadow mode, and reports
-// whether it came in early data, so that its key proves no address, and is not blamed.
-func (z *Zone) countDenial(why answer.Reason, raw []byte, hash uint64, now int64, shadow bool) (early bool) {
-	early = reqkey.IsUnproven(raw)
-	switch {
-	case shadow:
+// countDenial counts a request that is denied for a reason, or would be in shadow mode.
+func (z *Zone) countDenial(why answer.Reason, raw []byte, hash uint64, now int64, shadow bool) {
+	if shadow {
 		why = answer.WouldDeny
-	case early:
-		why = answer.TooEarly
 	}
 	z.Decisions.Count(why)
-	if z.DeniedKeys != nil && !early && len(raw) > 0 {
+	if z.DeniedKeys != nil && len(raw) > 0 {
 		z.DeniedKeys.add(hash, now, shadow, func() (id keys.ID, text string) {
 			if z.LogKeys {
 				text = z.Template.Text(raw)
@@ -219,7 +196,6 @@ func (z *Zone) countDenial(why answer.Reason, raw []byte, hash uint64, now int64
 			return z.IDOf(raw), text
 		})
 	}
-	return early
 }
 
 // isStep counts a denied request of a key towards a ban, and reports whether one begins. In shadow

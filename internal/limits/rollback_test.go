@@ -21,15 +21,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// early is a matcher that ends early data, as Caddy's matchers of addresses do.
-type early struct{}
-
-func (early) Match(*http.Request) bool { return false }
-
-func (early) MatchWithError(*http.Request) (bool, error) {
-	return false, caddyhttp.Error(http.StatusTooEarly, errors.New("early data"))
-}
-
 // leftIn returns what is left of the first limit of a zone for all clients.
 func leftIn(z *Zone) int64 {
 	r := request("x")
@@ -58,7 +49,7 @@ func newZone(t *testing.T, s config.Settings, redis *Redis) *Zone {
 // A request that a matcher ends is refunded what the zones before it had given.
 func TestAMatchersErrorIsRolledBack(t *testing.T) {
 	first, second := newZone(t, one("a", 2, config.Local), nil), newZone(t, one("b", 2, config.Local), nil)
-	second.Matchers = caddyhttp.MatcherSets{{early{}}}
+	second.Matchers = caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { return false, errors.New("failed") })}}
 	zones := []*Zone{first, second}
 	Arrange(zones)
 	if e, err := Evaluate(zones, request("x"), clock.Now()); err == nil {

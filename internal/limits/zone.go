@@ -119,8 +119,8 @@ type Zone struct {
 	holds bool
 
 	// salt is config.SaltOf its name.
-	salt       uint64
-	provenance provenance
+	salt  uint64
+	early earlyRules
 }
 
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
@@ -157,7 +157,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if z.cost = newCost(&z.Settings); z.cost != nil {
 		z.Decisions.WithUnits(z.responseCost != nil)
 	}
-	z.provenance = provenanceOf(z)
+	z.early = earlyRulesOf(z)
 	if z.IsStrict() {
 		z.counters, z.enforced = countersOf(z.AllLimits), enforcedOf(z.AllLimits)
 		for i := range z.AllLimits {
@@ -262,16 +262,12 @@ func (z *Zone) Selects(r *http.Request, counted []string) (ok, excepted bool, er
 		return false, false, nil
 	}
 	if len(z.Matchers) > 0 {
-		ok, err := z.matches(r)
-		if !ok && err == nil {
-			ok, err = z.matchesUpper(r)
-		}
-		if err != nil || !ok {
+		if ok, err := matches(z.Matchers, r); err != nil || !ok {
 			return false, false, err
 		}
 	}
 	if len(z.Except) > 0 {
-		if excepted, err = config.Matches(z.Except, r); err != nil {
+		if excepted, err = z.Except.AnyMatchWithError(r); err != nil {
 			return false, false, err
 		}
 	}
@@ -281,9 +277,6 @@ func (z *Zone) Selects(r *http.Request, counted []string) (ok, excepted bool, er
 // AppendKey appends the key of a request with these variables, or what stands in for an empty one.
 // none is set where nothing does.
 func (z *Zone) AppendKey(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty, none bool) {
-	if reqkey.IsEarly(r) {
-		return z.appendEarlyKey(dst, r, vars)
-	}
 	start := len(dst)
 	key, empty = z.Template.Append(dst, r, vars)
 	switch {

@@ -28,7 +28,7 @@ func (z *Zone) Fork(k Key) (f *Zone, ok bool) {
 	f = &Zone{
 		ZoneOptions: z.ZoneOptions, Template: reqkey.Fixed(k.Raw), Want: z.Want, Reserving: z.Reserving,
 		QueuesLast: z.QueuesLast, Forked: &k, Slots: z.Slots, KeyNames: z.KeyNames,
-		salt: z.salt, provenance: z.provenance, AtRuntime: z.AtRuntime, Varies: z.Varies, cost: z.cost,
+		salt: z.salt, AtRuntime: z.AtRuntime, Varies: z.Varies, cost: z.cost,
 		Banning: z.Banning.ForkAll(k, clock.Now()),
 	}
 	f.Matchers, f.Except, f.Logger, f.Once, f.Metrics, f.LogKeys = nil, nil, zap.NewNop(), new(warning.Once), false, false

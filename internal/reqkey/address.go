@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -22,26 +21,6 @@ func IsEarly(r *http.Request) bool { return r.TLS != nil && !r.TLS.HandshakeComp
 // path, a header or the host of one.
 func isProven(placeholder string) bool {
 	return strings.HasPrefix(placeholder, requestPrefix+"tls.") || strings.HasPrefix(placeholder, requestPrefix+"orig_")
-}
-
-// AsUnproven marks the key that begins at start as one of early data.
-func AsUnproven(keys []byte, start int) []byte {
-	if IsUnproven(keys[start:]) {
-		return keys
-	}
-	return slices.Insert(keys, start, tagEarly)
-}
-
-// IsUnproven reports whether a key, which may be empty, is one of early data that an address may
-// have a part in.
-func IsUnproven(key []byte) bool { return len(key) > 0 && key[0] == tagEarly }
-
-// AsProven returns a key as it is without early data. A key may be empty.
-func AsProven(key []byte) []byte {
-	if IsUnproven(key) {
-		return key[1:]
-	}
-	return key
 }
 
 // ClientIP returns the client's address as the server found it, or else the peer's, "" for neither.

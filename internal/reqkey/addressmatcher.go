@@ -12,7 +12,7 @@ import (
 type clientIPMatcher struct{ *caddyhttp.MatchClientIP }
 
 func (m clientIPMatcher) MatchWithError(r *http.Request) (bool, error) {
-	if _, ok := parseIP(toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey))); !ok && !IsEarly(r) {
+	if _, ok := parseIP(toText(caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey))); !ok {
 		return false, nil
 	}
 	return m.MatchClientIP.MatchWithError(r)
@@ -21,7 +21,7 @@ func (m clientIPMatcher) MatchWithError(r *http.Request) (bool, error) {
 type remoteIPMatcher struct{ *caddyhttp.MatchRemoteIP }
 
 func (m remoteIPMatcher) MatchWithError(r *http.Request) (bool, error) {
-	if _, ok := parseIP(RemoteHost(r)); !ok && !IsEarly(r) {
+	if _, ok := parseIP(RemoteHost(r)); !ok {
 		return false, nil
 	}
 	return m.MatchRemoteIP.MatchWithError(r)

@@ -18,7 +18,7 @@ const ambiguousText = "ambiguous:"
 
 // IsAmbiguous reports whether a key, which may be empty, is that of requests with several values.
 func IsAmbiguous(key []byte) bool {
-	return len(key) > 0 && len(key) < 3 && key[len(key)-1] == tagAmbiguous && len(AsProven(key)) == 1
+	return len(key) == 1 && key[0] == tagAmbiguous
 }
 
 // canBeAmbiguous reports whether one of the placeholders can have several values.

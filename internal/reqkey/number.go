@@ -56,15 +56,6 @@ func (p *Number) Text(r *http.Request, vars map[string]any) string {
 	return p.part.value(r, vars, repl)
 }
 
-// InEarlyData returns what holds in early data for a request that brings n. An address may have a
-// part in the number, so it is not more than byDefault.
-func (p *Number) InEarlyData(n, byDefault int64) int64 {
-	if !p.IsProven() && (n == Unlimited || n > byDefault) {
-		return byDefault
-	}
-	return n
-}
-
 // IsProven reports whether an address has no part in the number.
 func (p *Number) IsProven() bool { return isProven(p.part.text) }
 

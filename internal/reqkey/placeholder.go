@@ -56,12 +56,7 @@ var placeholders = map[string]known{
 		read: func(_ *http.Request, vars map[string]any) string { return toText(vars[caddyhttp.ClientIPVarKey]) },
 		form: clientOrRemote,
 	},
-	peerName: {read: func(r *http.Request, _ map[string]any) string {
-		if IsEarly(r) {
-			return "" // as Caddy's own
-		}
-		return RemoteHost(r)
-	}},
+	peerName: {read: func(r *http.Request, _ map[string]any) string { return RemoteHost(r) }},
 	"http.request.host": {
 		always: true, form: spelled(canonicalHost),
 		read: func(r *http.Request, _ map[string]any) string { return hostport.Host(r.Host) },

@@ -28,18 +28,15 @@ const Default = "{" + clientIPName + "}"
 //	02                      requests with several values for a placeholder; alone
 //	04 <1 to 4 bytes>         the network of an IPv4 address
 //	06 <1 to 16 bytes>        the network of an IPv6 address
-//	fe <values>             values in early data that may go by an address
 //	ff <address>            a client IP in place of an empty key
 //
-// The last two come first in a key: so a key of early data never meets one of an address that a
-// handshake has proven, and one in place of an empty key never meets an ordinary one.
+// The last comes first in a key: so one in place of an empty key never meets an ordinary one.
 const (
 	tagShared    = 0x00
 	tagText      = 0x01
 	tagAmbiguous = 0x02
 	tagIPv4      = 0x04
 	tagIPv6      = 0x06
-	tagEarly     = 0xfe
 	tagClientIP  = 0xff
 )
 
@@ -170,6 +167,10 @@ func (t *Template) countsAddresses() bool {
 	return false
 }
 
+// IsProven reports whether no value of the keys can go by an address that early data may have
+// forged.
+func (t *Template) IsProven() bool { return t.proven }
+
 // Vars returns the variables of a request, nil outside of Caddy. A value of a context is looked for
 // in one context after the other, so it is done once a request.
 func Vars(r *http.Request) map[string]any {
@@ -179,17 +180,9 @@ func Vars(r *http.Request) map[string]any {
 
 // Append appends the key of a request with these variables. Every key begins with a tag, also an
 // empty one, which so can serve as one count for all who have none.
-//
-// In early data (0-RTT) a sender can be forged, so a key with a value that an address may have a
-// part in is one of its own: who forges an address must not spend what belongs to its owner. Caddy
-// has no peer's address in early data. It is added here, as a key without it would be empty, and
-// the request could pass uncounted.
 func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
 	if t.shared {
 		return append(dst, t.fixed...), len(t.fixed) == 0
-	}
-	if IsEarly(r) {
-		return t.appendEarly(dst, r, vars)
 	}
 	if t.clientIP { // most are, and need nothing of what follows
 		if value, _ := vars[caddyhttp.ClientIPVarKey].(string); value != "" {
@@ -219,42 +212,9 @@ func (t *Template) Append(dst []byte, r *http.Request, vars map[string]any) (key
 	return dst, empty
 }
 
-// appendEarly appends the key of a request in early data.
-func (t *Template) appendEarly(dst []byte, r *http.Request, vars map[string]any) (key []byte, empty bool) {
-	start, unproven, repl := len(dst), !t.proven, ReplacerOf(r)
-	dst, empty = append(dst, tagEarly), true
-	for i := range t.parts {
-		p := &t.parts[i]
-		if p.literal {
-			continue
-		}
-		if p.several != nil && p.several(r) {
-			return append(dst[:start], tagEarly, tagAmbiguous), false
-		}
-		value := p.value(r, vars, repl)
-		if p.address && value == "" {
-			value = RemoteHost(r)
-		}
-		if value != "" && p.tells {
-			empty = false
-		}
-		at := len(dst)
-		dst = t.appendValue(dst, value)
-		unproven = unproven || dst[at] != tagText
-	}
-	if !unproven {
-		dst = append(dst[:start], dst[start+1:]...)
-	}
-	return dst, empty
-}
-
 // AppendClientIP appends a key that stands in for an empty one: the client's address, marked so
-// that it never meets an ordinary key, and in early data as one that is not proven. The key of
-// requests without an address is the mark alone.
+// that it never meets an ordinary key. The key of requests without an address is the mark alone.
 func (t *Template) AppendClientIP(dst []byte, r *http.Request, vars map[string]any) []byte {
-	if IsEarly(r) {
-		dst = append(dst, tagEarly)
-	}
 	dst = append(dst, tagClientIP)
 	if addr, ok := parseIP(clientOrRemote(r, toText(vars[caddyhttp.ClientIPVarKey]))); ok {
 		dst = t.appendIP(dst, addr)

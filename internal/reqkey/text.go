@@ -25,9 +25,6 @@ func StandIn(address string) string { return standInText + address }
 // Text shows a key that this template made, for a log: as the template reads with its values filled
 // in, as Printable.
 func (t *Template) Text(key []byte) string {
-	if len(key) > 0 && key[0] == tagEarly {
-		key = key[1:]
-	}
 	if IsAmbiguous(key) {
 		return ambiguousText
 	}
