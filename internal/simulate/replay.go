@@ -207,8 +207,11 @@ func (r *replay) release() {
 	}
 }
 
-// request replays one request.
+// request replays one request. One of early data that was answered with 425 has come again.
 func (r *replay) request(rec *accesslog.Record) error {
+	if rec.Status == http.StatusTooEarly {
+		return nil
+	}
 	t := &r.total
 	if t.Requests == 0 {
 		t.first, r.swept = rec.Start, rec.Start

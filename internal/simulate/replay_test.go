@@ -596,6 +596,17 @@ func TestWhatNoZoneCounts(t *testing.T) {
 	}
 }
 
+// A request in early data that was answered with 425 has come again, so it counts once.
+func TestRequestsThatComeAgainCountOnce(t *testing.T) {
+	var log []asked
+	for i := range 4 {
+		log = append(log, asked{float64(i), "203.0.113.9", "/", "example.com", []int{425, 200}[i%2]})
+	}
+	if r := mustRun(t, oneZone(t, 2, ""), simulate.Options{}, jsonLog(log)); r.Requests != 2 || r.Zones[0].Denied != 0 {
+		t.Errorf("of 2 requests that came twice each %d are replayed and %d denied", r.Requests, r.Zones[0].Denied)
+	}
+}
+
 // Responses that nobody got stay charged, as in life: the client has gone, or the upstream has not
 // answered.
 func TestResponsesThatNobodyGot(t *testing.T) {
