@@ -433,11 +433,11 @@ func (v *views[S]) touch() {
 // look is what explain takes for used; ok is false where the store does not answer.
 func (v *views[S]) look(m *member[S], key string) (used float64, ok bool) {
 	k, l := keys.KeyOf([]byte(key)), m.alg.Compile()
-	f := m.table.Fork(l, k, []byte(key), wallClock())
-	f.Take(l, k, []byte(key), wallClock(), 0, 0)
+	f := m.table.Fork(l, k, keys.IDOf([]byte(key)), wallClock())
 	ctx, cancel := CallContext(v.t.Context(), time.Second)
 	defer cancel()
-	reads := f.Reads(wallClock())
+	read, _, _ := f.Asking(l, k, nil, wallClock(), 0)
+	reads := []table.Said{read}
 	heard, server, err := m.source.Look(ctx, reads)
 	if err != nil {
 		return 0, false

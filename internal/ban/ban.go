@@ -238,18 +238,6 @@ func (r *Register) Resume(now int64, saved map[ID]Ban) (left int) {
 	return left
 }
 
-// ForkTo has another register, which is empty, hold the ban of one key.
-func (r *Register) ForkTo(f *Register, id ID) {
-	f.Configure(1)
-	st := r.stripeOf(id)
-	st.mu.Lock()
-	e, ok := st.bans[id]
-	st.mu.Unlock()
-	if ok {
-		f.put(f.stripeOf(id), id, 0, entry{Ban: e.Ban, stamp: e.stamp})
-	}
-}
-
 func (r *Register) stripeOf(id ID) *stripe { return &r.stripes[id[0]%stripeCount] }
 
 // each calls f with each ban, under the lock of its stripe, of which there are many.

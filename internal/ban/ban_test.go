@@ -438,7 +438,6 @@ func deeds() []deed {
 		{"Sweep", func(r *Register) { r.Sweep(start + int64(time.Hour)) }},
 		{"Save", func(r *Register) { r.Save(start) }},
 		{"Resume", func(r *Register) { r.Resume(start, bans) }},
-		{"ForkTo", func(r *Register) { r.ForkTo(new(Register), a) }},
 		{"Name", func(r *Register) { r.Name(a, func() string { return "a" }) }},
 		{"Each", func(r *Register) { r.Each(start, func(ID, Ban, string) {}) }},
 		{"Resend", func(r *Register) { r.Resend() }},

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"context"
 	"errors"
 	"net/http"
 
@@ -18,8 +17,8 @@ func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, los
 	if _, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); !ok {
 		return admits, false, false
 	}
-	if p.Forked != nil {
-		return admits, false, p.lookInRedis(r.Context(), p.limits)
+	if p.Dry != nil {
+		return admits, false, p.Dry.Lost != nil
 	}
 	had := len(e.receipts)
 	var err error
@@ -40,9 +39,9 @@ func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, los
 
 // lastWord has Redis' last word deny a request, and reports whether it does: where denied requests
 // count each of them changes something, and where responses decide what was spent may be refunded
-// at any time. A fork looks into Redis.
+// at any time. A dry run reads Redis.
 func (e *Evaluation) lastWord(p *part) (denies bool) {
-	if !p.IsStrict() || p.Forked != nil || len(p.limits) == 0 || !p.request().Recall(&e.receipts) {
+	if !p.IsStrict() || p.Dry != nil || len(p.limits) == 0 || !p.request().Recall(&e.receipts) {
 		return false
 	}
 	p.byRedis, p.ask.Now = true, e.Now
@@ -114,28 +113,4 @@ func (p *part) decideInRedis(r *http.Request, ask *strict.Request, dst []table.T
 		}
 		by = next.Redis
 	}
-}
-
-// lookInRedis has a fork know what Redis has, and notes how limits stand. It reports whether Redis
-// has not said it.
-func (z *Zone) lookInRedis(ctx context.Context, limits []Limit) (lost bool) {
-	z.Looked = nil
-	if z.Lost = z.Redis.Strict.UnavailableFor(z.Forked.ID); z.Lost != nil {
-		return true
-	}
-	for i := range limits {
-		l := &limits[i]
-		reads := l.Table.Reads(clock.Now())
-		if len(reads) == 0 {
-			continue
-		}
-		heard, server, err := l.Source.Look(ctx, reads)
-		if err != nil {
-			z.Lost = err
-			return true
-		}
-		l.Table.Hear(clock.Now(), server, reads, heard)
-		z.Looked = append(z.Looked, l.Stand(l.Enforced, z.Forked.Raw, clock.Now()))
-	}
-	return false
 }

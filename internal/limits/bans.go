@@ -77,14 +77,6 @@ func (b *Bans) UntilOf(id ban.ID) *time.Time {
 	return &until
 }
 
-// Fork returns the bans of one key, which are part of no configuration.
-func (b *Bans) Fork(id ban.ID) *Bans {
-	f := &Bans{Key: b.Key, zone: b.zone}
-	b.Set.ForkTo(&f.Set, id)
-	b.Noted.ForkTo(&f.Noted, id)
-	return f
-}
-
 func (b *Bans) configure(maxKeys int) {
 	b.Set.Configure(maxKeys)
 	b.Noted.Configure(maxKeys)
@@ -188,6 +180,8 @@ type Banning struct {
 	Length time.Duration
 	// Denials count denied requests before a ban, nil where the first one begins it.
 	Denials *Limit
+	// dry is set in a DryRun, where no ban begins.
+	dry bool
 }
 
 // NewBanning acquires the bans of a zone, which ReleaseAll gives up; nil where it has none.
@@ -215,31 +209,15 @@ func (b *Banning) ReleaseAll() {
 	}
 }
 
-// ForkAll copies what there is of one key.
-func (b *Banning) ForkAll(k Key, now int64) *Banning {
-	if b == nil {
-		return nil
-	}
-	f := &Banning{Bans: b.Bans.Fork(k.ID), Length: b.Length}
-	if b.Denials != nil {
-		l := *b.Denials
-		fork, ok := l.Counters.Fork(l.Enforced, k, now)
-		if !ok { // nothing is counted
-			fork, _ = l.Counters.Fork(l.Enforced, KeyOf(k.Raw), now)
-		}
-		l.Counters = fork
-		f.Denials = &l
-	}
-	return f
-}
-
 // Deny counts a denied request of a key at now, and reports whether a ban begins with it, which in
 // shadow mode is only noted.
 func (b *Banning) Deny(id ban.ID, key keys.Key, raw []byte, now int64, shadow bool) bool {
-	if b.Denials != nil && !b.Denials.Add(key, raw, now) {
+	switch {
+	case b.Denials != nil && !b.Denials.Add(key, raw, now):
 		return false
-	}
-	if shadow {
+	case b.dry:
+		return true
+	case shadow:
 		return b.Noted.Begin(id, now, b.Length)
 	}
 	return b.Set.Begin(id, now, b.Length)

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -88,15 +87,6 @@ func (c *cost) of(r *http.Request, vars map[string]any) (n int64, isDefault bool
 	return max(config.WholeUnits(sum), c.least), false
 }
 
-// at returns a cost that is the same for all requests: that of this one.
-func (c *cost) at(r *http.Request) *cost {
-	if c == nil {
-		return nil
-	}
-	n, _ := c.of(r, reqkey.Vars(r))
-	return &cost{Cost: c.Cost, fixed: n}
-}
-
 // costOf returns what a request takes, and counts one that goes by the default.
 func (z *Zone) costOf(r *http.Request, vars map[string]any) int64 {
 	n, isDefault := z.cost.of(r, vars)
@@ -132,10 +122,8 @@ func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, receipts *[]t
 		return false
 	}
 	a.Now, a.N = now, 0
-	if z.Forked != nil && z.IsStrict() {
-		if _, ok := Room(limits, a.Key, a.Raw, now); ok {
-			z.lookInRedis(context.Background(), limits)
-		}
+	if z.Dry != nil {
+		z.Dry.stand(limits, now)
 	}
 	for i := range limits {
 		l, t := &limits[i], oneMore(receipts)

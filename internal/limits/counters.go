@@ -47,8 +47,8 @@ type Counters struct {
 	Denied DeniedKeys
 	// Near are the keys that have come near the limit, where somebody is told.
 	Near NearKeys
-	// fork copies the counters of one key; ok is false where it is not found by its ID.
-	fork func(l algorithms.Limit, k Key, now int64) (f Table, ok bool)
+	// fork copies the counters of one key.
+	fork func(l algorithms.Limit, k Key, now int64) Table
 
 	// bans are those that are swept along, nil for none.
 	bans atomic.Pointer[Bans]
@@ -110,8 +110,8 @@ type Table interface {
 	Overflowed() int64
 	OverflowBytes() int64
 	EachSpend(now int64, f func(table.Spend))
-	Reads(now int64) []table.Said
-	Remote(l algorithms.Limit, key keys.Key, now int64) int64
+	Find(l algorithms.Limit, id keys.ID, now int64) (key keys.Key, ok bool)
+	Remote(l algorithms.Limit, key keys.Key, now int64) (remote int64, regions bool)
 }
 
 // AcquireCounters returns the counters of one limit: new ones, or those that a configuration
@@ -156,12 +156,7 @@ func newCounters(key, namespace string, z *config.Settings, r config.Rate) *Coun
 func hold[S any](c *Counters, z *config.Settings, r config.Rate) {
 	t := table.New[S](z.Kind, z.MaxKeys)
 	c.Table, c.Source = t, ratesync.NewSource(t, SpecOf(z, r))
-	c.fork = func(l algorithms.Limit, k Key, now int64) (Table, bool) {
-		if k.ByID {
-			return t.ForkID(k.ID, k.Raw, now)
-		}
-		return t.Fork(l, keys.KeyOf(k.Raw), k.Raw, now), true
-	}
+	c.fork = func(l algorithms.Limit, k Key, now int64) Table { return t.Fork(l, k.Hash, k.ID, now) }
 }
 
 // catchUp is how often a zone with sync_rate strict sends what it had to count by itself while

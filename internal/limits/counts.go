@@ -56,12 +56,13 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 	if p.QueuesLast {
 		says = peeked
 	}
+	if p.Dry != nil {
+		p.Dry.stand(p.limits, e.Now)
+	}
 	for i := range p.limits {
 		l, t := &p.limits[i], oneMore(&e.receipts)
 		if says == peeked {
 			l.Peek(&p.ask, t)
-		} else if p.cost == nil {
-			l.decide(&p.ask, p.Want|p.Reserving, t)
 		} else {
 			l.Decide(&p.ask, p.Want|p.Reserving, t)
 		}

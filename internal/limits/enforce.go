@@ -23,19 +23,16 @@ func (z *Zone) EnforcesRaw(raw []byte) bool {
 }
 
 func (z *Zone) enforcesSome(raw []byte) bool {
-	if z.Forked != nil {
-		return z.Enforces(*z.Forked)
-	}
 	e := z.Enforcement()
-	return e.IsFull() || !e.IsOff() && e.Includes(keys.IDOf(raw), z.salt)
+	return e.IsFull() || !e.IsOff() && e.Includes(z.IDOf(raw), z.salt)
 }
 
 // Override returns what an operator has set for a key at run time, nil for nothing. It costs an
 // atomic load where no zone has any.
 func (z *Zone) Override(hash keys.Key, raw []byte) *control.Override {
 	if rules := z.AtRuntime.Load(); rules != nil {
-		if z.Forked != nil {
-			return rules.OverrideOf(z.Forked.ID, z.Forked.Raw)
+		if z.Dry != nil {
+			return rules.OverrideOf(z.Dry.ID, z.Dry.Raw)
 		}
 		return rules.Override(hash, raw)
 	}
@@ -64,8 +61,8 @@ func (z *Zone) DefaultOf(l *Limit, text string) int64 {
 
 // IDOf returns the ID of a key.
 func (z *Zone) IDOf(raw []byte) keys.ID {
-	if z.Forked != nil {
-		return z.Forked.ID
+	if z.Dry != nil {
+		return z.Dry.ID
 	}
 	return keys.IDOf(raw)
 }

@@ -185,6 +185,10 @@ func (e *Evaluation) ask(r *http.Request) {
 			return
 		}
 	}
+	if p.Dry != nil && p.says == admits {
+		p.Dry.Heard, p.Dry.Lost = p.learn(p.limits)
+		e.Now = clock.Now() // see askRedis
+	}
 	p.first = len(e.receipts)
 	for i := 0; p.says == admits && i < len(p.gates); i++ {
 		if ask := p.gates[i].ask; ask != nil {

@@ -44,15 +44,11 @@ func (l *Limit) Take(key keys.Key, raw []byte, now, n int64, want algorithms.Wan
 	return l.Table.Take(l.Enforced, key, raw, now, n, want)
 }
 
-// decide has t say what is decided on a, which costs something, under the limit.
-func (l *Limit) decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
-	a.Limit, a.Want = l.Enforced, want
-	l.Table.Decide(a, t)
-}
-
-// Decide is decide for any cost. What costs nothing is admitted, however the limit stands.
+// Decide has t say what is decided on a under the limit. What costs nothing is admitted, however
+// the limit stands.
 func (l *Limit) Decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
-	if l.decide(a, want, t); a.N == 0 {
+	a.Limit, a.Want = l.Enforced, want
+	if l.Table.Decide(a, t); a.N == 0 {
 		t.Allowed, t.Delay, t.Retry = true, 0, 0
 	}
 }

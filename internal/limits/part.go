@@ -91,7 +91,9 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 		p.says = noKey
 		return parts
 	}
-	p.ask.Key = keys.KeyOf(p.ask.Raw)
+	if p.ask.Key = keys.KeyOf(p.ask.Raw); z.Dry != nil {
+		p.ask.Key = z.Dry.Hash
+	}
 	p.limits = z.AllLimits
 	if z.AtRuntime.Load() != nil {
 		if p.by = z.Override(p.ask.Key, p.ask.Raw); p.by != nil && z.LogKeys {

@@ -83,10 +83,10 @@ func (t *TakenSlot) GiveBack() bool {
 	return true
 }
 
-// Decide gives a slot as far as this node knows. For a fork it says what it would have done.
-func (l *SlotLimit) Decide(a *gauge.Ask, fork *Key, r *http.Request) (t TakenSlot) {
+// Decide gives a slot as far as this node knows. In a dry run it says what it would have done.
+func (l *SlotLimit) Decide(a *gauge.Ask, dry *Dry, r *http.Request) (t TakenSlot) {
 	switch {
-	case fork != nil:
+	case dry != nil:
 		if t.State = l.Table.Peek(a); t.Allowed {
 			t.Own++
 		}
@@ -99,9 +99,9 @@ func (l *SlotLimit) Decide(a *gauge.Ask, fork *Key, r *http.Request) (t TakenSlo
 }
 
 // DecideBy has Redis decide. An error means that it has not.
-func (l *SlotLimit) DecideBy(redis *Redis, a *gauge.Ask, fork *Key, r *http.Request) (t TakenSlot, err error) {
+func (l *SlotLimit) DecideBy(redis *Redis, a *gauge.Ask, dry *Dry, r *http.Request) (t TakenSlot, err error) {
 	switch {
-	case fork != nil:
+	case dry != nil:
 	case l.has(a.Key, r):
 		return l.again(a), nil
 	default:
@@ -111,7 +111,7 @@ func (l *SlotLimit) DecideBy(redis *Redis, a *gauge.Ask, fork *Key, r *http.Requ
 	t.State = l.Table.Peek(a)
 	if !t.Overflow { // also where this node has all of them: without Redis on_redis_loss decides
 		t.Bound = l.Max
-		t.Others, err = redis.Gauges.Look(l.Source, fork.ID, t.Own >= t.Bound)
+		t.Others, err = redis.Gauges.Look(l.Source, dry.ID, t.Own >= t.Bound)
 	}
 	if t.Allowed = t.Own+t.Others < t.Bound; t.Allowed {
 		t.Own++

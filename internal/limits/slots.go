@@ -14,17 +14,14 @@ import (
 func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Request) verdict {
 	asks, lost := p.IsStrict(), p.IsUnavailable(p.ask.Raw)
 	a := gauge.Ask{Key: p.ask.Key, Raw: p.ask.Raw, Now: e.Now, Limit: slots.Max, Alone: slots.Max}
-	if p.Forked != nil && p.Forked.ByID {
-		a.Key, _ = slots.Table.Find(p.Forked.ID)
-	}
 	var taken TakenSlot
 	if asks {
 		var err error
-		taken, err = slots.DecideBy(p.Redis, &a, p.Forked, r)
-		if e.Now, lost = clock.Now(), err != nil; p.Forked == nil { // the time: see askRedis
+		taken, err = slots.DecideBy(p.Redis, &a, p.Dry, r)
+		if e.Now, lost = clock.Now(), err != nil; p.Dry == nil { // the time: see askRedis
 			p.Notices.Strict(r, p.Name, p.Redis, err)
-		} else {
-			p.Lost = err
+		} else if err != nil {
+			p.Dry.Lost = err
 		}
 	}
 	switch {
@@ -36,7 +33,7 @@ func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Re
 		a.Alone = (slots.Max + nodes - 1) / nodes
 	}
 	if lost || !asks {
-		taken = slots.Decide(&a, p.Forked, r)
+		taken = slots.Decide(&a, p.Dry, r)
 	}
 	taken.By = slots
 	e.slots = append(e.slots, taken)

@@ -96,11 +96,8 @@ type Zone struct {
 	counters []strict.Counter
 	enforced []algorithms.Limit
 
-	// Forked is the key of a Fork, nil of all other zones. Lost is why Redis, which it had to ask,
-	// has not answered it, nil where it has. Looked is how the limits of the request stand there.
-	Forked *Key
-	Lost   error
-	Looked []Standing
+	// Dry is nil where it is no DryRun.
+	Dry *Dry
 	// AtRuntime is what operators have set for the zone at run time; nil inside for nothing.
 	AtRuntime *control.Zone
 

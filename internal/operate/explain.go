@@ -1,5 +1,5 @@
 // Explain says what would happen to a request, or to the next one of a key, and why. It consumes
-// nothing: it asks copies of the counters (limits.Zone.Fork), and Redis without a write.
+// nothing: it asks dry runs of the zones (limits.Zone.DryRun).
 
 package operate
 
@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -120,15 +119,15 @@ func ExplainZones(zones []*limits.Zone, r *http.Request) (h Explained, err error
 
 // ExplainKey says what a zone would do with the next request of a key, whatever else such a request
 // is. cost is what it takes, nil for what is taken where that is not known. ok is false where the
-// key is only known by its ID, and has no counter of its own here.
+// key is only known by its ID, and this node has nothing of it.
 func ExplainKey(z *limits.Zone, k limits.Key, cost *int64) (h Explained, ok bool, err error) {
 	x := &explanation{}
-	if !x.fork(z, k) {
+	d, ok := z.DryRun(k)
+	if !ok {
 		return h, false, nil
 	}
-	if cost != nil {
-		x.asked[0].SetCost(*cost)
-	}
+	x.ask(d)
+	d.ForKey(cost)
 	r, _ := http.NewRequest(http.MethodGet, "http://localhost/", nil)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
 	r.ContentLength = -1 // not known
@@ -141,16 +140,9 @@ func ExplainKey(z *limits.Zone, k limits.Key, cost *int64) (h Explained, ok bool
 
 // explanation is a request's way through the zones of a handler.
 type explanation struct {
-	all    []ExplainedZone
-	asked  []*limits.Zone // forks, to be asked
-	copies []copied       // of each of them
-}
-
-// copied is a zone with another fork of it, to say how it stood before it was asked.
-type copied struct {
-	at     int // in all
-	key    limits.Key
-	stands *limits.Zone
+	all   []ExplainedZone
+	asked []*limits.Zone // dry runs
+	at    []int          // where each of them is in all
 }
 
 // request notes what a zone has to do with a request.
@@ -169,48 +161,42 @@ func (x *explanation) request(z *limits.Zone, r *http.Request) error {
 	case ok:
 		mismatch = nil // a method of lower case
 	}
+	k, none := limits.Key{}, false
+	if mismatch == nil {
+		if k, none = z.KeyOf(r); none && z.EmptyKey != config.EmptyDeny {
+			mismatch = []string{"the key is empty, and empty_key is skip"}
+		}
+	}
 	if report.Mismatch = mismatch; mismatch != nil {
 		x.all = append(x.all, report)
 		return nil
 	}
-	k, none := z.KeyOf(r)
-	switch {
-	case !none:
-		if x.fork(z, k) {
-			x.all[len(x.all)-1].Missing = x.asked[len(x.asked)-1].ReadNumbers(r)
-		}
-	case z.DeniesEmpty():
-		x.fork(z, limits.KeyOf(nil))
-	default:
-		report.Mismatch = []string{"the key is empty, and empty_key is skip"}
-		x.all = append(x.all, report)
+	d, _ := z.DryRun(k)
+	if x.ask(d); !none {
+		x.all[len(x.all)-1].Missing = d.Missing(r)
 	}
 	return nil
 }
 
-// fork copies what a zone holds of a key. It returns false where that is not found.
-func (x *explanation) fork(z *limits.Zone, k limits.Key) bool {
-	report := ExplainedZone{Zone: z.Name, Decision: answer.NotAsked, Shadow: !z.Enforces(k)}
-	asked, ok := z.Fork(k)
-	stands, again := z.Fork(k)
-	if !ok || !again {
-		return false
-	}
+// ask notes that a dry run is to be asked.
+func (x *explanation) ask(d *limits.Zone) {
+	k := d.Dry.Key
+	report := ExplainedZone{Zone: d.Name, Decision: answer.NotAsked, Shadow: !d.EnforcesRaw(k.Raw)}
+	o := d.Override(k.Hash, k.Raw)
 	if len(k.Raw) > 0 {
 		report.ID = k.ID.String()
 		if !k.ByID {
-			report.Key = new(z.Template.Text(k.Raw))
+			report.Key = new(d.Template.Text(k.Raw))
 		}
-		if o := z.OverrideOf(k); o != nil {
+		if o != nil {
 			report.Override = textOf(o)
 		}
 	}
-	if o := z.OverrideOf(k); !report.Shadow && (o == nil || !o.Unlimited && !o.Deny) {
-		report.Bandwidth = z.Bandwidth
+	if !report.Shadow && (o == nil || !o.Unlimited && !o.Deny) {
+		report.Bandwidth = d.Bandwidth
 	}
-	x.asked, x.copies = append(x.asked, asked), append(x.copies, copied{len(x.all), k, stands})
+	x.asked, x.at = append(x.asked, d), append(x.at, len(x.all))
 	x.all = append(x.all, report)
-	return true
 }
 
 // textOf says what an operator has set, as it is written.
@@ -235,7 +221,6 @@ func textOf(o *control.Override) string {
 // decide asks the zones together, as a request would, and each that was not asked then by itself.
 func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 	h.Decision, h.Zones = answer.Admitted, x.all
-	x.learn()
 	e, err := limits.Evaluate(x.asked, r, clock.Now())
 	if err != nil {
 		return h, err
@@ -245,20 +230,16 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 	if e.Denied {
 		denial = &e.Denial
 	}
-	for i, f := range x.asked {
-		report := &x.all[x.copies[i].at]
-		o, ok := e.Of(f)
+	for i, d := range x.asked {
+		report := &x.all[x.at[i]]
+		o, ok := e.Of(d)
 		if ok {
 			report.Decision = answer.Admitted
-			report.add(o, f, x.copies[i].stands)
-		} else if err := report.uncounted(f, o, x.copies[i], denial, r); err != nil {
+			report.add(o, d)
+		} else if err := report.uncounted(d, o, denial, r); err != nil {
 			return h, err
 		}
-		if f.Lost != nil {
-			if report.Unknown = redisconn.Classify(f.Lost); !o.TooLarge {
-				report.OnRedisLoss = f.OnRedisLoss.String()
-			}
-		}
+		report.heard(d, o.TooLarge)
 	}
 	if h.Delay = seconds(e.Delay); denial != nil {
 		h.deny(denial)
@@ -266,29 +247,29 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 	return h, nil
 }
 
-// learn has the forks know what Redis has of their keys, and says how far they do.
-func (x *explanation) learn() {
-	var asking sync.WaitGroup
-	for i, f := range x.asked {
-		asking.Go(func() {
-			z := &x.all[x.copies[i].at]
-			asked, age, err := f.Learn(x.copies[i].stands)
-			if z.FromRedis = asked; err != nil {
-				z.Unknown = redisconn.Classify(err)
-				if why := slices.Sorted(maps.Values(f.Redis.Replicator.Status().Failing)); errors.Is(err, redisconn.ErrDown) && len(why) > 0 {
-					z.Unknown = why[0]
-				}
-			}
-			if age > 0 {
-				z.SyncedAgo = new(seconds(age))
-			}
-		})
+// heard adds what Redis has said to a dry run.
+func (z *ExplainedZone) heard(d *limits.Zone, isTooLarge bool) {
+	lost := d.Dry.Lost
+	if z.FromRedis = d.Dry.Heard && !d.IsStrict(); lost == nil {
+		return
 	}
-	asking.Wait()
+	z.Unknown = redisconn.Classify(lost)
+	if d.IsStrict() {
+		if !isTooLarge {
+			z.OnRedisLoss = d.OnRedisLoss.String()
+		}
+		return
+	}
+	if why := slices.Sorted(maps.Values(d.Redis.Replicator.Status().Failing)); errors.Is(lost, redisconn.ErrDown) && len(why) > 0 {
+		z.Unknown = why[0]
+	}
+	if age := d.SyncedAgo(); age > 0 {
+		z.SyncedAgo = new(seconds(age))
+	}
 }
 
 // uncounted says why a zone has not asked its limits. d is nil for a request that is not denied.
-func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, d *answer.Denial, r *http.Request) error {
+func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, d *answer.Denial, r *http.Request) error {
 	denied := answer.Denied
 	if z.Shadow {
 		denied = answer.WouldDeny
@@ -297,13 +278,13 @@ func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, d 
 		z.Decision, z.Mismatch = d, text
 		return nil
 	}
-	isLost := func() bool { return f.Lost != nil || f.IsUnavailable(c.key.Raw) }
+	isLost := func() bool { return f.Dry.Lost != nil || f.IsUnavailable(f.Dry.Raw) }
 	lost := func(d answer.Reason) error {
 		z.OnRedisLoss = f.OnRedisLoss.String()
 		return why(d)
 	}
 	switch {
-	case len(c.key.Raw) == 0:
+	case len(f.Dry.Raw) == 0:
 		return why(denied, "the key is empty, and empty_key is deny")
 	case z.Override == control.Deny:
 		return why(denied)
@@ -328,18 +309,18 @@ func (z *ExplainedZone) uncounted(f *limits.Zone, o limits.Outcome, c copied, d 
 	case d.Reason == answer.Unavailable && d.Zone == f.Name:
 		return lost(answer.Unavailable)
 	}
-	return z.addAlone(f, c.stands, r)
+	return z.addAlone(f, r)
 }
 
 // addAlone adds how a zone stands that was not asked, as another one denies before it.
-func (z *ExplainedZone) addAlone(f, stands *limits.Zone, r *http.Request) error {
+func (z *ExplainedZone) addAlone(f *limits.Zone, r *http.Request) error {
 	e, err := limits.Evaluate([]*limits.Zone{f}, r, clock.Now())
 	if err != nil {
 		return err
 	}
 	defer e.Free()
 	if o, ok := e.Of(f); ok {
-		z.add(o, f, stands)
+		z.add(o, f)
 	}
 	for i := range z.Limits {
 		l := &z.Limits[i]
@@ -362,15 +343,15 @@ func (h *Explained) deny(d *answer.Denial) {
 		h.Wait = 0
 	case d.Reason == answer.TooLarge:
 		h.Decision, h.Wait = d.Reason, 0
-	case d.Reason == answer.Unavailable, d.Reason == answer.TooEarly, d.Reason == answer.Banned && !d.Begins:
+	case d.Reason == answer.Unavailable, d.Reason == answer.Banned && !d.Begins:
 		h.Decision = d.Reason
 	}
 }
 
 // add adds what was decided in a zone by f, and how it stood before.
-func (z *ExplainedZone) add(o limits.Outcome, f, stands *limits.Zone) {
+func (z *ExplainedZone) add(o limits.Outcome, f *limits.Zone) {
 	denied := answer.Denied
-	if stands.CountsUnits() {
+	if f.CountsUnits() {
 		z.Cost = &o.N
 	}
 	switch {
@@ -388,10 +369,7 @@ func (z *ExplainedZone) add(o limits.Outcome, f, stands *limits.Zone) {
 		z.addSlots(o, denied)
 	}
 	for i := range o.Results {
-		rate, d, s := o.Limits[i].Rate, &o.Results[i], stands.Stand(&o.Limits[i], clock.Now())
-		if f.Looked != nil {
-			s = f.Looked[i]
-		}
+		rate, d, s := o.Limits[i].Rate, &o.Results[i], &f.Dry.Stands[i]
 		l := ExplainedLimit{
 			Limit: d.Quota, Window: config.WindowText(rate.Window), Used: s.Used, Remote: &s.Remote, Regions: s.Regions,
 			Remaining: max(0, s.Size-s.Used), Decision: answer.Admitted, After: d.Remaining,
@@ -403,7 +381,7 @@ func (z *ExplainedZone) add(o limits.Outcome, f, stands *limits.Zone) {
 		if o.Limits[i].IsDivided() {
 			l.Share = s.Size
 		}
-		if stands.IsStrict() {
+		if f.IsStrict() {
 			l.Remote = nil // what Redis last told this node is the sum of all
 		}
 		if !d.Allowed {

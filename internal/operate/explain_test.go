@@ -107,6 +107,18 @@ func lawfulZone(rt *rapid.T, name string, rate []config.SyncRate, window time.Du
 	if s.Kind != algorithms.LeakyBucket && !s.CountDenied && rapid.Bool().Draw(rt, "count_responses") {
 		s.CountResponses = &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}
 	}
+	if n := rapid.SampledFrom([]float64{1, 1, 1, 0, 2, 5}).Draw(rt, "cost"); n != 1 {
+		s.Cost = config.Cost{Terms: []config.CostTerm{{Units: &config.Amount{Number: n}}}}
+		if s.CountResponses != nil && rapid.Bool().Draw(rt, "response_cost") {
+			s.ResponseCost = config.ResponseCost{Terms: []config.ResponseTerm{{Header: "Cost"}}}
+		}
+	}
+	if rapid.Bool().Draw(rt, "ban") {
+		s.Ban.For = window / 2
+		if n := rapid.Int64Range(0, 3).Draw(rt, "denied requests"); n > 0 {
+			s.Ban.After = config.Rate{Limit: n, Window: window}
+		}
+	}
 	return s
 }
 
@@ -133,20 +145,27 @@ func (o *open) end() {
 // holds is what a look at the zones must not change.
 func holds(zones []*limits.Zone) (all []string) {
 	for _, z := range zones {
-		for l := range z.Each {
+		for l := range z.Counted {
 			decisions, bytes := l.Overflow()
 			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), decisions, bytes, l.Table.Unsettled().Len()))
+		}
+		if b := z.Bans(); b != nil {
+			now := clock.Now()
+			all = append(all, fmt.Sprintf("%d banned, %d noted", b.Set.Count(now), b.Noted.Count(now)))
 		}
 	}
 	return all
 }
 
-// differ explains a request and sends it, and says what differs, "" for nothing. Waits may differ
-// by the time that a test takes. What has come from other nodes meanwhile is not looked at.
+// differ explains a request twice and sends it, and says what differs, "" for nothing. Waits may
+// differ by the time that a test takes. What has come from other nodes meanwhile is not looked at.
 func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, seen seen, o *open) string {
 	var before []string
 	if still {
 		before = holds(zones)
+	}
+	if _, err := ExplainZones(zones, request(key)); err != nil {
+		return err.Error()
 	}
 	said, err := ExplainZones(zones, request(key))
 	if err != nil {
@@ -173,7 +192,7 @@ func differ(zones []*limits.Zone, key string, apart time.Duration, still bool, s
 		x := said.Zones[i]
 		seen["zone "+x.Decision.String()]++
 		o, ok := e.Of(z)
-		if asked := x.Decision == answer.Admitted || (x.Decision == answer.Denied || x.Decision == answer.WouldDeny || x.Decision == answer.Reserved) && len(x.Limits) > 0 && x.Limits[0].Decision != answer.NotAsked; ok != asked {
+		if asked := x.Decision == answer.Admitted || len(x.Limits) > 0 && x.Limits[0].Decision != answer.NotAsked; ok != asked {
 			return fmt.Sprintf("%s: it was asked %t, and explained as %+v", z.Name, ok, x)
 		}
 		if !ok {
@@ -193,8 +212,8 @@ func differAll(zones []*limits.Zone, said Explained, e *limits.Evaluation, apart
 	switch {
 	case !e.Denied:
 		d = answer.Denial{}
-	case d.Reason == answer.Unavailable:
-		want = answer.Unavailable
+	case d.Reason == answer.Unavailable, d.Reason == answer.TooLarge, d.Reason == answer.Banned && !d.Begins:
+		want = d.Reason
 	default:
 		want = answer.Denied
 		for _, z := range zones {
@@ -290,7 +309,7 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 			rt.Fatal(failure)
 		}
 	})
-	for _, d := range []string{"admitted", "denied", "reserved", "zone would_deny", "zone skipped"} {
+	for _, d := range []string{"admitted", "denied", "reserved", "banned", "too_large", "zone would_deny", "zone skipped"} {
 		if seen[d] == 0 {
 			t.Errorf("nothing was %s, so not all was compared: %v", d, seen)
 		}

@@ -21,12 +21,6 @@ func NewNumber(placeholder string) *Number {
 // Name returns the placeholder without its braces.
 func (p *Number) Name() string { return p.part.text }
 
-// Of returns what reads the number of a request from now on, whatever its placeholders become.
-func (p *Number) Of(r *http.Request, vars map[string]any) *Number {
-	text := p.part.value(r, vars, ReplacerOf(r))
-	return &Number{part{text: p.part.text, read: func(*http.Request, map[string]any) string { return text }}}
-}
-
 // Unlimited is what Read returns for the word unlimited.
 const Unlimited = -1
 

@@ -32,7 +32,8 @@ func (t *Table[S]) takeBeyond(a *Ask, taken *Taken) {
 		t.overflowed.Add(1)
 	}
 	if !t.saved.IsEmpty() {
-		t.chargeBeyond(a.Limit, a.Key, a.Now, t.takeSaved(a))
+		at := t.in(a.Now)
+		t.chargeBeyond(a.Limit, a.Key, a.Now, t.spentOf(t.saved.Take(keys.IDOf(a.Raw), a.Limit, at), a.Limit, at))
 	}
 	shared := *a
 	shared.Key, shared.Raw = sharedOf(a.Key), noBytes
@@ -40,15 +41,11 @@ func (t *Table[S]) takeBeyond(a *Ask, taken *Taken) {
 	taken.Overflow = true
 }
 
-// takeSaved takes out what an earlier process saved of a key, in units.
-func (t *Table[S]) takeSaved(a *Ask) int64 {
+// spentOf is what an earlier process saved of a key, in units.
+func (t *Table[S]) spentOf(reports []algorithms.Report, l algorithms.Limit, at int64) int64 {
 	var empty, s S
-	now := t.in(a.Now)
-	if !t.restore(&s, a.Limit, now, keys.IDOf(a.Raw)) {
-		return 0
-	}
-	left := t.machine.Take(&s, a.Limit, now, 0, 0).Remaining
-	return t.machine.Take(&empty, a.Limit, now, 0, 0).Remaining - left
+	t.restore(&s, l, at, reports)
+	return t.machine.Take(&empty, l, at, 0, 0).Remaining - t.machine.Take(&s, l, at, 0, 0).Remaining
 }
 
 // noBytes stand for those of a key that shares its counter.

@@ -51,7 +51,7 @@ func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
 			raw, n := []byte(name), rapid.Int64Range(0, 2).Draw(rt, "n")
 			key := keys.KeyOf(raw)
 			before := m.image(key)
-			fork := m.Fork(m.limit, key, raw, m.now)
+			fork := m.Fork(m.limit, key, keys.IDOf(raw), m.now)
 			would := fork.Take(m.limit, key, raw, m.now, n, allWaits)
 			if after := m.image(key); !reflect.DeepEqual(before, after) {
 				rt.Fatalf("%s: the table was\n%+v and is\n%+v", name, before, after)
@@ -148,17 +148,16 @@ func (m *forked[S]) image(key keys.Key) []any {
 // sameByID checks that a key with a slot is found by its ID, or one that was saved on this node,
 // and decided the same.
 func (m *forked[S]) sameByID(rt *rapid.T, raw []byte, n int64, want Taken) {
-	as, id := keys.KeyOf([]byte("another")), keys.IDOf(raw)
-	fork, ok := m.ForkID(id, []byte("another"), m.now)
+	id := keys.IDOf(raw)
+	key, ok := m.Find(m.limit, id, m.now)
 	_, s := m.stripe(keys.KeyOf(raw)).find(keys.KeyOf(raw))
-	saved := m.saved.Left()[id] != nil && !m.config.Load().IsShared()
-	if (s != nil || saved) != ok {
+	if saved := m.saved.Left()[id] != nil; (s != nil || saved) != ok {
 		rt.Fatalf("%s: by its ID it is found %t", raw, ok)
 	}
 	if !ok || s == nil && (m.shared.Load() != nil || m.Keys() >= int(m.maxKeys.Load())) {
 		return // shared counters know no IDs
 	}
-	got := fork.Take(m.limit, as, []byte("another"), m.now, n, allWaits)
+	got := m.Fork(m.limit, key, id, m.now).Take(m.limit, key, nil, m.now, n, allWaits)
 	if got.number = want.number; got != want {
 		rt.Fatalf("%s: by its ID\n%+v, by its key\n%+v", raw, got, want)
 	}
@@ -172,7 +171,7 @@ func TestAForkHasItsOwnHits(t *testing.T) {
 	for i := range 3 {
 		table.Take(p.Compile(), keys.KeyOf(raw), raw, t0+int64(i), 1, 0)
 	}
-	fork := table.Fork(p.Compile(), keys.KeyOf(raw), raw, t0+5)
+	fork := table.Fork(p.Compile(), keys.KeyOf(raw), keys.IDOf(raw), t0+5)
 	for range 2 {
 		fork.Take(p.Compile(), keys.KeyOf(raw), raw, t0+5, 1, 0)
 	}

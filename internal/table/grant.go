@@ -23,7 +23,8 @@ type Grantee struct {
 
 // Asking is Say for one key of which more is asked, until Granted or Ungranted. ok is false where
 // the table is full and has no slot for the key, and busy while it is asked for otherwise, or where
-// something was said under a later number: that would take back what is granted.
+// something was said under a later number: that would take back what is granted. Number 0 is for
+// forks, which only read: the answer comes back through Hear.
 func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Said, busy, ok bool) {
 	b := t.config.Load()
 	if b == nil {
@@ -35,7 +36,7 @@ func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq
 		return m, false, false
 	}
 	e, at := t.current(st, i, now)
-	if e.flags&asking != 0 || seq <= e.said {
+	if seq > 0 && (e.flags&asking != 0 || seq <= e.said) {
 		return m, true, true
 	}
 	e.flags |= asking

@@ -2,7 +2,6 @@ package table
 
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // Save returns what all keys have spent that a decision can still use. A log keeps no more of its
@@ -34,16 +33,13 @@ func (t *Table[S]) Resume(p algorithms.Params, now int64, counts SavedCounts) in
 	l := p.Compile()
 	t.saved.Replace(counts, p.Epoch())
 	left := t.saved.Prune(l, now)
-	t.each(func(_ *stripe[S], _ uint32, e entry[S]) { t.restore(&e.state, l, now, e.id) })
+	t.each(func(_ *stripe[S], _ uint32, e entry[S]) { t.restore(&e.state, l, now, t.saved.Take(e.id, l, now)) })
 	return left
 }
 
 // restore brings saved counts of a key back, if there are any.
-func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, id keys.ID) bool {
-	reports := t.saved.Take(id, l, now)
-	if reports == nil {
-		return false
+func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, reports []algorithms.Report) {
+	if reports != nil {
+		restoreSaved(t.machine, l, s, now, reports)
 	}
-	restoreSaved(t.machine, l, s, now, reports)
-	return true
 }

@@ -62,8 +62,17 @@ func (s *savedStore) Replace(counts SavedCounts, epoch time.Duration) {
 // IsEmpty reports whether nothing is held of any key.
 func (s *savedStore) IsEmpty() bool { return s.held.Load() == nil }
 
-// Take takes out what a key had spent, in the epochs of now; nil if that is nothing.
+// Look returns what a key had spent, in the epochs of now; nil if that is nothing.
+func (s *savedStore) Look(id [16]byte, l algorithms.Limit, now int64) []algorithms.Report {
+	return s.look(id, l, now, false)
+}
+
+// Take is Look, and takes it out.
 func (s *savedStore) Take(id [16]byte, l algorithms.Limit, now int64) []algorithms.Report {
+	return s.look(id, l, now, true)
+}
+
+func (s *savedStore) look(id [16]byte, l algorithms.Limit, now int64, takes bool) []algorithms.Report {
 	all := s.held.Load()
 	if all == nil {
 		return nil
@@ -72,25 +81,10 @@ func (s *savedStore) Take(id [16]byte, l algorithms.Limit, now int64) []algorith
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	reports := p.counts[id]
-	delete(p.counts, id)
+	if takes {
+		delete(p.counts, id)
+	}
 	return scaleOf(l, all.epoch, now).renumber(reports)
-}
-
-// CopyTo has another store hold what this one holds of a key, as that of another key, and nothing
-// else. ok is false where that is nothing.
-func (s *savedStore) CopyTo(other *savedStore, id, as [16]byte) (ok bool) {
-	all := s.held.Load()
-	if all == nil {
-		return false
-	}
-	p := all.partOf(id)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	reports, ok := p.counts[id]
-	if ok {
-		other.Replace(SavedCounts{as: slices.Clone(reports)}, time.Duration(all.epoch))
-	}
-	return ok
 }
 
 // Prune drops the keys that have not come back in time: nothing they had spent counts any more. It

@@ -316,7 +316,8 @@ func (t *Table[S]) enter(st *stripe[S], l algorithms.Limit, key keys.Key, raw []
 	i := st.allocate()
 	e := st.at(i)
 	*e.slot = slot[S]{key: key, id: id}
-	t.restore(&e.state, l, st.clock.In(now), id)
+	at := st.clock.In(now)
+	t.restore(&e.state, l, at, t.saved.Take(id, l, at))
 	st.index.Add(tagOf(key), i)
 	return i, e.slot
 }

@@ -334,15 +334,15 @@ func (r *Unsettled) Prune(oldest int64) {
 	}
 }
 
-// CopyTo copies what is reserved of a key to another Register, under the name of another key.
-func (r *Unsettled) CopyTo(to *Unsettled, key, as keys.Key) {
+// CopyTo copies what is reserved of a key to another Register, which is empty.
+func (r *Unsettled) CopyTo(to *Unsettled, key keys.Key) {
 	r.look(key, func(e *unsettledKey) {
 		c := &unsettledKey{others: slices.Clone(e.others)}
 		for _, g := range e.own {
 			copied := *g
 			c.own = append(c.own, &copied)
 		}
-		to.stripe(as).of = map[keys.Key]*unsettledKey{as: c}
+		to.stripe(key).of = map[keys.Key]*unsettledKey{key: c}
 	})
 }
 
