@@ -39,7 +39,7 @@ func (r *Replicator) Meet(most time.Duration) bool {
 
 // A Record goes along with the heartbeats: the control record of a namespace.
 type Record interface {
-	// Ask returns what the next heartbeat says and asks of the record: the last five arguments of
+	// Ask returns what the next heartbeat says and asks of the record: the last three arguments of
 	// heartbeat.lua.
 	Ask() []any
 	// Merge merges the answer. It returns how long the next heartbeat may wait.
@@ -55,10 +55,10 @@ type Record interface {
 
 // A RegionRecord merges the record of another region into that of this one.
 type RegionRecord interface {
-	// Wants reports whether the record's entries are to be read there.
-	Wants() bool
-	// Hear merges what was read: the record's version, and all its entries where whole is set.
-	Hear(version string, entries []any, whole bool)
+	// Version is up to which version the record was read there, "" for nothing.
+	Version() string
+	// Hear merges what was read: the record's version, and its entries after that one.
+	Hear(version string, entries []any)
 	// Clock is up to which clock of the record there this region has all of it, 0 where nothing is
 	// known.
 	Clock() int64
@@ -67,13 +67,12 @@ type RegionRecord interface {
 // A HeartbeatReply is what the answer to a heartbeat says of the control record.
 type HeartbeatReply struct {
 	Node string
-	Seq  int64
 	// Server and Now are the server's time and this node's, in nanoseconds since the Unix epoch.
 	Server, Now int64
 	// Nodes is how many nodes there are, and Mark the heartbeat at which the server was last found
 	// to have forgotten an earlier one, 0 never.
 	Nodes, Mark int64
-	// Record is the record's version, what is noted as applied, entries and leases, see
+	// Record is the record's version, entries, whether these are all, and leases, see
 	// heartbeat.lua.
 	Record []any
 }
@@ -187,7 +186,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	r.mark = max(r.mark, mark)
 	r.answered, r.answeredAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
-	wait = r.record.Merge(HeartbeatReply{r.node, r.seq, server, start + (end-start)/2, nodes, mark, reply[5:]})
+	wait = r.record.Merge(HeartbeatReply{r.node, server, start + (end-start)/2, nodes, mark, reply[5:]})
 	if r.relay != nil {
 		r.relay.wait(wait < heartbeatRate)
 	}
@@ -236,15 +235,15 @@ func (r *Replicator) awaitRecord(ctx context.Context) {
 // noRecord is where nothing goes along.
 type noRecord struct{}
 
-func (noRecord) Ask() []any                         { return []any{0, 0, "", "", ""} }
+func (noRecord) Ask() []any                         { return []any{"", "", ""} }
 func (noRecord) Merge(HeartbeatReply) time.Duration { return heartbeatRate }
 func (noRecord) IsEqual() bool                      { return true }
 func (noRecord) Told(map[string]int64)              {}
 
-func (noRecord) OfRegion() RegionRecord   { return noRecord{} }
-func (noRecord) Wants() bool              { return false }
-func (noRecord) Hear(string, []any, bool) {}
-func (noRecord) Clock() int64             { return 0 }
+func (noRecord) OfRegion() RegionRecord { return noRecord{} }
+func (noRecord) Version() string        { return "" }
+func (noRecord) Hear(string, []any)     {}
+func (noRecord) Clock() int64           { return 0 }
 
 // retry has every table that has lost one of these shards try again at once: they are back, and the
 // next cycle may be an hour away.

@@ -5,34 +5,19 @@
 -- record, see control.lua. KEYS[3] is a hash with "at nodes" under the name nodes: how many nodes
 -- there were, and when they were counted; and under lost when a loss was found last. All leases are
 -- read once a second, by the first that finds that older, in place of at each heartbeat: that took
--- 1,000 nodes a whole processor. ARGV:
--- node, seq, lease in milliseconds (0 ends it), the last seq that was answered (-1 if none), the
--- clock of the control record that the node has applied, the seq of the heartbeat that told it so,
--- after which stamp it wants the record's entries (-1 for all, "" for none), 1 if it wants the
--- leases, and its name. Reply: seconds and microseconds of this server's clock, the seq that was
--- there (-1 if none), how many nodes there are, and the mark (0 if none). The mark stays, so that
--- it doesn't matter whether the reply to just that heartbeat arrives. Then the version of the
--- control record ("" if there is none, "!" and an error where its key holds something else), the
--- clock that is noted as applied, the entries by name, and the leases by node.
+-- 1,000 nodes a whole processor. ARGV: node, seq, lease in milliseconds (0 ends it), the last seq
+-- that was answered (-1 if none), the version of the control record that the node has applied (""
+-- if none), 1 if it wants the leases, and its name. Reply: seconds and microseconds of this
+-- server's clock, the seq that was there (-1 if none), how many nodes there are, and the mark (0 if
+-- none). The mark stays, so that it doesn't matter whether the reply to just that heartbeat
+-- arrives. Then the version of the control record, its entries, 1 if these are all, as record.lua
+-- has them, and the leases by node.
 local time = redis.call('TIME')
 local now, lease = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(ARGV[3])
 if lease == 0 then
   redis.call('HDEL', KEYS[1], ARGV[1])
   redis.call('HDEL', KEYS[3], 'nodes')
   return {time[1], time[2]}
-end
-
-local version, entries = redis.pcall('HGET', KEYS[2], 'version') or '', {}
-if type(version) == 'table' then
-  version = '!' .. version.err
-elseif ARGV[7] ~= '' and tonumber(string.match(version, '^%d+') or 0) > tonumber(ARGV[7]) then
-  local from, all = tonumber(ARGV[7]), redis.call('HGETALL', KEYS[2])
-  for i = 1, #all, 2 do
-    local stamp = tonumber(string.match(all[i + 1], '^(%d+) %d+ %d+ ') or -1)
-    if stamp > from and all[i] ~= 'version' then
-      entries[#entries + 1], entries[#entries + 2] = all[i], all[i + 1]
-    end
-  end
 end
 
 local held, _, mark = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) (%d+) ?(%d*)')
@@ -44,10 +29,10 @@ end
 mark = tonumber(mark or '') or 0
 -- What the node has applied holds in this history of the server only: one that has forgotten may
 -- have another record since.
-local applied, clock = tonumber(ARGV[5]), tonumber(string.match(version, '^%d+') or 0)
-if mark > tonumber(ARGV[6]) or applied > clock then applied = 0 end
+local version, entries, all = record(KEYS[2], ARGV[5], mark > tonumber(ARGV[4]))
+local applied = not all and string.match(ARGV[5], '^%d+') or '0'
 if held < tonumber(ARGV[2]) then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f %.0f %.0f ', now + lease, mark, applied) .. ARGV[9])
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f %.0f ', now + lease, mark) .. applied .. ' ' .. ARGV[7])
 end
 
 redis.call('PEXPIRE', KEYS[1], lease * 4)
@@ -58,11 +43,11 @@ if held < 0 and age >= 0 and age < 1000 then -- else all nodes would read all, a
   nodes = nodes + 1
   redis.call('HSET', KEYS[3], 'nodes', string.format('%s %.0f', at, nodes))
 end
-if ARGV[8] == '1' or age < 0 or age >= 1000 then
-  local all = redis.call('HGETALL', KEYS[1])
+if ARGV[6] == '1' or age < 0 or age >= 1000 then
+  local found = redis.call('HGETALL', KEYS[1])
   nodes = 0
-  for i = 1, #all, 2 do
-    local node, seq, expiry, rest = all[i], string.match(all[i + 1], '^(%d+) (%d+)(.*)')
+  for i = 1, #found, 2 do
+    local node, seq, expiry, rest = found[i], string.match(found[i + 1], '^(%d+) (%d+)(.*)')
     expiry = tonumber(expiry or 0)
     if expiry < now then
       redis.call('HDEL', KEYS[1], node)
@@ -72,7 +57,7 @@ if ARGV[8] == '1' or age < 0 or age >= 1000 then
         expiry = now + lease
         redis.call('HSET', KEYS[1], node, string.format('%s %.0f', seq, expiry) .. rest)
       end
-      if ARGV[8] == '1' then
+      if ARGV[6] == '1' then
         leases[#leases + 1], leases[#leases + 2] = node, string.format('%s %.0f', seq, expiry) .. rest
       end
     end
@@ -80,4 +65,4 @@ if ARGV[8] == '1' or age < 0 or age >= 1000 then
   redis.call('HSET', KEYS[3], 'nodes', string.format('%.0f %.0f', now, nodes))
   redis.call('PEXPIRE', KEYS[3], lease * 4)
 end
-return {time[1], time[2], held, tonumber(nodes), mark, version, string.format('%.0f', applied), entries, leases}
+return {time[1], time[2], held, tonumber(nodes), mark, version, entries, all and 1 or 0, leases}

@@ -41,7 +41,7 @@ func TestNonsenseInAHeartbeat(t *testing.T) {
 		{"1", "0", "1", int64(9), int64(0)}, {"1", "0", int64(1), nil, int64(0)}, {"1", "0", int64(1), int64(9), "mark"},
 	} {
 		if len(reply) == 5 { // what follows is about the control record
-			reply = append(reply, "", "0", []any{}, []any{})
+			reply = append(reply, "", []any{}, int64(1), []any{})
 		}
 		synctest.Test(t, func(t *testing.T) {
 			n := newVnode(t)

@@ -35,11 +35,11 @@ type luaStore struct {
 }
 
 var compiled = map[string]*lua.FunctionProto{
-	heartbeatScript.Hash(): compile(heartbeatSource),
+	heartbeatScript.Hash(): compile(HeartbeatLua),
 	sayHash:                compile(cell.Source),
 	heldScript.Hash():      compile(heldLua + fetchLua),
 	cursorScript.Hash():    compile(cursorLua),
-	relayScript.Hash():     compile(headOfRelay + relayLua), toldScript.Hash(): compile(heldLua + toldLua),
+	relayScript.Hash():     compile(headOfRelay + relayLua), toldScript.Hash(): compile(heldLua + recordLua + toldLua),
 }
 
 func compile(source string) *lua.FunctionProto {

@@ -29,7 +29,7 @@ var (
 
 	headOfRelay = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds())
 	relayScript = redis.NewScript(headOfRelay + relayLua)
-	toldScript  = redis.NewScript(heldLua + toldLua)
+	toldScript  = redis.NewScript(heldLua + recordLua + toldLua)
 )
 
 const (

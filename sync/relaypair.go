@@ -59,7 +59,7 @@ type pair struct {
 	// read up to which its record was read here.
 	node      string
 	has, read int64
-	wants     bool // all of its record is to be read
+	version   string // of its record, as it was read
 	// lost is set while the region is lost, as was logged, and why says the reason, "" while it is
 	// not. failed is why its Redis last did not answer.
 	lost           bool
@@ -220,15 +220,15 @@ func (p *pair) stands(page *page) error {
 	p.beaten, p.lostAt = later(p.beaten, at(said[1])), later(p.lostAt, at(said[2]))
 	p.meet(said[5], page.read)
 	has, _ := count(said[6])
-	entries, whole := page.rest[8].([]any)
+	entries, _ := page.rest[8].([]any)
 	if why, rejected := strings.CutPrefix(said[7], "!"); rejected {
 		p.x.forbids(p.name, redisconn.Rejection(why))
 	}
-	p.record.Hear(said[7], entries, whole)
+	p.record.Hear(said[7], entries)
 	p.mu.Lock()
 	moves := p.answered.IsZero() || p.has != has || p.read != p.record.Clock()
 	p.answered, p.heard, p.node, p.has, p.read = page.read, later(p.heard, at(said[3])), said[4], has, p.record.Clock()
-	p.wants = p.record.Wants()
+	p.version = p.record.Version()
 	p.mu.Unlock()
 	if moves {
 		p.x.due.Wake()
@@ -309,13 +309,10 @@ func (p *pair) asks(shard int, after int64, most int) (keys []string, args []any
 	if shard > 0 {
 		return keys, args
 	}
-	wants := ""
 	p.mu.Lock()
-	if p.wants {
-		wants = "1"
-	}
+	version := p.version
 	p.mu.Unlock()
-	return append(keys, p.keys.Counted(), p.keys.Region(), p.keys.Relay(), p.keys.Control()), append(args, p.x.Here, wants)
+	return append(keys, p.keys.Counted(), p.keys.Region(), p.keys.Relay(), p.keys.Control()), append(args, p.x.Here, version)
 }
 
 // count notes how much has changed here since all was read there, which waits as long to be read by

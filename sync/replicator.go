@@ -17,10 +17,16 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
-//go:embed heartbeat.lua
-var heartbeatSource string
+var (
+	//go:embed record.lua
+	recordLua string
+	//go:embed heartbeat.lua
+	heartbeatLua string
 
-var heartbeatScript = redis.NewScript(heartbeatSource)
+	// HeartbeatLua is the script of heartbeats.
+	HeartbeatLua    = recordLua + heartbeatLua
+	heartbeatScript = redis.NewScript(HeartbeatLua)
+)
 
 const (
 	batchSize     = cycle.BatchSize

@@ -2,15 +2,15 @@
 -- those after a score. It only reads, but for "sweep". KEYS: a sorted set; and where another region
 -- is read as well its hash counted, region, which has its name, the hash relay and the control
 -- record. ARGV: after which score; how many at most; "sweep" to remove those whose key is gone,
--- "read" to read what they hold, or ""; the region that reads, and 1 where it wants all of the
--- control record. Several names have one score, and those are never parted. Reply: seconds and
+-- "read" to read what they hold, or ""; the region that reads, and up to which version it has read
+-- the control record. Several names have one score, and those are never parted. Reply: seconds and
 -- microseconds of this server's clock, the highest score that there is, that of the last name (or
 -- the one after which there are none), the names, their scores, how many names come after them, and
 -- what they hold, or nothing where the server lets no script read what is not in KEYS. Then the
 -- region's name; when its nodes were counted last, when one has found a loss last, and when it has
 -- read the region that reads, in milliseconds; which node reads there; which one it has read of
 -- here; up to which clock it has read the control record of the reader; all "" if not; its own
--- record's version, and the entries, "" where they are not wanted.
+-- record's version, and the entries after that.
 local key, after, most, time = KEYS[1], ARGV[1], tonumber(ARGV[2]), redis.call('TIME')
 local highest = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or '0'
 local found = most > 0 and redis.call('ZRANGEBYSCORE', key, '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, most) or {}
@@ -31,15 +31,9 @@ local reply = {time[1], time[2], highest, last, names, scores, full and redis.ca
 if #KEYS > 1 then
   local counted, by = redis.pcall('HMGET', KEYS[2], 'nodes', 'lost'), ARGV[4]
   local relay = redis.pcall('HMGET', KEYS[4], 'answered:' .. by, 'node', 'sees:' .. by, 'read:' .. by)
-  local version, entries = redis.pcall('HGET', KEYS[5], 'version') or '', ''
-  if type(version) == 'table' then
-    version = '!' .. version.err
-  elseif ARGV[5] == '1' then
-    entries = redis.call('HGETALL', KEYS[5])
-  end
   reply[9] = redis.call('GET', KEYS[3]) or ''
   reply[10], reply[11] = string.match(counted[1] or '', '^%d+') or '', counted[2] or ''
   for i = 1, 4 do reply[11 + i] = relay[i] or '' end
-  reply[16], reply[17] = version, entries
+  reply[16], reply[17] = record(KEYS[5], ARGV[5])
 end
 return reply

@@ -239,9 +239,6 @@ func summary(s operate.State) string {
 		return "Without Redis: this node counts for itself, and what is changed holds here only."
 	}
 	lines := []string{"Shared through Redis."}
-	if strings.Trim(s.Control.Digest, "0") != "" {
-		lines = append(lines, fmt.Sprintf("Digest of what was changed: %s.", s.Control.Digest))
-	}
 	if s.Redis != nil {
 		lines = append(lines, s.Redis.Lately()...)
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"go.uber.org/zap"
@@ -64,11 +64,8 @@ func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
 		}
 		ch.Temporary, ch.For = held[0].Temporary, 0
 	}
-	most := MaxEntries
-	if ch.Zone == "" {
-		most = 0 // a kill switch finds room always
-	}
-	e, err := c.put(ch.name(), ch.For, ch.text(), most)
+	// A kill switch finds room always.
+	e, err := c.put(ch.name(), ch.For, ch.text(), ch.Zone != "")
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -76,7 +73,7 @@ func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
 	entries := []Entry{e}
 	if held := c.Holding(ch.Target); ch.Share != nil && !ch.Temporary && len(held) > 1 {
 		// A rollout that has come to its end ends its last step, and an emergency is over.
-		if e, err = c.put(ch.Layers()[0].name(), 0, "", 0); err != nil {
+		if e, err = c.put(ch.Layers()[0].name(), 0, "", false); err != nil {
 			return Outcome{}, err
 		}
 		entries = append(entries, e)
@@ -96,7 +93,7 @@ func (c *Control) ChangeAll(ctx context.Context, all []Change) (Outcome, error) 
 		}
 	}
 	c.mu.Lock()
-	if !c.record.HasRoom(set, MaxEntries) {
+	if !c.record.HasRoom(set...) {
 		c.mu.Unlock()
 		return Outcome{}, ErrFull
 	}
@@ -105,8 +102,7 @@ func (c *Control) ChangeAll(ctx context.Context, all []Change) (Outcome, error) 
 		if _, isThere := c.record.Get(ch.name(), c.Now()); ch.Body == (Body{}) && !isThere {
 			continue
 		}
-		e, _ := c.record.Propose(ch.name(), ch.For, ch.text(), 0, c.Now())
-		entries = append(entries, e)
+		entries = append(entries, c.record.Propose(ch.name(), ch.For, ch.text(), c.Now()))
 	}
 	c.compile()
 	c.mu.Unlock()
@@ -149,47 +145,31 @@ func (ch Change) text() string {
 	return string(text)
 }
 
-// put writes an entry, to Redis if it can be had, and else here for it to be told later.
-func (c *Control) put(id string, length time.Duration, body string, most int) (Entry, error) {
+// put writes an entry, to Redis if it can be had, and else here for it to be told later. Where it
+// is bounded there must be room for it.
+func (c *Control) put(id string, length time.Duration, body string, bounded bool) (e Entry, err error) {
+	c.mu.Lock()
+	full, rest := bounded && !c.record.HasRoom(id), c.record.Rest(id, c.Now())
+	c.mu.Unlock()
+	if full {
+		return e, ErrFull
+	}
+	isWritten := false
 	if c.IsShared() {
-		e, v, err := c.putThere(id, length, body, most)
-		if err == nil || errors.Is(err, ErrFull) {
-			if err == nil {
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				c.record.Take(e, v, c.Now())
-				c.compile()
-			}
-			return e, err
+		holds, err := c.write([]any{id, length.Milliseconds(), fmt.Sprint(rest.Milliseconds(), " ", body)})
+		if err == nil && len(holds) == 1 {
+			e, isWritten = parseEntry(id, holds[0])
 		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	e, ok := c.record.Propose(id, length, body, most, c.Now())
-	if !ok {
-		return e, ErrFull
+	if isWritten {
+		c.record.Learn(e, c.Now()) // unless a heartbeat has read it by now
+	} else {
+		e = c.record.Propose(id, length, body, c.Now())
 	}
 	c.compile()
 	return e, nil
-}
-
-// putThere writes an entry to Redis.
-func (c *Control) putThere(id string, length time.Duration, body string, most int) (Entry, Version, error) {
-	c.mu.Lock()
-	known, rest := c.record.known, c.record.Rest(id, c.Now())
-	c.mu.Unlock()
-	room := ""
-	if most > 0 {
-		room = strconv.Itoa(most)
-	}
-	holds, v, err := c.write([]Entry{{ID: id}}, []any{known, room, id, length.Milliseconds(), rest.Milliseconds(), body})
-	if err != nil {
-		return Entry{}, v, err
-	}
-	if holds[0] == (Entry{}) {
-		return Entry{}, v, ErrFull
-	}
-	return holds[0], v, nil
 }
 
 // idField is the ID as lines of the log have it, "" for none.
@@ -235,7 +215,7 @@ func (c *Control) wait(ctx context.Context, entries []Entry, began int64) Outcom
 	var o Outcome
 	c.awaitBeats(ctx, func() bool {
 		o = c.outcome(entries)
-		return c.listed >= began && o.Applied == o.Nodes && o.Told == o.Regions && !o.Unsent
+		return c.listed >= max(began, c.settled) && o.Applied == o.Nodes && o.Told == o.Regions && !o.Unsent
 	})
 	return o
 }

@@ -29,13 +29,11 @@ const (
 	idleBeat    = time.Second
 	waitingBeat = 100 * time.Millisecond
 	busyBeat    = 10 * time.Millisecond
-	// listFor is how long this node knows the others by one list of them: if the server forgets
-	// them, most of their leases are still to come.
-	listFor = 3 * time.Second
-	// listShare is the least time between two lists that nodes ask for: one costs Redis 2 µs a
-	// node. fewNodes need not wait for that.
-	listShare = 200 * time.Millisecond
-	fewNodes  = int64(listFor / listShare)
+	// settleFor is how long it takes after a loss until all nodes have had a heartbeat.
+	settleFor = 3 * idleBeat
+	// fewNodes are so many that all of them may list the others when their number changes: one list
+	// costs Redis 2 µs a node.
+	fewNodes = 100
 	// batch is how many entries one call of the script takes, and rounds how many calls are made
 	// between two heartbeats.
 	batch  = 100
@@ -73,27 +71,25 @@ type Control struct {
 
 	mu      sync.Mutex
 	record  *Record
-	failing string   // why the record can't be had, "" if it can
-	asks    Question // of the heartbeat that is under way
-	agains  int      // heartbeats in a row that left something to say
-	changes int64    // of the record, and ahead of it, when the rules were compiled
+	failing string // why the record can't be had, "" if it can
+	agains  int    // heartbeats in a row that left something to say
+	changes int64  // of the record, and ahead of it, when the rules were compiled
 	ahead   int64
-	node    string  // of this node's lease
-	leases  []Lease // of all nodes, as they were listed last
-	listed  int64   // when that was, 0 never
-	// nodesListed is how many nodes the server listed then, and mark the last heartbeat at which it
-	// had forgotten.
-	nodesListed, mark int64
-	waiting           int              // changes that wait for other nodes
-	asked             bool             // somebody wants to see the leases
-	relist            int64            // when to list them once more, 0 never
-	beats             chan struct{}    // closed and replaced with each heartbeat
-	regions           map[string]int64 // up to which clock each other one has the record
-	zones             map[string]*Zone
-	parsed            map[string]parsed // by name, to parse nothing twice
-	ends              int64             // when the first active entry ends
-	keep              *keeper           // where the record is saved, nil for nowhere
-	saving            chan struct{}     // closed when the goroutine that saves ends, nil for none
+	node    string           // of this node's lease
+	leases  []Lease          // of all nodes, as they were listed last, by name
+	listed  int64            // when that was, 0 never
+	heard   int64            // when a heartbeat was answered last, 0 never
+	mark    int64            // the last heartbeat at which the server had forgotten
+	settled int64            // when all nodes have had a heartbeat since the last loss
+	waiting int              // changes that wait for other nodes
+	asked   bool             // somebody wants to see the leases
+	beats   chan struct{}    // closed and replaced with each heartbeat
+	regions map[string]int64 // up to which clock each other one has the record
+	zones   map[string]*Zone
+	parsed  map[string]parsed // by name, to parse nothing twice
+	ends    int64             // when the first active entry ends
+	keep    *keeper           // where the record is saved, nil for nowhere
+	saving  chan struct{}     // closed when the goroutine that saves ends, nil for none
 
 	// resets are the active ones, by zone. Each change replaces the map.
 	resets map[string]*reset.Set
@@ -101,20 +97,6 @@ type Control struct {
 	resetting sync.Mutex // one applies resets at a time; taken before mu
 	forgivers map[string]map[Forgiver]struct{}
 	forgiven  map[string]forgiven
-}
-
-// A Lease is a node that is there.
-type Lease struct {
-	// Node is its name in Redis, and Name that for people: its version, host and process.
-	Node, Name string
-	// Applied is the clock of the record up to which it has applied it.
-	Applied int64
-	// Heard is when its last heartbeat came, by this node's clock.
-	Heard time.Time
-
-	ends int64 // by this node's clock
-	// forgotten is set where the server may have forgotten it, until it lists it again.
-	forgotten bool
 }
 
 // New returns a Control. It does no I/O.

@@ -269,7 +269,7 @@ func TestAFullRecord(t *testing.T) {
 		id := keys.IDOf(fmt.Append(nil, i))
 		orders = append(orders, order{Entry: Entry{ID: Target{Zone: "api", Key: &id}.name(), Body: `{"limit":"deny"}`}, length: 3_600_000})
 		if len(orders) == batch {
-			if err := writeScript.Run(context.Background(), n.Client, []string{n.Keys.Control()}, args(0, MaxEntries, orders)...).Err(); err != nil {
+			if err := writeScript.Run(context.Background(), n.Client, []string{n.Keys.Control()}, args(0, orders)...).Err(); err != nil {
 				t.Fatal(err)
 			}
 			orders = nil

@@ -1,8 +1,6 @@
 package control
 
 import (
-	"crypto/sha1"
-	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -32,8 +30,6 @@ const (
 	// keepMost is the longest that an entry is kept beyond its end. Copies that are older are
 	// dropped, see awayFor.
 	keepMost = 30 * 24 * time.Hour
-	// graceTTL is how long Redis keeps an entry beyond that.
-	graceTTL = time.Minute
 	// maxStamp is the greatest number that Lua counts with.
 	maxStamp = 1 << 52
 )
@@ -41,12 +37,13 @@ const (
 // IsDeletion reports whether the entry deletes what was there before.
 func (e Entry) IsDeletion() bool { return e.Body == "" }
 
-// value is the entry as a field of the record: "stamp until keep length body".
+// value is the entry as a field of the record, after the clock when it was written there: "stamp
+// until keep length body".
 func (e Entry) value() string {
 	return fmt.Sprintf("%d %d %d %d %s", e.Stamp, e.Until, e.Keep, e.Length, e.Body)
 }
 
-// parseEntry reads a field of the record.
+// parseEntry reads an entry's value.
 func parseEntry(id, value string) (e Entry, ok bool) {
 	e.ID, ok = id, true
 	rest := value
@@ -70,19 +67,3 @@ func (e Entry) wins(over Entry) bool {
 	}
 	return e.value() > over.value()
 }
-
-// digestBits is the size of a digest: the sum of what all entries hash to. Lua counts with doubles,
-// which are exact up to 53 bits.
-const digestBits = 48
-
-// hash is an entry's part of the digest: the first 48 bits of the SHA-1 of "id value".
-func (e Entry) hash() int64 {
-	sum := sha1.Sum([]byte(e.ID + " " + e.value()))
-	return int64(binary.BigEndian.Uint64(sum[:8]) >> (64 - digestBits))
-}
-
-// isPast reports whether the entry has ended by Redis' clock, which is at now, in milliseconds.
-func (e Entry) isPast(now int64) bool { return e.Until <= now }
-
-// isKept reports whether the entry is still kept.
-func (e Entry) isKept(now int64) bool { return now < e.Keep }

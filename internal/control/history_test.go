@@ -185,8 +185,9 @@ func (w *world) beat(m *member, f fate) (again bool) {
 		return false
 	}
 	m.seq++
-	seq, last, q := m.seq, m.answered, m.Ask()
-	call := func() Reply { return w.server.beat(w.micros(), m.name, seq, last, q) }
+	seq, last := m.seq, m.answered
+	v, ok := m.Ask()
+	call := func() Reply { return w.server.beat(w.micros(), m.name, seq, last, question{v, ok}) }
 	if f == late {
 		w.late = append(w.late, func() { call() })
 		return false
@@ -237,7 +238,7 @@ func (w *world) acknowledge(m *member) {
 }
 
 func (w *world) tell(m *member, f fate) (more bool) {
-	told := m.Unsent(2)
+	told := m.Unsent(2, w.clock(m))
 	if f == unsent || len(told) == 0 {
 		return false
 	}
@@ -246,15 +247,12 @@ func (w *world) tell(m *member, f fate) (more bool) {
 		orders = append(orders, order{Entry: e, length: -1})
 	}
 	known := m.known
-	call := func() ([]Entry, Version) { return w.server.write(w.micros(), known, 0, orders) }
+	call := func() { w.server.write(w.micros(), known, orders) }
 	if f == late {
-		w.late = append(w.late, func() { call() })
+		w.late = append(w.late, call)
 		return false
 	}
-	holds, v := call()
-	if f == answered {
-		m.Sent(told, holds, v, w.clock(m))
-	}
+	call()
 	return true
 }
 
@@ -278,23 +276,26 @@ func (w *world) change(m *member, id string, length time.Duration, body string, 
 	if old := m.copies[id]; old != nil {
 		here = w.knownOf(old.Entry)
 	}
-	call := func() (Entry, Version) {
-		there := w.knownOf(w.server.entries[id])
-		holds, v := w.server.write(w.micros(), known, 0, []order{{Entry{ID: id, Body: body}, length.Milliseconds(), rest.Milliseconds()}})
-		w.changes = append(w.changes, &change{Entry: holds[0], replaces: append(there, here...), at: w.now})
-		return holds[0], v
+	call := func() Entry {
+		there := w.knownOf(w.server.entries[id].Entry)
+		e := w.server.write(w.micros(), known, []order{{Entry{ID: id, Body: body}, length.Milliseconds(), rest.Milliseconds()}})[0]
+		w.changes = append(w.changes, &change{Entry: e, replaces: append(there, here...), at: w.now})
+		return e
 	}
 	switch f {
 	case answered:
-		e, v := call()
-		m.Take(e, v, w.clock(m))
+		e := call()
+		if rapid.IntRange(0, 3).Draw(w.t, "read") == 0 { // before the answer is in
+			w.beat(m, answered)
+		}
+		m.Learn(e, w.clock(m))
 		return
 	case unanswered:
 		call()
 	case late:
 		w.late = append(w.late, func() { call() })
 	}
-	e, _ := m.Propose(id, length, body, 0, w.clock(m))
+	e := m.Propose(id, length, body, w.clock(m))
 	w.changes = append(w.changes, &change{Entry: e, replaces: here, at: w.now})
 }
 
@@ -377,7 +378,7 @@ func (w *world) check() {
 			w.t.Fatalf("%s has %v active, %s has %v", m.name, got, w.nodes[0].name, first)
 		}
 		for _, e := range w.active(m) {
-			if w.server.entries[e.ID] != e {
+			if w.server.entries[e.ID].Entry != e {
 				w.t.Fatalf("%s has %+v, the record %+v", m.name, e, w.server.entries[e.ID])
 			}
 		}

@@ -11,44 +11,40 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// The heartbeat that notices an entry brings it, unless this node has written after it asked.
+// The heartbeat that notices an entry brings it, also where this node has written after it asked.
 func TestOneHeartbeatBringsAnEntry(t *testing.T) {
 	for _, wrote := range []bool{false, true} {
 		server, r := newStore(), NewRecord()
 		us := int64(1e15)
-		beat := func(seq int64, before func()) {
-			q := r.Ask()
-			before()
-			r.Merge(server.beat(us, "a", seq, seq-1, q), us*1000)
+		beat := func(seq int64, meanwhile func()) {
+			v, ok := r.Ask()
+			reply := server.beat(us, "a", seq, seq-1, question{v, ok})
+			meanwhile()
+			r.Merge(reply, us*1000)
 		}
-		write := func(id string) (Entry, Version) {
+		write := func(id string) Entry {
 			us++
-			holds, v := server.write(us, 0, 0, []order{{Entry: Entry{ID: id, Body: "{}"}, length: 3_600_000}})
-			return holds[0], v
+			return server.write(us, 0, []order{{Entry: Entry{ID: id, Body: "{}"}, length: 3_600_000}})[0]
 		}
 		write("first")
 		for seq := range int64(4) {
 			beat(seq, func() {})
 		}
-		if _, ok := r.Get("first", us*1000); !ok || r.Ask().Read {
-			t.Fatal("the first entry is not there, or the node still wants to read")
+		if _, ok := r.Get("first", us*1000); !ok {
+			t.Fatal("the first entry is not there")
 		}
 		write("second")
 		beat(4, func() {
 			if wrote {
-				e, v := write("own")
-				r.Take(e, v, us*1000)
+				r.Learn(write("own"), us*1000)
 			}
 		})
-		if _, ok := r.Get("second", us*1000); ok == wrote {
-			t.Errorf("wrote %t: the entry is there: %t", wrote, ok)
-		}
-		if r.IsPending("own") {
-			t.Error("what was written just now passes for pending")
+		if _, ok := r.Get("second", us*1000); !ok {
+			t.Errorf("wrote %t: the second entry is not there", wrote)
 		}
 		beat(5, func() {})
-		if _, ok := r.Get("second", us*1000); !ok {
-			t.Errorf("wrote %t: the entry is not there after the second heartbeat", wrote)
+		if _, ok := r.Get("own", us*1000); ok != wrote || r.IsPending("own") || wrote && r.AppliedBy("own") == 0 {
+			t.Errorf("wrote %t: its own entry is there: %t, and it is not known that Redis has it", wrote, ok)
 		}
 	}
 }
@@ -87,17 +83,34 @@ func TestOfTwoEntriesOfAStampOneWins(t *testing.T) {
 			for _, order := range [][]Entry{{winner, loser}, {loser, winner}, {winner, loser, winner, loser}} {
 				r := NewRecord()
 				for _, e := range order {
-					r.Take(e, Version{Clock: stamp}, stamp*1000)
+					r.take(e, stamp, stamp*1000)
 				}
 				if got := r.copies[winner.ID].Entry; got != winner {
-					t.Errorf("a node that is told of %v has %+v, want %+v", order, got, winner)
+					t.Errorf("a node that hears of %v has %+v, want %+v", order, got, winner)
 				}
 			}
-			r := NewRecord()
-			r.put(loser, stamp*1000).missing = true
-			r.Sent([]Entry{loser}, []Entry{winner}, Version{Clock: stamp}, stamp*1000)
-			if got := r.copies[winner.ID]; got == nil || got.Entry != winner || got.missing {
-				t.Errorf("a node whose %+v Redis does not take has %+v, want %+v", loser, got, winner)
+			// Two nodes have one each.
+			for _, have := range [][2]Entry{{winner, loser}, {loser, winner}} {
+				server, both, seqs := newStore(), []*Record{NewRecord(), NewRecord()}, int64(0)
+				both[0].put(have[0], stamp*1000)
+				both[1].put(have[1], stamp*1000)
+				for round := range 4 {
+					for n, r := range both {
+						v, ok := r.Ask()
+						seqs++
+						r.Merge(server.beat(stamp, fmt.Sprint(n), seqs, -1, question{v, ok && round > 0}), stamp*1000)
+						for _, e := range r.Unsent(9, stamp*1000) {
+							server.write(stamp, r.known, []order{{Entry: e, length: -1}})
+						}
+					}
+				}
+				want := winner // perhaps kept as long as the other one
+				want.Keep = max(want.Keep, server.entries[want.ID].Keep)
+				for n, r := range both {
+					if got := r.copies[want.ID].Entry; got != want || server.entries[want.ID].Entry != want {
+						t.Errorf("node %d has %+v and Redis %+v of %+v and %+v, want %+v", n, got, server.entries[want.ID], loser, winner, want)
+					}
+				}
 			}
 		}
 	}
@@ -113,33 +126,11 @@ func TestWhatIsSaidLaterWins(t *testing.T) {
 		if i == 3 {
 			now -= int64(time.Hour)
 		}
-		e, _ := r.Propose("a", time.Minute, body, 0, now)
+		e := r.Propose("a", time.Minute, body, now)
 		if !e.wins(last) {
 			t.Errorf("Propose(%q) = %+v, want one that wins over %+v", body, e, last)
 		}
 		last = e
-	}
-}
-
-// Redis is told of entries in the order in which they were said, and of those of a stamp in that of
-// their names, so that it is the same ones that are sent again.
-func TestInWhichOrderRedisIsTold(t *testing.T) {
-	const stamp = int64(1e15)
-	r := NewRecord()
-	var want []string
-	for i := range 40 {
-		id := fmt.Sprintf("override:%02d", i)
-		want = append(want, id)
-		r.put(Entry{ID: id, Stamp: stamp + int64(i/20), Keep: stamp}, stamp*1000).missing = true
-	}
-	for _, most := range []int{1, 15, 40} {
-		var got []string
-		for _, e := range r.Unsent(most) {
-			got = append(got, e.ID)
-		}
-		if !slices.Equal(got, want[:most]) {
-			t.Errorf("Unsent(%d) = %v, want %v", most, got, want[:most])
-		}
 	}
 }
 
@@ -164,12 +155,12 @@ func TestListsOfWhatIsEqual(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("State.Overrides = %v, want %v", got, want)
 	}
-	var leases []Lease
+	var fields []any
 	for i := range 20 {
-		leases = append(leases, Lease{Node: fmt.Sprintf("%02d", 19-i), Name: "v1 same"})
+		fields = append(fields, fmt.Sprintf("%02d", 19-i), "1 0 0 0 v1 same")
 	}
-	c.list(leases, ratesync.HeartbeatReply{Now: now})
-	if !slices.IsSortedFunc(c.leases, func(a, b Lease) int { return cmp.Compare(a.Node, b.Node) }) {
-		t.Errorf("list = %+v, want nodes of one name by their leases", c.leases)
+	leases := parseLeases(fields, ratesync.HeartbeatReply{Now: now})
+	if len(leases) != 20 || !slices.IsSortedFunc(leases, func(a, b Lease) int { return cmp.Compare(a.Node, b.Node) }) {
+		t.Errorf("parseLeases = %+v, want nodes of one name by their leases", leases)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,24 +139,26 @@ func TestRegionsShareTheControlRecord(t *testing.T) {
 	p.await(t, "old", .5, 0, 1, 2)
 }
 
-// A call that was under way when the record of another region was found to differ has not read what
-// that holds: nothing is taken for read until one has.
-func TestWhatWasNotReadIsNotMerged(t *testing.T) {
+// What is read of the record of another region counts as read when the Redis here has it.
+func TestWhatWasNotWrittenIsNotRead(t *testing.T) {
 	t.Parallel()
-	n := newNode(redistest.Start(t), "a")
-	n.rep.Start()
-	t.Cleanup(n.rep.Close)
-	redistest.Eventually(t, "the record is read", func() bool {
-		_, _, _, ok := n.kept()
-		return ok
-	})
-	other := n.OfRegion()
+	r := redistest.Start(t)
+	n := newNode(r, "a")
+	n.Beat = func() {}
+	other, now := n.OfRegion(), time.Unix(0, n.Now())
+	e := Entry{ID: "enforcement:z", Stamp: now.UnixMicro(), Until: now.Add(time.Hour).UnixMilli(), Keep: now.Add(time.Hour).UnixMilli(), Length: 3_600_000, Body: `{"share":0}`}
 	for range 3 {
-		if other.Hear("5 7", nil, false); !other.Wants() || other.Clock() != 0 {
-			t.Fatalf("wants %t, and has read up to %d, before it was read", other.Wants(), other.Clock())
+		if other.Hear("7 5", []any{e.ID, "6 " + e.value()}); other.Version() != "7 5" || other.Clock() != 0 {
+			t.Fatalf("version %q, up to %d, before it was written here", other.Version(), other.Clock())
 		}
 	}
-	if other.Hear("5 7", nil, true); other.Wants() || other.Clock() != 5 {
-		t.Errorf("wants %t, and has read up to %d, after that", other.Wants(), other.Clock())
+	n.rep.Start()
+	t.Cleanup(n.rep.Close)
+	redistest.Eventually(t, "it is written", func() bool {
+		other.Hear("7 5", nil)
+		return other.Clock() == 7
+	})
+	if at := r.Client().HGet(t.Context(), n.Keys.Control(), e.ID).Val(); !strings.HasSuffix(at, " "+e.value()) {
+		t.Errorf("the record has %q, want %q", at, e.value())
 	}
 }

@@ -110,7 +110,7 @@ func (c *Control) forgive(zone string, set *reset.Set) (requests int64) {
 func (c *Control) IsEqual() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.record.read && !c.record.wants
+	return c.record.read
 }
 
 // applyResets has the zones apply the resets that are active. When it returns they have: so the
@@ -151,11 +151,8 @@ type ResetChange struct {
 // node has forgiven, as far as it knows of them.
 func (c *Control) Reset(ctx context.Context, ch ResetChange) (o Outcome, requests int64, err error) {
 	began := c.Now()
-	most := MaxEntries
-	if ch.Key == nil {
-		most = 0 // it replaces those of all keys
-	}
-	e, err := c.put(ch.resetName(), ch.For, resetBody, most)
+	// One of all keys replaces the others.
+	e, err := c.put(ch.resetName(), ch.For, resetBody, ch.Key != nil)
 	if err != nil {
 		return Outcome{}, 0, err
 	}

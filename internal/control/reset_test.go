@@ -102,17 +102,17 @@ func TestTheBudgetOfResets(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	n := startNodes(t, r, "a")[0]
-	fill := make([]any, 0, 8*MaxEntries)
+	fill := make([]any, 0, 3*MaxEntries)
 	now := r.Client().Time(context.Background()).Val().UnixMicro()
 	for i := range MaxEntries {
 		e := Entry{ID: resetPrefix + Target{Key: &keys.ID{1, byte(i), byte(i >> 8)}}.redisID() + ":login", Stamp: now + int64(i), Length: 3600000, Body: resetBody}
 		e.Until = now/1000 + e.Length
 		e.Keep = e.Until
-		fill = append(fill, e.ID, "", "", e.value())
+		fill = append(fill, e.ID, "", e.value())
 	}
-	for from := 0; from < len(fill); from += 4000 {
-		part := fill[from:min(from+4000, len(fill))]
-		if err := writeScript.Run(context.Background(), r.Client(), []string{n.Keys.Control()}, append([]any{0, ""}, part...)...).Err(); err != nil {
+	for from := 0; from < len(fill); from += 3000 {
+		part := fill[from:min(from+3000, len(fill))]
+		if err := writeScript.Run(context.Background(), r.Client(), []string{n.Keys.Control()}, append([]any{0}, part...)...).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -42,16 +42,17 @@ func (r *Record) restore(s saved, now int64) {
 	asleep := max(0, now-s.At)
 	for _, was := range s.Entries {
 		e, ok := parseEntry(was.ID, was.Value)
-		if have := r.copies[e.ID]; !ok || have != nil && !e.wins(have.Entry) {
+		if !ok {
 			continue
 		}
-		c := r.put(e, now)
-		c.ends, c.missing, c.pending = now+min(was.Left-asleep, lengthOf(e)), was.Pending, was.Pending
+		if c := r.Learn(e, now); c != nil {
+			c.ends, c.pending = now+min(was.Left-asleep, lengthOf(e)), was.Pending
+		}
 	}
 	if r.answeredAt == 0 && s.AnsweredAt > 0 {
 		r.answeredAt = min(s.AnsweredAt, now)
 	}
-	r.wants, r.all = true, true
+	r.read = false
 }
 
 // A keeper is where the record is saved. The lock of its Control guards it.
@@ -109,12 +110,14 @@ func (c *Control) save() {
 }
 
 // saveAll saves the newest record until it is saved, or can't be: then the next Tick tries again.
+// That it can't is logged once.
 func (c *Control) saveAll(saving chan struct{}) {
 	defer close(saving)
+	var failed *keeper
 	for {
 		c.mu.Lock()
 		k, changes := c.keep, c.record.changes
-		if k == nil || k.saved == changes {
+		if k == nil || k == failed || k.saved == changes {
 			c.saving = nil
 			c.mu.Unlock()
 			return
@@ -126,31 +129,19 @@ func (c *Control) saveAll(saving chan struct{}) {
 		if err == nil {
 			err = k.write(b)
 		}
-		if err != nil && c.failSave(k, err) {
-			return
-		}
 		c.mu.Lock()
-		if err == nil {
-			k.saved, k.fails = changes, false
+		known := k.fails
+		if k.fails = err != nil; k.fails {
+			failed = k
+		} else {
+			k.saved = changes
 		}
 		c.mu.Unlock()
+		if err != nil && !known {
+			c.Logger.Error("what was changed at run time can't be saved, and is lost with this process unless redis has it; it is tried again",
+				warning.Field(warning.NotSaved), zap.Error(err))
+		}
 	}
-}
-
-// failSave notes that a keeper can't save, and logs it once. It reports whether no other one has
-// taken its place: then the goroutine that saves ends.
-func (c *Control) failSave(k *keeper, err error) (ends bool) {
-	c.mu.Lock()
-	known := k.fails
-	if k.fails, ends = true, c.keep == k; ends {
-		c.saving = nil
-	}
-	c.mu.Unlock()
-	if !known {
-		c.Logger.Error("what was changed at run time can't be saved, and is lost with this process unless redis has it; it is tried again",
-			warning.Field(warning.NotSaved), zap.Error(err))
-	}
-	return ends
 }
 
 // AwaitSaved waits until what has changed is saved, or can't be. It doesn't wait longer than the

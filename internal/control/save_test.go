@@ -107,19 +107,20 @@ func TestPendingChangesOverARestart(t *testing.T) {
 func TestNonsenseOfTheRecord(t *testing.T) {
 	n, _ := local(&clockAt{now: 1_800_000_000 * int64(time.Second)}, "here", nil)
 	n.change(t, Target{Zone: "login"}, share(0), time.Hour)
+	one := int64(1)
 	for _, nonsense := range [][]any{
-		nil, {"", "0", []any{}}, {"", "0", []any{}, nil}, {1, "0", []any{}, []any{}}, {"x", "0", []any{}, []any{}}, {"1", "0", []any{}, []any{}},
-		{"-1 5", "0", []any{}, []any{}}, {"99999999999999999 5", "0", []any{}, []any{}}, {"1 5", "", []any{}, []any{}},
-		{"1 5", "0", []any{"one"}, []any{}}, {"!WRONGTYPE of a key", "0", []any{}, []any{}},
+		nil, {"", []any{}, one}, {"", []any{}, one, nil}, {1, []any{}, one, []any{}}, {"x", []any{}, one, []any{}}, {"1", []any{}, one, []any{}},
+		{"-1 5", []any{}, one, []any{}}, {"99999999999999999 5", []any{}, one, []any{}}, {"1 5", []any{}, "1", []any{}},
+		{"1 5", []any{"one"}, one, []any{}}, {"!WRONGTYPE of a key", []any{}, one, []any{}},
 	} {
-		if wait := n.Merge(ratesync.HeartbeatReply{Seq: 1, Server: 1, Now: 1, Record: nonsense}); wait != idleBeat {
+		if wait := n.Merge(ratesync.HeartbeatReply{Server: 1, Now: 1, Record: nonsense}); wait != idleBeat {
 			t.Errorf("%v: the next heartbeat in %v, want %v", nonsense, wait, idleBeat)
 		}
 		if s := n.State(context.Background()); s.Failing == "" || len(s.Enforcement) != 1 {
 			t.Errorf("%v: %+v, want one entry and why it fails", nonsense, s)
 		}
 	}
-	r, leases, err := parseReply(ratesync.HeartbeatReply{Record: []any{"1 5", "0", []any{"a", "1 2 3 4 {}", "b", "nonsense", 5, 6}, []any{"n", "x", "m", "1 2 3 4 v1 host/5", 7, 8}}})
+	r, leases, err := parseReply(ratesync.HeartbeatReply{Record: []any{"1 5", []any{"a", "9 1 2 3 4 {}", "b", "nonsense", 5, 6}, one, []any{"n", "x", "m", "1 2 3 4 v1 host/5", 7, 8}}})
 	if err != nil || len(r.Entries) != 1 || len(leases) != 3 {
 		t.Errorf("%+v, %+v, %v, want one entry and three leases", r, leases, err)
 	}

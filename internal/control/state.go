@@ -3,7 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
-	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,8 +26,6 @@ type State struct {
 type Summary struct {
 	// Shared is false where there is no Redis: the record is this node's own.
 	Shared bool `json:"shared"`
-	// Digest is equal on all nodes that have applied the same.
-	Digest string `json:"digest"`
 	// Pending is how many entries Redis has yet to be told of.
 	Pending int `json:"pending"`
 	// Failing is why Redis can't be asked for the record, "" if it can.
@@ -92,9 +90,10 @@ func (c *Control) State(ctx context.Context) State {
 	defer c.mu.Unlock()
 	now := c.Now()
 	s := State{Summary: Summary{Shared: c.IsShared(), Failing: c.failing}, Nodes: c.nodes()}
-	digest := int64(0)
+	if s.Shared {
+		s.Pending = len(c.record.Unsent(math.MaxInt, now))
+	}
 	for e := range c.record.Active(now) {
-		digest = (digest + e.hash()) & (1<<digestBits - 1)
 		p, ok := c.parsed[e.ID]
 		if !ok {
 			continue
@@ -105,16 +104,12 @@ func (c *Control) State(ctx context.Context) State {
 				one.Key = *o.text.Load()
 			}
 		}
-		if one.Pending {
-			s.Pending++
-		}
 		if p.Key != nil {
 			s.Overrides = append(s.Overrides, one)
 		} else {
 			s.Enforcement = append(s.Enforcement, one)
 		}
 	}
-	s.Digest = fmt.Sprintf("%012x", digest)
 	byName := func(a, b EntryState) int {
 		return cmp.Or(strings.Compare(a.Zone, b.Zone), strings.Compare(a.ID, b.ID), a.Until.Compare(b.Until))
 	}
@@ -177,10 +172,10 @@ func (c *Control) until(e Entry) time.Time {
 
 // nodes are the nodes as they were listed last. The lock is held.
 func (c *Control) nodes() []Node {
-	all, unsent := []Node{}, len(c.record.Unsent(1)) > 0
+	all, unsent := []Node{}, len(c.record.Unsent(1, c.Now())) > 0
 	for _, l := range c.leases {
 		n := Node{Heard: l.Heard, Self: l.Node == c.node}
-		n.Applied = l.Applied >= c.record.merged.Clock && (n.Self || !unsent)
+		n.Applied = l.Applied >= c.record.version.Clock && (n.Self || !unsent)
 		n.Version, n.Name, _ = strings.Cut(l.Name, " ")
 		if n.Name == "" {
 			n.Version, n.Name = "", l.Name
@@ -198,7 +193,7 @@ func (c *Control) Stats() (overrides int64, applied bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return overrides, !c.IsShared() || c.record.read && !c.record.wants && c.failing == ""
+	return overrides, !c.IsShared() || c.record.read
 }
 
 // OverridesByZone returns how many keys of each zone have overrides.

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -33,41 +33,6 @@ func TestTheStoreIsRedis(t *testing.T) {
 				t.Errorf("%d writes and %d heartbeats were compared, want more", p.writes, p.beats)
 			}
 		})
-	}
-}
-
-// Of two entries of a name and a stamp control.lua keeps the one that wins on nodes, whatever comes
-// first. One that it has changes nothing.
-func TestOfTwoEntriesOfAStampRedisKeepsTheOneThatWins(t *testing.T) {
-	client := redistest.Start(t).Client()
-	key := ratesync.NewKeyspace("tied").Control()
-	told := func(e Entry) (holds, version string) {
-		t.Helper()
-		reply, err := writeScript.Run(t.Context(), client, []string{key}, args(0, 0, []order{{Entry: e, length: -1}})...).StringSlice()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return reply[4], reply[2] + " " + reply[3]
-	}
-	all := tied(1 << 51) // in 71 years from the epoch: it has not ended
-	for i, winner := range all {
-		for _, loser := range all[:i] {
-			for _, order := range [][]Entry{{winner, loser}, {loser, winner}} {
-				if err := client.Del(t.Context(), key).Err(); err != nil {
-					t.Fatal(err)
-				}
-				told(order[0])
-				holds, version := told(order[1])
-				if holds != winner.value() {
-					t.Errorf("control.lua holds %q after %v, want %q", holds, order, winner.value())
-				}
-				for _, again := range order {
-					if h, v := told(again); h != holds || v != version {
-						t.Errorf("control.lua holds %q of version %s after %v and %v, want %q of %s as before", h, v, order, again, holds, version)
-					}
-				}
-			}
-		}
 	}
 }
 
@@ -107,12 +72,10 @@ func (p *pair) step(server *redistest.Server) {
 // age has an entry end long ago, as if nobody had written since.
 func (p *pair) age(server *redistest.Server) {
 	for id, e := range p.model.entries {
-		e.Keep -= p.random.Int64N(2 * graceTTL.Milliseconds())
-		p.model.entries[id] = e
-		p.model.span(e)
-		p.model.sum()
-		server.Do("HSET", p.keys.Control(), id, e.value(), "version",
-			fmt.Sprint(p.model.clock, p.model.digest, len(p.model.entries), p.model.first, p.model.last))
+		e.Keep -= p.random.Int64N(2 * grace)
+		p.model.entries[id], p.model.due = e, 0
+		server.Do("HSET", p.keys.Control(), id, fmt.Sprint(e.at, " ", e.value()), "version",
+			fmt.Sprint(p.model.Clock, " ", p.model.Born, " 0 ", p.model.last))
 		return
 	}
 }
@@ -130,7 +93,7 @@ func (p *pair) aWrite() func() {
 	var orders []order
 	for range 1 + p.random.IntN(3) {
 		o := order{Entry: Entry{ID: fmt.Sprint("override:", p.random.IntN(6)), Body: p.body()}, length: -1}
-		switch now := p.model.clock; p.random.IntN(3) {
+		switch now := p.model.Clock; p.random.IntN(3) {
 		case 0: // one that another node has, of any age
 			o.Stamp = now + p.random.Int64N(2000) - 1000
 			o.Until, o.Length = now/1000+p.random.Int64N(200_000)-100_000, p.random.Int64N(1e6)
@@ -142,33 +105,34 @@ func (p *pair) aWrite() func() {
 			o.length = p.random.Int64N(1e8)
 		}
 		if e, ok := p.model.entries[o.ID]; ok && p.random.IntN(3) == 0 { // as old as what is there
-			o.Entry, o.length = e, -1
-			o.Body = p.body()
+			o.Entry, o.length = e.Entry, -1
+			if p.random.IntN(2) == 0 {
+				o.Body = p.body()
+			}
 		}
 		o.rest = p.random.Int64N(4e9) // 46 days
 		orders = append(orders, o)
 	}
-	known, most := p.model.clock+p.random.Int64N(3)-1, p.random.IntN(5)
-	return func() { p.write(max(0, known), most, orders) }
+	known := max(0, p.model.Clock+p.random.Int64N(3)-1)
+	return func() { p.write(known, orders) }
 }
 
 func (p *pair) body() string {
 	return []string{"", `{"share":0}`, `{"share":0.5,"note":"ä ö"}`, `{"limit":"deny"}`}[p.random.IntN(4)]
 }
 
-func (p *pair) write(known int64, most int, orders []order) {
+func (p *pair) write(known int64, orders []order) {
 	p.t.Helper()
 	p.writes++
-	reply, err := writeScript.Run(context.Background(), p.client, []string{p.keys.Control()}, args(known, most, orders)...).StringSlice()
+	now := p.client.Time(context.Background()).Val()
+	us := now.UnixMicro()
+	at := strings.Replace(writeSource, "redis.call('TIME')", fmt.Sprintf("{%d, %d}", us/1e6, us%1e6), 1)
+	reply, err := redis.NewScript(at).Run(context.Background(), p.client, []string{p.keys.Control()}, args(known, orders)...).StringSlice()
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	holds, v := p.model.write(micros(reply[0], reply[1]), known, most, orders)
-	got, err := parseVersion(reply[2] + " " + reply[3])
-	if err != nil || got != v {
-		p.t.Fatalf("control.lua says version %v (%v), the store %v, after %+v", got, err, v, orders)
-	}
-	for i, value := range reply[4:] {
+	holds := p.model.write(us, known, orders)
+	for i, value := range reply {
 		var e Entry
 		if value != "" {
 			e, _ = parseEntry(orders[i].ID, value)
@@ -177,20 +141,25 @@ func (p *pair) write(known int64, most int, orders []order) {
 			p.t.Fatalf("control.lua has %+v, the store %+v, after %+v", e, holds[i], orders)
 		}
 	}
-	if got := p.stored(); !maps.Equal(got, p.model.entries) {
-		p.t.Fatalf("Redis holds\n%v, the store\n%v", got, p.model.entries)
+	if got, v := p.stored(); !maps.Equal(got, p.model.entries) || v != p.model.Version {
+		p.t.Fatalf("Redis holds %v\n%v, the store %v\n%v", v, got, p.model.Version, p.model.entries)
 	}
 }
 
-// stored are the entries in Redis.
-func (p *pair) stored() map[string]Entry {
-	all := make(map[string]Entry)
+// stored are the entries in Redis, and the version.
+func (p *pair) stored() (all map[string]stored, v Version) {
+	all = make(map[string]stored)
 	for id, value := range p.client.HGetAll(context.Background(), p.keys.Control()).Val() {
-		if e, ok := parseEntry(id, value); ok && id != "version" {
-			all[id] = e
+		if id == "version" {
+			v, _ = parseVersion(value)
+			continue
 		}
+		at, value, _ := strings.Cut(value, " ")
+		e, _ := parseEntry(id, value)
+		n, _ := strconv.ParseInt(at, 10, 64)
+		all[id] = stored{e, n}
 	}
-	return all
+	return all, v
 }
 
 // aBeat is a heartbeat of one of three nodes.
@@ -198,30 +167,35 @@ func (p *pair) aBeat() func() {
 	node := p.random.IntN(len(p.seqs))
 	p.seqs[node]++
 	seq := p.seqs[node]
-	q := Question{Applied: max(0, p.model.clock+p.random.Int64N(5)-3), At: max(0, seq-p.random.Int64N(3)), Read: p.random.IntN(3) > 0, From: -1}
-	if p.random.IntN(2) == 0 {
-		q.From = max(0, p.model.clock-p.random.Int64N(1e5))
+	q := question{Version{max(0, p.model.Clock+p.random.Int64N(5)-3), p.model.Born}, p.random.IntN(3) > 0}
+	switch p.random.IntN(4) {
+	case 0:
+		q.Clock = max(0, p.model.Clock-p.random.Int64N(1e5))
+	case 1:
+		q.Born += p.random.Int64N(2)
 	}
 	answered := seq - 1 - p.random.Int64N(2)
 	return func() { p.beat(fmt.Sprint("node", node), seq, answered, q) }
 }
 
-func (p *pair) beat(node string, seq, answered int64, q Question) {
+func (p *pair) beat(node string, seq, answered int64, q question) {
 	p.t.Helper()
 	p.beats++
-	from := strconv.FormatInt(q.From, 10)
-	raw, err := heartbeatScript(p.t).Run(context.Background(), p.client, []string{p.keys.Nodes(0), p.keys.Control(), p.keys.Counted()},
-		node, seq, ratesync.Lease.Milliseconds(), answered, q.Applied, q.At, from, "1", "v1 "+node).Slice()
+	version := ""
+	if q.ok {
+		version = q.String()
+	}
+	raw, err := redis.NewScript(ratesync.HeartbeatLua).Run(context.Background(), p.client, []string{p.keys.Nodes(0), p.keys.Control(), p.keys.Counted()},
+		node, seq, ratesync.Lease.Milliseconds(), answered, version, "1", "v1 "+node).Slice()
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	us := micros(raw[0].(string), raw[1].(string))
 	want := p.model.beat(us, node, seq, answered, q)
-	got, leases, err := parseReply(ratesync.HeartbeatReply{Node: node, Seq: seq, Server: us * 1000, Record: raw[5:]})
+	got, leases, err := parseReply(ratesync.HeartbeatReply{Node: node, Server: us * 1000, Record: raw[5:]})
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	got.Question = q
 	byID := func(a, b Entry) int { return slices.Compare([]string{a.ID}, []string{b.ID}) }
 	slices.SortFunc(got.Entries, byID)
 	slices.SortFunc(want.Entries, byID)
@@ -236,16 +210,6 @@ func (p *pair) beat(node string, seq, answered int64, q Question) {
 			p.t.Fatalf("lease %+v, the store has %d applied", l, p.model.applied[l.Node])
 		}
 	}
-}
-
-// heartbeatScript is the one that reads the record.
-func heartbeatScript(t *testing.T) *redis.Script {
-	t.Helper()
-	source, err := os.ReadFile("../../sync/heartbeat.lua")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return redis.NewScript(string(source))
 }
 
 func micros(seconds, micros string) int64 {

@@ -1,29 +1,39 @@
 package control
 
 import (
+	"fmt"
 	"maps"
 
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-const lease = int64(ratesync.Lease / 1e6)
+const (
+	lease = int64(ratesync.Lease / 1e6)
+	// Milliseconds that an entry stays in Redis beyond its end, and between two looks for such.
+	grace    = 60_000
+	lookRate = 3600_000
+)
 
 // store is Redis with the two scripts, in Go: what control.lua and the part of heartbeat.lua that
 // is about the record do. TestTheStoreIsRedis holds it to them.
 type store struct {
-	clock, digest int64
-	first, last   int64 // milliseconds
-	exists        bool  // the field version
-	expires       int64 // of the hash, milliseconds
-	nodesExpire   int64 // of the leases' hash
-	entries       map[string]Entry
+	Version
+	due, last   int64 // milliseconds
+	expires     int64 // of the hash, milliseconds
+	nodesExpire int64 // of the leases' hash
+	entries     map[string]stored
 	// By node: its last heartbeat, the one at which it was found that the server has forgotten,
 	// what it has applied, and when its lease ends in milliseconds.
 	seqs, marks, applied, leases map[string]int64
 }
 
+type stored struct {
+	Entry
+	at int64
+}
+
 func newStore() *store {
-	return &store{entries: map[string]Entry{}, seqs: map[string]int64{}, marks: map[string]int64{}, applied: map[string]int64{}, leases: map[string]int64{}}
+	return &store{entries: map[string]stored{}, seqs: map[string]int64{}, marks: map[string]int64{}, applied: map[string]int64{}, leases: map[string]int64{}}
 }
 
 // save copies what a replica has.
@@ -34,10 +44,10 @@ func (s *store) save() *store {
 	return &saved
 }
 
-// expire has the hash expire. us is the server's time in microseconds.
+// expire has the hashes expire. us is the server's time in microseconds.
 func (s *store) expire(us int64) {
-	if s.exists && us/1000 >= s.expires {
-		s.exists, s.clock, s.digest, s.first, s.last = false, 0, 0, 0, 0
+	if us/1000 >= s.expires {
+		s.Version, s.due, s.last = Version{}, 0, 0
 		clear(s.entries)
 	}
 	if us/1000 >= s.nodesExpire {
@@ -48,22 +58,15 @@ func (s *store) expire(us int64) {
 	}
 }
 
-func (s *store) version() Version {
-	if !s.exists {
-		return Version{}
-	}
-	return Version{s.clock, s.digest}
+// A question is what a heartbeat says of the record.
+type question struct {
+	Version
+	ok bool
 }
 
 // beat is heartbeat.lua.
-func (s *store) beat(us int64, node string, seq, answered int64, q Question) Reply {
+func (s *store) beat(us int64, node string, seq, answered int64, q question) Reply {
 	s.expire(us)
-	r := Reply{Question: q, Seq: seq, Server: us * 1000, Version: s.version(), Applied: q.Applied}
-	for _, e := range s.entries {
-		if e.Stamp > q.From {
-			r.Entries = append(r.Entries, e)
-		}
-	}
 	held, ok := s.seqs[node]
 	if !ok {
 		held = -1
@@ -72,12 +75,19 @@ func (s *store) beat(us int64, node string, seq, answered int64, q Question) Rep
 	if held < answered {
 		mark = seq
 	}
-	if mark > q.At || q.Applied > s.clock {
-		r.Applied = 0
+	r := Reply{Server: us * 1000, Version: s.Version, Whole: mark > answered || !q.ok || q.Born != s.Born || q.Clock > s.Clock}
+	applied := q.Clock
+	if r.Whole {
+		applied = 0
+	}
+	for _, e := range s.entries {
+		if r.Whole || e.at > q.Clock {
+			r.Entries = append(r.Entries, e.Entry)
+		}
 	}
 	if held < seq {
 		s.marks[node] = mark
-		s.seqs[node], s.applied[node], s.leases[node] = seq, r.Applied, us/1000+lease
+		s.seqs[node], s.applied[node], s.leases[node] = seq, applied, us/1000+lease
 	}
 	s.nodesExpire = us/1000 + 4*lease
 	for node, ends := range s.leases {
@@ -92,81 +102,63 @@ func (s *store) beat(us int64, node string, seq, answered int64, q Question) Rep
 }
 
 // order is one entry that control.lua is told of: a new one where length is 0 or more, else one
-// that another node has written.
+// that was made elsewhere.
 type order struct {
 	Entry
 	length, rest int64
 }
 
 // args are the arguments of the script.
-func args(known int64, most int, orders []order) []any {
-	all := []any{known, ""}
-	if most > 0 {
-		all[1] = most
-	}
+func args(known int64, orders []order) []any {
+	all := []any{known}
 	for _, o := range orders {
 		if o.length >= 0 {
-			all = append(all, o.ID, o.length, o.rest, o.Body)
+			all = append(all, o.ID, o.length, fmt.Sprint(o.rest, " ", o.Body))
 		} else {
-			all = append(all, o.ID, "", "", o.value())
+			all = append(all, o.ID, "", o.value())
 		}
 	}
 	return all
 }
 
 // write is control.lua.
-func (s *store) write(us, known int64, most int, orders []order) (holds []Entry, v Version) {
+func (s *store) write(us, known int64, orders []order) (holds []Entry) {
 	s.expire(us)
-	ms, grace := us/1000, graceTTL.Milliseconds()
-	if s.first > 0 && ms > s.first+grace {
-		s.first, s.last = 0, 0
-		maps.DeleteFunc(s.entries, func(_ string, e Entry) bool { return ms > e.Keep+grace })
+	ms := us / 1000
+	if s.Born == 0 {
+		s.Born = us
+	}
+	if ms > s.due {
+		s.due, s.last = ms+lookRate, 0
+		maps.DeleteFunc(s.entries, func(_ string, e stored) bool { return ms > e.Keep+grace })
 		for _, e := range s.entries {
-			s.span(e)
+			s.last = max(s.last, e.Keep)
 		}
 	}
-	had := s.exists
 	for _, o := range orders {
-		holds = append(holds, s.one(us, known, most, o))
+		holds = append(holds, s.one(us, known, o))
 	}
-	if s.exists = had || len(s.entries) > 0; s.exists {
+	if s.Clock == 0 {
+		*s = store{entries: s.entries, nodesExpire: s.nodesExpire, seqs: s.seqs, marks: s.marks, applied: s.applied, leases: s.leases}
+	} else {
 		s.expires = ms + max(s.last-ms, 0) + 2*grace
 	}
-	s.sum()
-	return holds, Version{s.clock, s.digest}
+	return holds
 }
 
-func (s *store) sum() {
-	s.digest = 0
-	for _, e := range s.entries {
-		s.digest = (s.digest + e.hash()) & (1<<digestBits - 1)
-	}
-}
-
-func (s *store) span(e Entry) {
-	if s.first == 0 || e.Keep < s.first {
-		s.first = e.Keep
-	}
-	s.last = max(s.last, e.Keep)
-}
-
-func (s *store) one(us, known int64, most int, o order) Entry {
+func (s *store) one(us, known int64, o order) Entry {
 	ms, e := us/1000, o.Entry
 	old, ok := s.entries[e.ID]
-	switch {
-	case o.length >= 0 && !ok && most > 0 && len(s.entries) >= most, o.length < 0 && e.Keep <= ms && !ok:
-		return Entry{}
-	case o.length < 0 && (e.Keep <= ms || ok && !e.wins(old)):
-		return old
-	case o.length >= 0:
-		e.Stamp, e.Until, e.Length = 0, ms+o.length, o.length
-		e.Keep = max(e.Until, min(max(ms+o.rest, old.Keep), ms+keepMost.Milliseconds()))
-	}
-	s.clock = max(us, s.clock+1, known+1, e.Stamp)
+	after := max(us, s.Clock+1, known+1)
 	if o.length >= 0 {
-		e.Stamp = s.clock
+		e.Stamp, e.Until, e.Length = after, ms+o.length, o.length
+		e.Keep = max(e.Until, ms+o.rest)
 	}
-	s.entries[e.ID] = e
-	s.span(e)
+	e.Keep = max(e.Keep, min(old.Keep, ms+keepMost.Milliseconds()))
+	if e.Keep <= ms || ok && (old.Stamp > e.Stamp || old.Entry == e) {
+		return old.Entry
+	}
+	s.Clock, s.last = max(after, e.Stamp), max(s.last, e.Keep)
+	s.entries[e.ID] = stored{e, s.Clock}
 	return e
 }

@@ -1,9 +1,9 @@
 // Package reset holds what keys of a zone were reset: which of them, and when. It is what an
 // operator says once and every node applies, and has no clock and does no I/O.
 //
-// An epoch of a key up to its reset has another name in the store from then on. So it is empty
-// there for all nodes, whenever each of them applies the reset, and nothing has to be deleted. What
-// has no epoch carries the stamp of the reset that it counts under.
+// What a node says of a key carries the stamp of the reset that it counts under. The store empties
+// what it has under an earlier one, and rejects what is said under an earlier one: so it doesn't
+// matter when each node applies a reset, and nothing has to be deleted.
 package reset
 
 import "time"
@@ -20,11 +20,6 @@ type Reset struct {
 
 // Boundary is the last epoch, of that length, that is forgiven. There must be a reset.
 func (r Reset) Boundary(epoch time.Duration) int64 { return r.At / max(1, int64(epoch)) }
-
-// Covers reports whether an epoch, of that length, has the name of the reset.
-func (r Reset) Covers(number int64, epoch time.Duration) bool {
-	return r.Stamp != 0 && number <= r.Boundary(epoch)
-}
 
 // Replaces reports whether a reset takes the place of another one: it is later, or of the same
 // stamp and forgives less. Who learns of a stamp from a bucket takes it for the instant of its

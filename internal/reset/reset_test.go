@@ -2,7 +2,6 @@ package reset
 
 import (
 	"testing"
-	"time"
 )
 
 var a, b = [16]byte{1}, [16]byte{2}
@@ -48,13 +47,6 @@ func TestAResetIsOver(t *testing.T) {
 	}
 	if left := set.With(nil, 8000); left != nil {
 		t.Errorf("%+v: want none left", left)
-	}
-}
-
-func TestCovers(t *testing.T) {
-	r := Reset{Stamp: 1, At: int64(2*time.Minute + time.Second)}
-	if !r.Covers(2, time.Minute) || r.Covers(3, time.Minute) || (Reset{}).Covers(-1, time.Minute) {
-		t.Error("want the epochs up to that of the reset")
 	}
 }
 

@@ -1,16 +1,12 @@
 -- Says that this node is there. KEYS[1] is a hash with a field per node, "seq expiry mark applied
 -- name": the last heartbeat, when the lease ends in milliseconds of this server's clock, the
 -- heartbeat at which it was last found that an earlier one, which had been answered, is no longer
--- known here, and up to which clock the node has applied the control record. KEYS[2] is that
--- record, see control.lua. ARGV: node, seq, lease in milliseconds (0 ends it), the last seq that
--- was answered (-1 if none), the clock of the control record that the node has applied, the seq of
--- the heartbeat that told it so, after which stamp it wants the record's entries (-1 for all, ""
--- for none), 1 if it wants the leases, and its name. Reply: seconds and microseconds of this
--- server's clock, the seq that was there (-1 if none), how many nodes there are, and the mark (0 if
--- none). The mark stays, so that it doesn't matter whether the reply to just that heartbeat
--- arrives. Then the version of the control record ("" if there is none, "!" and an error where its
--- key holds something else), the clock that is noted as applied, the entries by name, and the
--- leases by node.
+-- known here, and up to which clock the node has applied the control record. ARGV: node, seq, lease
+-- in milliseconds (0 ends it), the last seq that was answered (-1 if none), what is not used, 1 if
+-- it wants the leases, and its name. Reply: seconds and microseconds of this server's clock, the
+-- seq that was there (-1 if none), how many nodes there are, and the mark (0 if none), which stays,
+-- so that it doesn't matter whether the reply to just that heartbeat arrives. Then an empty control
+-- record, and the leases by node.
 local time = redis.call('TIME')
 local now, lease = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(ARGV[3])
 if lease == 0 then
@@ -18,29 +14,12 @@ if lease == 0 then
   return {time[1], time[2]}
 end
 
-local version, entries = redis.pcall('HGET', KEYS[2], 'version') or '', {}
-if type(version) == 'table' then
-  version = '!' .. version.err
-elseif ARGV[7] ~= '' and tonumber(string.match(version, '^%d+') or 0) > tonumber(ARGV[7]) then
-  local from, all = tonumber(ARGV[7]), redis.call('HGETALL', KEYS[2])
-  for i = 1, #all, 2 do
-    local stamp = tonumber(string.match(all[i + 1], '^(%d+) %d+ %d+ ') or -1)
-    if stamp > from and all[i] ~= 'version' then
-      entries[#entries + 1], entries[#entries + 2] = all[i], all[i + 1]
-    end
-  end
-end
-
 local held, _, mark = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) (%d+) ?(%d*)')
 held = tonumber(held or -1)
 if held < tonumber(ARGV[4]) then mark = ARGV[2] end
 mark = tonumber(mark or '') or 0
--- What the node has applied holds in this history of the server only: one that has forgotten may
--- have another record since.
-local applied, clock = tonumber(ARGV[5]), tonumber(string.match(version, '^%d+') or 0)
-if mark > tonumber(ARGV[6]) or applied > clock then applied = 0 end
 if held < tonumber(ARGV[2]) then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f %.0f %.0f ', now + lease, mark, applied) .. ARGV[9])
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f %.0f 0 ', now + lease, mark) .. ARGV[7])
 end
 
 local nodes, leases, all = 0, {}, redis.call('HGETALL', KEYS[1])
@@ -55,10 +34,10 @@ for i = 1, #all, 2 do
       expiry = now + lease
       redis.call('HSET', KEYS[1], node, string.format('%s %.0f', seq, expiry) .. rest)
     end
-    if ARGV[8] == '1' then
+    if ARGV[6] == '1' then
       leases[#leases + 1], leases[#leases + 2] = node, string.format('%s %.0f', seq, expiry) .. rest
     end
   end
 end
 redis.call('PEXPIRE', KEYS[1], lease * 4)
-return {time[1], time[2], held, nodes, mark, version, string.format('%.0f', applied), entries, leases}
+return {time[1], time[2], held, nodes, mark, '', {}, 1, leases}
