@@ -6,6 +6,7 @@
 //	go run ./compare -servers            whole servers over loopback, with wrk and redis-server
 //	go run ./compare -latency            requests while keys sync; needs redis-server
 //	go run ./compare -strict             what a strict zone denies; needs redis-server
+//	go run ./compare -beside             strict zones and a small handler; needs wrk, redis-server
 //	go run ./compare -against ../../old  this checkout and another one
 package main
 
@@ -41,6 +42,7 @@ type options struct {
 	rounds, cores                           int
 	benchtime, only, against                string
 	memory, servers, latency, strict, short bool
+	beside                                  bool
 	burn                                    float64
 	duration                                time.Duration
 	dir                                     string // of the programs
@@ -56,6 +58,7 @@ func main() {
 	flag.BoolVar(&o.servers, "servers", false, "measure whole servers")
 	flag.BoolVar(&o.latency, "latency", false, "measure requests during the sync")
 	flag.BoolVar(&o.strict, "strict", false, "measure what a strict zone denies")
+	flag.BoolVar(&o.beside, "beside", false, "measure strict zones beside a small handler that counts in Redis")
 	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long a server is measured each time")
 	flag.StringVar(&o.against, "against", "", "another checkout to compare this one with")
 	flag.Float64Var(&o.burn, "burn", 0, "do nothing but use so much of a CPU, until killed: -latency runs that")
@@ -81,6 +84,9 @@ func (o options) run(t *outside.T) (err error) {
 	}
 	load()
 	defer load()
+	if o.beside {
+		return o.compareBeside(t, all)
+	}
 	if !o.servers && !o.latency && !o.strict {
 		args := []string{"measure", "-benchtime", o.benchtime, "-case", o.only}
 		if o.memory {
@@ -98,6 +104,22 @@ func (o options) run(t *outside.T) (err error) {
 		err = compareStrict(t, all[0].path, o.rounds, 2*o.duration)
 	}
 	return err
+}
+
+// compareBeside builds two programs more.
+func (o options) compareBeside(t *outside.T, all []program) error {
+	programs := map[string]string{}
+	for _, name := range []string{"bare", "incr"} {
+		p, err := build(".", name, filepath.Join(o.dir, name))
+		if err != nil {
+			return err
+		}
+		all = append(all, p)
+	}
+	for _, p := range all {
+		programs[p.name] = p.path
+	}
+	return compareBeside(t, programs, o.rounds, o.duration.String())
 }
 
 // compareServers measures whole servers on one core and on two.

@@ -2,7 +2,7 @@
 -- its name, "at stamp until keep length body", and the field version, "clock born due last":
 --   at     the clock when it was written here, which tells who has read it
 --   clock  rises with each change, to this server's time in microseconds where that is more
---   born   when the record began: one that begins anew is another one
+--   born   when the record began: one that begins again is another one
 --   due    when what has ended is to be removed next, in milliseconds
 --   last   after this no entry is kept, in milliseconds
 -- ARGV: the highest stamp that the caller knows, and for each entry its name, a length, and a text.

@@ -477,7 +477,7 @@ func (s *scenario) operate() {
 // trouble is something that Redis or another node does.
 func (s *scenario) trouble() {
 	more := int64(1 + s.random.IntN(3))
-	kind := pick(s, "counts", "cells", "strict", "slots", "bans", "heartbeat")
+	kind := pick(s, "cells", "slots", "heartbeat")
 	fault := pick(s, "refused", "refused", "silent", "lost", "forgets")
 	switch {
 	case s.redis == nil:

@@ -153,7 +153,7 @@ func (r *standIn) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // delays are how long a way to the server takes, for each kind of call another one: what happens at
 // one instant would be done in any order.
 var delays = map[string]time.Duration{
-	"strict": 101, "counts": 149, "cells": 127, "slots": 211, "bans": 273, "heartbeat": 331, "control": 391, "charge": 433, "probe": 477,
+	"cells": 127, "slots": 211, "heartbeat": 331, "control": 391, "probe": 477,
 }
 
 // ask makes calls, if they arrive.
@@ -215,8 +215,7 @@ func (r *standIn) kindOf(words []string) string {
 		sum := sha1.Sum([]byte(words[1]))
 		hash, kind := hex.EncodeToString(sum[:]), "script"
 		for _, k := range [][2]string{
-			{"heartbeat", "leases[#leases"}, {"counts", "function recount("}, {"cells", "function ledgers("}, {"slots", "function grant("}, {"probe", "'probe'"},
-			{"bans", "local left, whole, age"}, {"charge", "function charge("}, {"strict", "rules = {width"}, {"control", "'version'"},
+			{"heartbeat", "leases[#leases"}, {"cells", "function ledgers("}, {"slots", "function grant("}, {"probe", "'probe'"}, {"control", "'version'"},
 		} {
 			if strings.Contains(words[1], k[1]) {
 				kind = k[0]
@@ -267,21 +266,21 @@ func (r *standIn) tell(kind, text string) {
 // messagesOf are the messages of a call.
 func messagesOf(kind string, keys, args []string) (all []string) {
 	switch kind {
-	case "counts":
-		fills, _ := strconv.Atoi(args[2])
-		width := 2
-		if fills > 0 {
-			width = 3
-		}
-		for i := range len(keys) - fills {
-			all = append(all, keys[i]+" "+strings.Join(args[4+width*i:4+width*(i+1)], ","))
-		}
 	case "cells":
 		cells, _ := strconv.Atoi(args[1])
 		for i := range cells { // total, epoch, what is open, and what a strict call asks for
 			all = append(all, keys[i]+" "+args[5+3*i]+args[6+3*i])
 		}
-		if bans := len(keys) - cells; len(args) > 4+3*cells+bans {
+		bans := keys[cells:]
+		if strings.HasSuffix(keys[len(keys)-1], ":told") {
+			bans = bans[:len(bans)-1]
+		}
+		for i, key := range bans {
+			if known := args[4+3*cells+i]; known != "" {
+				all = append(all, key+" "+known)
+			}
+		}
+		if bans := len(bans); len(args) > 4+3*cells+bans {
 			return []string{strings.Join(all, " ") + " asks " + strings.Join(args[4+3*cells+bans:], ",")}
 		}
 	case "slots":
@@ -292,18 +291,11 @@ func messagesOf(kind string, keys, args []string) (all []string) {
 			}
 			all = append(all, text)
 		}
-	case "bans":
-		for i, key := range keys {
-			all = append(all, key+" "+args[i])
-		}
 	case "heartbeat":
 		if len(args) > 7 {
 			args = append(args[:1:1], args[2:len(args)-1]...) // without its number and the name
 		}
 		return []string{strings.Join(args, ",")}
-	case "charge":
-		args = append(args[:1:1], args[2:]...)
-		fallthrough
 	default:
 		return []string{strings.Join(keys, " ") + " " + strings.Join(args, ",")}
 	}
@@ -337,20 +329,10 @@ func (r *standIn) echo(kind string, more int64) {
 	if len(words) == 0 || r.state() != "up" {
 		return
 	}
-	if kind == "counts" {
-		n, _ := strconv.Atoi(words[2])
-		if args := words[3+n:]; args[2] == "0" {
-			for i := 4; i < len(args); i++ {
-				if total, err := strconv.ParseInt(args[i], 10, 64); err == nil {
-					args[i] = strconv.FormatInt(total+more, 10)
-				}
-			}
-		}
-	}
 	if kind == "cells" {
 		n, _ := strconv.Atoi(words[2])
 		args := words[3+n:]
-		if total, err := strconv.ParseInt(args[5], 10, 64); err == nil {
+		if total, err := strconv.ParseInt(args[min(5, len(args)-1)], 10, 64); err == nil && args[1] != "0" {
 			args[5] = strconv.FormatInt(total+more, 10)
 		}
 	}
