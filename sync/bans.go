@@ -108,6 +108,6 @@ func (c *SayCall) Ban(in Keys, m ban.Message) {
 func (b *Bans) ack(messages []ban.Message, a *cell.Answer) {
 	now := b.now()
 	for i, text := range a.Bans {
-		b.Ack(now, messages[i], ban.Parse(text))
+		b.Ack(now, a.Now, messages[i], ban.Parse(text))
 	}
 }

@@ -16,6 +16,9 @@ func (r *Replicator) keepTime(server, start, end int64) {
 	}
 }
 
+// Ahead is how far the server's clock is ahead, 0 before the first heartbeat is answered.
+func (r *Replicator) Ahead() time.Duration { return r.clockNow().Offset }
+
 // RoundTrip is how long a heartbeat takes there and back, the shortest of the last few; 0 before
 // the first is answered.
 func (r *Replicator) RoundTrip() time.Duration { return time.Duration(r.trip.Load()) }

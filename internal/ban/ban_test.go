@@ -170,7 +170,7 @@ func (w *world) pass(d time.Duration) {
 func (w *world) sync(node int) {
 	r := w.nodes[node]
 	for _, m := range append(r.Drain(w.now, 100, nil), r.Ask(a, w.now)) {
-		r.Ack(w.now, m, w.store.tell(m))
+		r.Ack(w.now, w.store.now, m, w.store.tell(m))
 	}
 }
 
@@ -318,7 +318,7 @@ func TestAPardonIsGivenOnce(t *testing.T) {
 	for _, r := range w.nodes {
 		r.Reset(w.now, set)
 	}
-	if w.nodes[1].Ack(w.now, ask, said); w.nodes[1].Rest(a, w.now) != 0 {
+	if w.nodes[1].Ack(w.now, w.store.now, ask, said); w.nodes[1].Rest(a, w.now) != 0 {
 		t.Error("an answer to what was asked before the reset bans the key again")
 	}
 	w.pass(time.Minute)
@@ -443,7 +443,7 @@ func deeds() []deed {
 		{"Resend", func(r *Register) { r.Resend() }},
 		{"Drain", func(r *Register) { r.Drain(start, 10, nil) }},
 		{"Fail", func(r *Register) { r.Fail([]Message{told}) }},
-		{"Ack", func(r *Register) { r.Ack(start, told, Said{Begun: start/1000 - 1, Length: time.Hour}) }},
+		{"Ack", func(r *Register) { r.Ack(start, start/1000, told, Said{Begun: start/1000 - 1, Length: time.Hour}) }},
 		{"Reset", func(r *Register) { r.Reset(start, pardon) }},
 	}
 }
@@ -512,5 +512,59 @@ func TestParse(t *testing.T) {
 		if s := Parse(text); (s != Said{}) != want || want && s.String() != text {
 			t.Errorf("Parse(%q) = %+v, want something: %t", text, s, want)
 		}
+	}
+}
+
+// While a reset goes over all bans, a message says none of those that it is about to drop, and an
+// answer to one that said it brings none back.
+func TestAResetUnderWayPardons(t *testing.T) {
+	w := newWorld(2)
+	r := w.nodes[0]
+	r.Begin(a, w.now, time.Hour)
+	w.sync(0)
+	had := w.store.bans[a]
+	w.pass(time.Minute)
+	one := reset.Reset{Stamp: w.now / 1000, At: w.now, Until: w.now + int64(2*time.Hour)}
+	r.resets.Store(r.resets.Load().NextAt(&reset.Set{All: one}, func(reset.Reset) int64 { return w.now }))
+	if m := r.Ask(a, w.now); m.Length > 0 || m.Reset != one.Stamp {
+		t.Errorf("%+v is said of a ban that is pardoned", m.Said)
+	}
+	r.Reset(w.now, &reset.Set{All: one})
+	had.Reset = one.Stamp
+	if r.Ack(w.now, w.store.now, Message{ID: a}, had); r.Rest(a, w.now) > 0 {
+		t.Error("an answer brings back a ban that was pardoned")
+	}
+}
+
+// A reset that is over ends no ban of a node that has started since.
+func TestAResetThatIsOverEndsNothing(t *testing.T) {
+	w := newWorld(2)
+	w.nodes[0].Reset(w.now, &reset.Set{All: reset.Reset{Stamp: w.now / 1000, At: w.now, Until: w.now + int64(time.Minute)}})
+	w.pass(time.Hour)
+	w.nodes[1].Begin(a, w.now, time.Hour)
+	w.sync(1)
+	w.sync(0)
+	if rest := w.nodes[0].Rest(a, w.now); rest != time.Hour || w.store.bans[a].Length != time.Hour {
+		t.Errorf("%v are left, and the store has %v, want an hour", rest, w.store.bans[a])
+	}
+}
+
+// A ban that begins before this node has heard of a step of the store's clock is told again: the
+// store takes it for over. A node that hears of it has it for its rest, whatever it takes the
+// store's clock for.
+func TestABanThatTheStoreTakesForOver(t *testing.T) {
+	w := newWorld(2)
+	w.store.now += time.Hour.Microseconds()
+	w.nodes[0].Begin(a, w.now, 15*time.Minute)
+	w.sync(0)
+	if !w.nodes[0].HasUnsent() {
+		t.Fatal("what the store has not taken in is not to be told again")
+	}
+	w.nodes[0].SetClock(time.Hour)
+	w.sync(0)
+	w.pass(5 * time.Minute)
+	w.sync(1) // it has not heard of the step
+	if rest := w.nodes[1].Rest(a, w.now); (rest - 10*time.Minute).Abs() > time.Second {
+		t.Errorf("another node has it for %v, want ten minutes", rest)
 	}
 }

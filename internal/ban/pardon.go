@@ -29,9 +29,10 @@ func (r *Register) Reset(now int64, set *reset.Set) int64 {
 
 func (r *Register) isPardoned(id ID, b Ban) bool { return r.resets.Load().Forgave(id, b.Begun) }
 
-// resetOf is the stamp of the latest reset of a key, 0 for none.
-func (r *Register) resetOf(id ID) int64 {
-	if a := r.resets.Load(); a != nil {
+// resetOf is the stamp of the latest reset of a key, 0 for none. One that is over is none: who has
+// started since knows nothing of it.
+func (r *Register) resetOf(id ID, now int64) int64 {
+	if a := r.resets.Load(); a != nil && a.Of(id).Until > now+r.ahead.Load() {
 		return a.Of(id).Stamp
 	}
 	return 0

@@ -119,8 +119,8 @@ func (r *Register) Drain(now int64, most int, dst []Message) []Message {
 // say is a message about a key. A ban that the store knows goes by the name that it has there: its
 // clock may have stepped since.
 func (r *Register) say(id ID, e entry, now int64) Message {
-	under := r.resetOf(id)
-	if e.Rest(now) == 0 {
+	under := r.resetOf(id, now)
+	if e.Rest(now) == 0 || r.isPardoned(id, e.Ban) { // a reset is about to drop it
 		return Message{ID: id, Said: Said{Reset: under}}
 	}
 	begun := cmp.Or(e.stamp, (e.Begun+r.ahead.Load())/int64(time.Microsecond))
@@ -150,19 +150,24 @@ func (r *Register) Fail(messages []Message) {
 	}
 }
 
-// Ack merges the answer to a message, at now. A ban that the store has and this node has not
-// holds here from now on. One that began before the node's own means that the store has lost that,
-// so it is sent again.
-func (r *Register) Ack(now int64, m Message, a Said) {
-	theirs := entry{Ban: Ban{min(now, a.Begun*int64(time.Microsecond)-r.ahead.Load()), a.Length}, stamp: a.Begun}
-	under := r.resetOf(m.ID)
-	if theirs.Rest(now) == 0 || a.Reset < under {
-		return
-	}
+// Ack merges the answer to a message at now, when the store's clock said server, in microseconds. A
+// ban that the store has and this node has not holds here from now on. One that began before the
+// node's own means that the store has lost that, so it is sent again; and so it is where the store
+// takes it for over, as its clock has stepped.
+func (r *Register) Ack(now, server int64, m Message, a Said) {
+	passed := max(0, server-a.Begun) * int64(time.Microsecond)
+	theirs := entry{Ban: Ban{now - passed, a.Length}, stamp: a.Begun}
+	under := r.resetOf(m.ID, now)
 	st := r.stripeOf(m.ID)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	switch e := st.bans[m.ID]; {
+	case a.Length == 0:
+		if m.Length > 0 && e.Begun == m.begun && e.Rest(now) > 0 && !r.isPardoned(m.ID, e.Ban) {
+			e.stamp, e.unsent = 0, true
+			r.put(st, m.ID, now, e)
+		}
+	case theirs.Rest(now) == 0, a.Reset < under, a.Reset == under && r.isPardoned(m.ID, theirs.Ban):
 	case e.Length > 0 && e.stamp == a.Begun:
 		// It is known. What is not certain of the store's time would make it longer each time.
 	case a == m.Said && e.Begun == m.begun:

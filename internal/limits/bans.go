@@ -88,6 +88,9 @@ func (b *Bans) Configure(first *Limit, redis *Redis) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.configure(first.Settings.MaxKeys)
+	if redis != nil {
+		b.Set.SetClock(redis.Replicator.Ahead())
+	}
 	b.follow(ControlOf(redis, b.namespace))
 	if !first.IsSynced(redis) {
 		redis = nil

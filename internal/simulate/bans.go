@@ -34,7 +34,7 @@ func (l banLink) Ask(ids []keys.ID) (ask func() (ack func())) {
 		}
 		return func() {
 			for i, a := range answers {
-				l.bans.Ack(l.net.Now(), asks[i], a)
+				l.bans.Ack(l.net.Now(), l.net.Now()/1000, asks[i], a)
 			}
 		}
 	}

@@ -32,21 +32,19 @@ const stepGrace = 3 * time.Second
 // locks out anyone. It is not brought in little by little: nodes that disagree on the boundaries of
 // windows count into different ones meanwhile. now is the caller's clock.
 func (t *Table[S]) SetClock(now int64, ahead, uncertainty time.Duration) {
-	off, first := (ahead - t.Offset()).Abs(), !t.clocked.Swap(true)
-	switch b := t.config.Load(); {
-	case off <= uncertainty+time.Millisecond:
-	case first && t.Keys() == 0:
-		t.setOffset(now, ahead, false)
-	default:
-		t.setOffset(now, ahead, off > drift || b != nil && off >= b.Params.Window/2)
+	first, off := !t.clocked.Swap(true), func() time.Duration { return (ahead - t.Offset()).Abs() }
+	if off() <= uncertainty+time.Millisecond {
+		return
 	}
+	t.walking.Lock()
+	defer t.walking.Unlock()
+	b, away := t.config.Load(), off() // another reading may have moved it meanwhile
+	t.setOffset(now, ahead, (!first || t.Keys() > 0) && (away > drift || b != nil && away >= b.Params.Window/2))
 }
 
 // setOffset changes what is added to callers' clocks. Where shift is set the clock has taken a
-// step, and all that is stored moves with it. now is the caller's clock.
+// step, and all that is stored moves with it. now is the caller's clock. walking is held.
 func (t *Table[S]) setOffset(now int64, ahead time.Duration, shift bool) {
-	t.walking.Lock()
-	defer t.walking.Unlock()
 	b, step := t.config.Load(), int64(ahead)-t.offset.Load()
 	if !shift || b == nil {
 		step = 0

@@ -532,7 +532,7 @@ func (m *say) finish(s *Limiter, c *circuit) (more bool) {
 func (m *say) hear() (result, error) {
 	now, server := clock.Now(), m.Now*int64(time.Microsecond)
 	if m.bans != nil {
-		m.bans.Ack(now, m.ban, ban.Parse(m.Answer.Bans[0]))
+		m.bans.Ack(now, m.Now, m.ban, ban.Parse(m.Answer.Bans[0]))
 	}
 	reset := slices.ContainsFunc(m.Answer.Cells, func(h cell.Heard) bool { return h.Under > 0 })
 	if m.Status == "" && !reset {
