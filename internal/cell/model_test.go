@@ -111,6 +111,12 @@ func (m *model) fill(f Family, had modelField, known bool, s State, now int64) {
 					m.level.Sub(m.level, big.NewInt(rest))
 				}
 				m.level.Sub(m.level, times(min(stands, had.granted), window))
+				for name, other := range m.fields {
+					if other.granted > 0 && other.stands < had.stands {
+						other.stands += min(stands, had.granted)
+						m.fields[name] = other
+					}
+				}
 			}
 			more += had.granted
 		}

@@ -314,6 +314,12 @@ func (c *cast) compare(call *Call, cells []int, got Answer, text string) {
 		if want := next[i]; !want.is(c.family[k], got.Cells[i].Sum, c.now) {
 			c.t.Errorf("%s: sum %+v, want %+v\n%+v\n%s", call.Cells[i].Key, got.Cells[i].Sum, *want, *call, text)
 		}
+		for name, own := range next[i].fields {
+			field, _ := c.on.do("HGET", call.Cells[i].Key, name).(string)
+			if f := strings.Fields(field); c.family[k].Kind == Bucket && (len(f) != 6 || f[5] != fmt.Sprint(own.stands)) {
+				c.t.Errorf("%s: %s has %q, want %d at its end", call.Cells[i].Key, name, field, own.stands)
+			}
+		}
 		next[i].end = got.Cells[i].Sum.End
 		c.cells[k] = next[i]
 	}

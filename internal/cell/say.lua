@@ -15,8 +15,8 @@
 -- that have not begun. stamp is the latest reset that the key is under, end when the key ends, in
 -- milliseconds. A bucket's level is whole + rest/window; below 0 it has been idle. start names a
 -- state of a bucket, granted is what the last call gave, and noted what had been added to the level
--- by then. Other times are microseconds of this server's clock. All numbers are whole and below
--- 2^53.
+-- by then, and what was taken back since of later grants. Other times are microseconds of this
+-- server's clock. All numbers are whole and below 2^53.
 --
 -- KEYS: cells; bans; where limits go over regions the sorted set told. ARGV: seq; number of cells;
 -- threshold of told, or ""; 1 where no earlier message of these cells is without an answer.
@@ -241,6 +241,19 @@ local function used(c)
   return all
 end
 
+-- Fields of others, whose grants came before one that is given back: less came after them.
+local function earlier(key, noted, given)
+  local all, fold = call('HGETALL', key), nil
+  for i = 1, #all, 2 do
+    local head, at = match(all[i + 1], '^(%d+ %d+ %d+ %d+ %d+) (%d+)$')
+    if head and all[i] ~= F.node and at ~= '0' and at + 0 < noted then
+      fold = fold or {}
+      fold[#fold + 1], fold[#fold + 2] = all[i], string.format('%s %d', head, at + given)
+    end
+  end
+  return fold
+end
+
 -- Buckets: takes what the node says for its field. What comes of it is returned; without a total
 -- nothing is said.
 local function bucket(key, f, s, far, state, around)
@@ -248,7 +261,7 @@ local function bucket(key, f, s, far, state, around)
   local fresh, span, heard, known, part = match(around, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
   local fseq, fopen, fstart, ftotal, got, noted = match(f or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   local under, till, sopen, all, whole, rest, at, flows, added = match(s or '', '^(%d+) (%d+) (%d+) (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+)$')
-  local window, rate, empty, x = F.window, F.rate, s and not under, nil
+  local window, rate, empty, x, fold = F.window, F.rate, s and not under, nil, nil
   if under and under ~= F.stamp then
     if under + 0 > F.stamp + 0 then return {key = key, under = under} end
     empty = seq > 0
@@ -292,6 +305,7 @@ local function bucket(key, f, s, far, state, around)
     if got > 0 and fseq + 0 > heard + 0 then -- nobody heard of it: what still stands of it goes
       local stands = noted + 0 <= added and whole - (added - noted) or -1
       if stands >= got then whole = whole - got elseif stands >= 0 then whole, rest = whole - stands, 0 end
+      if stands > 0 then fold = earlier(key, noted + 0, math.min(stands, got)) end
       more = more + got
     end
     if more < 0 and whole >= 0 then
@@ -314,8 +328,9 @@ local function bucket(key, f, s, far, state, around)
     n, r = n + 0, r + 0
     if whole == n or whole == n + 1 and rest <= r or whole == n - 1 and rest >= r then whole, rest = n, r end
   end
+  if fold or F.region then x = x or {} end
+  if fold then x.fold = fold end
   if F.region then
-    x = x or {}
     local there = match(far or '', '^%d+ 0 0 (%d+)$') or 0
     x.far = string.format('%s 0 0 %d', F.stamp, math.max(0, there + total - (knows and ftotal or 0)))
   end

@@ -134,6 +134,22 @@ func TestAGrantThatNobodyHeardOf(t *testing.T) {
 		a.sync("soon", began+2*second, 0)
 		between(t, "what it decided alone", a.counts("soon", began+2*second), 3.3, 5)
 
+		for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {2, 1, 0}, {1, 2, 0}} {
+			key := fmt.Sprint("several", order)
+			all := []*node{newNode(t, on, "a", tokens, began), newNode(t, on, "b", tokens, began), newNode(t, on, "c", tokens, began)}
+			for i, n := range all {
+				lost = n.call(key, began+int64(i)*1000, int64(10*(i+1)))
+				n.send(&lost, began+int64(i)*1000)
+			}
+			d := newNode(t, on, "d", tokens, began)
+			granted := d.sync(key, began+4000, 40)
+			for _, i := range order {
+				all[i].sync(key, began+10_000, 0)
+			}
+			granted += d.sync(key, began+10_000, 100)
+			between(t, key, float64(granted), 100, 100)
+		}
+
 		for _, f := range []Family{fixed, sliding, logs} {
 			key := fmt.Sprint("windows", f.Kind, f.Parts)
 			a, b = newNode(t, on, "a", f, began), newNode(t, on, "b", f, began)
