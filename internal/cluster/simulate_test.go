@@ -142,8 +142,11 @@ func TestAReplayDoesWhatNodesDid(t *testing.T) {
 		t.Fatalf("%d requests came to %d zones: %+v", report.Reached, len(report.Zones), report.Read)
 	}
 	for _, z := range report.Zones {
-		off := z.WouldDeny - did[z.Zone]
-		if max(off, -off) > requests/100+1 || did[z.Zone] < requests/50 || did[z.Zone] > requests*19/20 {
+		off, fewer := z.WouldDeny-did[z.Zone], int64(0)
+		if z.Zone == "sliding_log_strict" { // room comes back by sixteenths, and in a replay at once
+			fewer = (requests - did[z.Zone]) / 16
+		}
+		if off > requests/100+1 || -off > fewer+requests/100+1 || did[z.Zone] < requests/50 || did[z.Zone] > requests*19/20 {
 			t.Errorf("zone %s: the nodes would have denied %d of %d requests, the replay %d", z.Zone, did[z.Zone], requests, z.WouldDeny)
 		} else {
 			t.Logf("zone %s: the nodes would have denied %d of %d requests, the replay %+d", z.Zone, did[z.Zone], requests, off)
