@@ -288,15 +288,17 @@ func idAndSum(key, sum string) (id string, n int64) {
 }
 
 // compareLevels holds the levels of a store's buckets to what was admitted everywhere. Once a store
-// has lost something, it has the highest that a node knows; one that went back to an older copy may
-// count twice what other regions had told it since.
+// has lost something, it has the highest that a node knows: what was on its way then may count
+// twice, and in one that went back to an older copy what other regions had told it since.
 func (w *world[S]) compareLevels(r *testRegion[S], levels map[string]int64) {
 	lost, most := false, int64(1)
-	if w.restored {
-		most = int64(len(w.regions))
-	}
 	for _, x := range w.regions {
 		lost = lost || x.store.forgotten > 0
+	}
+	if w.restored {
+		most = int64(len(w.regions))
+	} else if lost {
+		most = 2
 	}
 	for id, want := range w.own {
 		got := levels[base64.RawURLEncoding.EncodeToString([]byte(id))]

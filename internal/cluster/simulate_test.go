@@ -143,7 +143,7 @@ func TestAReplayDoesWhatNodesDid(t *testing.T) {
 	}
 	for _, z := range report.Zones {
 		off, fewer := z.WouldDeny-did[z.Zone], int64(0)
-		if z.Zone == "sliding_log_strict" { // room comes back by sixteenths, and in a replay at once
+		if z.Zone == "sliding_log_strict" { // nodes give room back by sixteenths
 			fewer = (requests - did[z.Zone]) / 16
 		}
 		if off > requests/100+1 || -off > fewer+requests/100+1 || did[z.Zone] < requests/50 || did[z.Zone] > requests*19/20 {
