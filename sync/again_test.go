@@ -38,7 +38,6 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		const rate = 10 * time.Second
 		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1_000_000, Window: 10_000 * time.Hour}
 		store, random := newLuaStore(t), rand.New(rand.NewPCG(3, 3))
-		defer store.state.Close()
 		net := &network{random: rand.New(rand.NewPCG(4, 4))} // the loops of the nodes use it
 		var nodes [2]lone
 		for i := range nodes {

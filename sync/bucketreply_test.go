@@ -26,7 +26,6 @@ func TestABucketCountsOnceWhatGotNoReply(t *testing.T) {
 func bucketWithoutReply(t *testing.T, kind algorithms.Kind) {
 	p := algorithms.Params{Kind: kind, Limit: 20, Window: 1000 * time.Hour, Burst: 20}
 	net, store := &network{random: rand.New(rand.NewPCG(1, 2))}, newLuaStore(t)
-	t.Cleanup(store.state.Close)
 	here, elsewhere := bucketNode(t, p, net, store), bucketNode(t, p, net, store)
 	if !elsewhere(4) {
 		t.Fatal("4 of 20 are denied")

@@ -23,7 +23,6 @@ import (
 func farFlood(t *testing.T, seed uint64, alg algorithms.Params, trips []time.Duration, rate, lasts time.Duration, perSecond int) (admitted, sent int) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newLuaStore(t)
-		defer store.state.Close()
 		var nodes []lone
 		for i, trip := range trips {
 			net := &network{random: rand.New(rand.NewPCG(seed, uint64(i))), way: trip / 2}

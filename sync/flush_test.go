@@ -87,7 +87,6 @@ func (m *tables) unsent() (sum int64) {
 func TestTablesThatLeaveAreFlushedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := manyTables(t, 60)
-		defer m.store.state.Close()
 		for i := range m.tables {
 			m.take(i)
 		}
@@ -119,7 +118,6 @@ func TestTablesThatLeaveAreFlushedTogether(t *testing.T) {
 func TestCountsAfterAFlushAreSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := manyTables(t, 4)
-		defer m.store.state.Close()
 		for i := range m.tables {
 			m.take(i)
 		}
@@ -149,7 +147,6 @@ func TestRefundsBeforeTheEndAreSent(t *testing.T) {
 
 func refundBeforeTheEnd(t *testing.T, settled bool) {
 	m := manyTables(t, 1)
-	defer m.store.state.Close()
 	tab, source, p := m.tables[0], m.sources[0], ten
 	p.Reserves = true
 	tab.Configure(table.SyncConfig{Params: p, Rate: time.Hour, Waker: source.Waker}, 1000)
@@ -159,9 +156,7 @@ func refundBeforeTheEnd(t *testing.T, settled bool) {
 	time.Sleep(time.Second)
 	name := NewKeyspace("test").Cells(source.spec).Of(keys.IDOf([]byte("k")))
 	stored := func() (spent, open string) {
-		m.store.mu.Lock()
-		defer m.store.mu.Unlock()
-		sum := strings.Fields(m.store.hashes[name]["sum"]) // total stamp end epoch open
+		sum := strings.Fields(m.store.Hash(name)["sum"]) // total stamp end epoch open
 		return sum[0], sum[4]
 	}
 	if spent, open := stored(); spent != "1" || open != "1" {
@@ -273,7 +268,6 @@ func TestRefundsThatCouldNotBeSentAreTold(t *testing.T) {
 func TestATableWithNothingUnsentLeavesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := manyTables(t, 2)
-		defer m.store.state.Close()
 		m.take(0)
 		began := time.Now()
 		m.sources[1].Detach()
@@ -290,7 +284,6 @@ func TestATableWithNothingUnsentLeavesAtOnce(t *testing.T) {
 func TestASilentServerHoldsUpTheEndOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := manyTables(t, 60)
-		defer m.store.state.Close()
 		for i := range m.tables {
 			m.take(i)
 		}
@@ -313,7 +306,6 @@ func TestASilentServerHoldsUpTheEndOnce(t *testing.T) {
 func TestAFlushAfterAFailedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := manyTables(t, 2)
-		defer m.store.state.Close()
 		m.take(0)
 		m.take(1)
 		m.net.become(&m.net.lost, 1)

@@ -52,7 +52,6 @@ func (x *logs) close() {
 		n.Detach()
 		n.Replicator.Close()
 	}
-	x.store.state.Close()
 }
 
 // A client that stays below a log's limit is not denied by a node that hears of it late, wherever

@@ -61,9 +61,7 @@ func (x *losers) sent() (n int64) {
 
 // stored is what the store has of all keys.
 func (x *losers) stored() (sum int64) {
-	x.store.mu.Lock()
-	defer x.store.mu.Unlock()
-	for _, hash := range x.store.hashes {
+	for _, hash := range x.store.Hashes() {
 		sum += first(hash["sum"])
 	}
 	return sum
@@ -81,7 +79,6 @@ func (x *losers) close() {
 		n.Detach()
 		n.Replicator.Close()
 	}
-	x.store.state.Close()
 }
 
 // busy has each node count a key of its own in every interval for a while, so that a loss is found
@@ -211,9 +208,7 @@ func (x *losers) name(key int) string {
 
 // join has the store know of other nodes.
 func (s *luaStore) join(n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for i := range n {
-		s.hashes[NewKeyspace("test").Nodes(0)][fmt.Sprint("node", i)] = fmt.Sprint("1 ", s.time().Add(Lease).UnixMilli())
+		s.Do("HSET", NewKeyspace("test").Nodes(0), fmt.Sprint("node", i), fmt.Sprint("1 ", s.time().Add(Lease).UnixMilli()))
 	}
 }

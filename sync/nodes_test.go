@@ -21,7 +21,7 @@ var formerHeartbeats string
 
 var formerScript = redis.NewScript(formerHeartbeats)
 
-func init() { compiled[formerScript.Hash()] = compile(formerHeartbeats) }
+func init() { sources[formerScript.Hash()] = formerHeartbeats }
 
 // beatOf are the arguments of a node's heartbeat that asks nothing of the control record.
 func beatOf(node string, seq int) []any {
@@ -166,8 +166,8 @@ func TestAllNodesCountTheSame(t *testing.T) {
 				c.second()
 				within(fmt.Sprint("a step of ", step), 2, 4)
 			}
-			if len(c.hashes[c.keys[0]]) != 4 {
-				t.Errorf("%s: leases %v, want 4", name, c.hashes[c.keys[0]])
+			if len(c.Hash(c.keys[0])) != 4 {
+				t.Errorf("%s: leases %v, want 4", name, c.Hash(c.keys[0]))
 			}
 		})
 	}

@@ -80,7 +80,7 @@ type testRegion[S any] struct {
 	net   *network
 	nodes []*member[S]
 	links map[string]*network
-	saved *saved
+	saved map[string]any
 }
 
 // regionsOf is a random life of so many regions, 0 for two or three.
@@ -196,7 +196,7 @@ func (w *world[S]) step() {
 		r.store.forget(0, true)
 		w.breakLinks(r)
 	case n < 86:
-		r.saved = r.store.save()
+		r.saved = r.store.Values()
 	case n < 88 && r.saved != nil:
 		r.store.restore(r.saved)
 		w.restored = true
@@ -259,16 +259,14 @@ func (w *world[S]) healLinks() {
 func (w *world[S]) compare() {
 	for _, r := range w.regions {
 		sums := make(map[string]int64)
-		r.store.mu.Lock()
 		for _, key := range r.store.counting() {
-			id, n := idAndSum(key, r.store.hashes[key]["sum"])
+			id, n := idAndSum(key, r.store.Hash(key)["sum"])
 			if id == "" {
 				w.t.Fatalf("%q is not taken apart", key)
 			}
 			sums[id] += n
 		}
 		w.compareWith(r, sums)
-		r.store.mu.Unlock()
 	}
 }
 
@@ -293,7 +291,7 @@ func idAndSum(key, sum string) (id string, n int64) {
 func (w *world[S]) compareLevels(r *testRegion[S], levels map[string]int64) {
 	lost, most := false, int64(1)
 	for _, x := range w.regions {
-		lost = lost || x.store.forgotten > 0
+		lost = lost || x.store.forgotten.Load() > 0
 	}
 	if w.restored {
 		most = int64(len(w.regions))
@@ -320,12 +318,12 @@ func (w *world[S]) compareWith(r *testRegion[S], sums map[string]int64) {
 	if !maps.Equal(sums, want) {
 		w.t.Errorf("region %s has %v, want %v", r.name, sums, want)
 		for _, x := range w.regions {
-			for key, hash := range x.store.hashes {
+			for key, hash := range x.store.Hashes() {
 				if _, ok := hash["sum"]; ok {
 					w.t.Logf("%s %s %v", x.name, key, hash)
 				}
 			}
-			w.t.Logf("%s relay %v told %v", x.name, x.store.hashes["test:3:{0}:relay"], x.store.sets["test:3:{0}:told"])
+			w.t.Logf("%s relay %v told %v", x.name, x.store.Hash("test:3:{0}:relay"), x.store.Do("ZRANGEBYSCORE", "test:3:{0}:told", "-inf", "+inf"))
 		}
 	}
 }
@@ -336,7 +334,6 @@ func (w *world[S]) close() {
 			m.source.Detach()
 			m.rep.Close()
 		}
-		defer r.store.state.Close()
 	}
 	time.Sleep(time.Minute) // what is late
 }
@@ -447,7 +444,7 @@ func newRelay(t *testing.T, cut time.Duration) {
 			}
 		}
 		count()
-		older := here.store.save()
+		older := here.store.Values()
 		count()
 		if got := told(here, there); got != 70 {
 			t.Fatalf("the other region has %d of 70", got)
@@ -500,11 +497,9 @@ func twoBegin(t *testing.T, apart, offset time.Duration) {
 	w.begin()
 	here, there := w.regions[0], w.regions[1]
 	hold := func(r *testRegion[algorithms.BucketState], what string, want int64) {
-		r.store.mu.Lock()
-		defer r.store.mu.Unlock()
 		for _, key := range r.store.counting() {
-			if _, n := idAndSum(key, r.store.hashes[key]["sum"]); n != want {
-				t.Errorf("%s: %s has %d, want %d: %v", what, r.name, n, want, r.store.hashes[key])
+			if _, n := idAndSum(key, r.store.Hash(key)["sum"]); n != want {
+				t.Errorf("%s: %s has %d, want %d: %v", what, r.name, n, want, r.store.Hash(key))
 			}
 		}
 	}
@@ -602,10 +597,8 @@ func whatIsLost(t *testing.T, another bool) {
 
 // told is what a region has told another one of its one key.
 func told[S any](here, there *testRegion[S]) (total int64) {
-	there.store.mu.Lock()
-	defer there.store.mu.Unlock()
 	for _, key := range there.store.counting() {
-		field := there.store.hashes[key]["~"+here.name]
+		field := there.store.Hash(key)["~"+here.name]
 		if c, ok := parseCellName(key); ok && c.spec.isBucket() {
 			if parts := strings.Fields(field); len(parts) > 3 {
 				total = first(parts[3])
@@ -626,11 +619,9 @@ func TestNumbersAreBelowThoseThatWereSeen(t *testing.T) {
 		here, there := w.regions[0], w.regions[1]
 		w.take(here, 3)
 		time.Sleep(10 * time.Second)
-		there.store.mu.Lock()
 		for _, key := range there.store.counting() {
-			there.store.hashes[key]["~"+here.name] = fmt.Sprint(time.Now().Add(30*24*time.Hour).UnixMicro(), " 3 1")
+			there.store.Do("HSET", key, "~"+here.name, fmt.Sprint(time.Now().Add(30*24*time.Hour).UnixMicro(), " 3 1"))
 		}
-		there.store.mu.Unlock()
 		w.take(here, 4)
 		time.Sleep(10 * time.Second)
 		w.compare()

@@ -56,9 +56,7 @@ func TestAClientOfOneRegion(t *testing.T) {
 			t.Errorf("%d requests of a client at 0.95 of its limit are denied", denied)
 		}
 		want := keys.IDOf([]byte("client"))
-		there.store.mu.Lock()
 		known := there.store.counting()
-		there.store.mu.Unlock()
 		for _, key := range known {
 			if c, ok := parseCellName(key); !ok || c.id != want {
 				t.Errorf("the other region has %s", key)
@@ -98,7 +96,7 @@ func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
 	sum, mine := 52, int64(34)
 	switch happens {
 	case "reset":
-		stamp := here.store.now().UnixMicro()
+		stamp := here.store.time().UnixMicro()
 		set := &reset.Set{Keys: map[[16]byte]reset.Reset{keys.IDOf(raw): {Stamp: stamp, At: stamp * 1000, Until: stamp*1000 + int64(100*time.Hour)}}}
 		for _, r := range w.regions {
 			for _, m := range r.nodes {
@@ -184,12 +182,7 @@ func TestABanOverASilentLink(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 		key := b.keys.Of(keys.IDOf([]byte("a")))
 		rest := func() time.Duration {
-			there.store.mu.Lock()
-			defer there.store.mu.Unlock()
-			if _, ok := there.store.texts[key]; !ok {
-				return 0
-			}
-			return there.store.expires[key].Sub(there.store.time())
+			return max(0, there.store.expiry(key))
 		}
 		if got := rest(); got != 0 {
 			t.Errorf("%v of a ban are told over a silent link", got)
@@ -353,7 +346,7 @@ func TestAFailoverToAReplicaThatIsBehind(t *testing.T) {
 					}
 				}
 				count()
-				behind := r.store.save()
+				behind := r.store.Values()
 				count()
 				time.Sleep(5 * time.Second)
 				r.store.restore(behind)
@@ -378,12 +371,9 @@ func TestABanThatWasAnsweredJustBeforeAFailover(t *testing.T) {
 		b := ShareBans(register, m.source, "z", m.wire, "test", wallClock)
 		id := keys.IDOf([]byte("a"))
 		has := func() bool {
-			there.store.mu.Lock()
-			defer there.store.mu.Unlock()
-			_, ok := there.store.texts[b.keys.Of(id)]
-			return ok
+			return there.store.Do("GET", b.keys.Of(id)) != nil
 		}
-		behind := there.store.save()
+		behind := there.store.Values()
 		register.Begin(id, wallClock(), time.Hour)
 		time.Sleep(2 * time.Second)
 		if !has() {

@@ -63,9 +63,7 @@ func TestAHashLivesAsLongInAnotherRegion(t *testing.T) {
 		w.take(here, 3)
 		time.Sleep(10 * time.Second)
 		rest := func(r *testRegion[algorithms.WindowState]) time.Duration {
-			r.store.mu.Lock()
-			defer r.store.mu.Unlock()
-			return r.store.expires[slices.Concat(r.store.counting(), []string{"none"})[0]].Sub(r.store.time())
+			return r.store.expiry(slices.Concat(r.store.counting(), []string{"none"})[0])
 		}
 		if a, b := rest(here), rest(there); (a-b).Abs() > time.Minute || a < 24*time.Hour {
 			t.Errorf("a hash lives for %v, in the other region for %v", a, b)

@@ -297,7 +297,6 @@ func TestSkewedClocksAgree(t *testing.T) {
 // newWire is a way to a store of its own on which nothing fails.
 func newWire(t *testing.T) *wire {
 	store := newLuaStore(t)
-	t.Cleanup(store.state.Close)
 	return &wire{net: &network{random: rand.New(rand.NewPCG(1, 1))}, store: store}
 }
 

@@ -103,7 +103,6 @@ func runReset[S any](t *testing.T, p algorithms.Params, rate time.Duration, what
 		t: t, random: rand.New(rand.NewPCG(seed, 9)), alg: p, rate: rate, store: newLuaStore(t),
 		net: &network{random: rand.New(rand.NewPCG(seed, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
 	}
-	defer s.store.state.Close()
 	s.name()
 	w := &resetWorld[S]{schedule: s, scenario: resetScenarios[what]}
 	for range 3 {
@@ -157,9 +156,9 @@ func (w *resetWorld[S]) before() {
 	case "after FLUSHALL":
 		w.store.forget(0, true)
 	case "before a failover":
-		w.saved = w.store.save()
+		w.saved = w.store.Values()
 	case "after a failover":
-		w.saved = w.store.save()
+		w.saved = w.store.Values()
 		for _, m := range w.nodes {
 			w.take(m, resetKey, 5)
 		}
@@ -183,7 +182,7 @@ func (w *resetWorld[S]) before() {
 
 // reset has every node apply a reset, one after the other.
 func (w *resetWorld[S]) reset() {
-	stamp := w.store.now().UnixMicro()
+	stamp := w.store.time().UnixMicro()
 	r := reset.Reset{Stamp: stamp, At: stamp * 1000, Until: stamp*1000 + int64(w.alg.Counts()+time.Minute)}
 	w.set = &reset.Set{Keys: map[[16]byte]reset.Reset{keys.IDOf([]byte(resetKey)): r}}
 	if w.scenario == "of all keys" {
@@ -339,7 +338,6 @@ func TestABucketIsToldOfAReset(t *testing.T) {
 			t: t, random: rand.New(rand.NewPCG(1, 9)), alg: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 40, Window: time.Hour},
 			rate: time.Second, store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(1, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
 		}
-		defer s.store.state.Close()
 		s.name()
 		w := &resetWorld[algorithms.BucketState]{schedule: s, scenario: "quiet"}
 		s.join()
@@ -381,7 +379,6 @@ func TestSyncsWaitForTheControlRecord(t *testing.T) {
 			t: t, alg: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 40, Window: time.Hour}, rate: 100 * time.Millisecond,
 			random: rand.New(rand.NewPCG(1, 9)), store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(1, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
 		}
-		defer s.store.state.Close()
 		s.name()
 		m := &member[algorithms.WindowState]{wire: &wire{net: s.net, store: s.store}, table: tableOf[algorithms.WindowState](s.alg, 1000), own: make(map[string]int64)}
 		m.source, m.rep = NewSource(m.table, s.spec), NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
@@ -392,8 +389,6 @@ func TestSyncsWaitForTheControlRecord(t *testing.T) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			s.store.mu.Lock()
-			defer s.store.mu.Unlock()
 			if got := len(s.store.counting()) > 0; got != synced {
 				t.Errorf("%s, %v later: counts are in the store: %t, want %t", what, after, got, synced)
 			}

@@ -107,7 +107,7 @@ type schedule[S any] struct {
 	keys   []string
 	nodes  []*member[S]
 	dead   []*member[S]
-	saved  *saved
+	saved  map[string]any
 	// whole says that the store forgets everything or nothing, which nodes notice without a
 	// request.
 	whole bool
@@ -155,7 +155,6 @@ func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorith
 			t: t, random: random, alg: draw(), draw: draw, rate: pick(100*time.Millisecond, 500*time.Millisecond, time.Second, 5*time.Second),
 			store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, 8))}, whole: seed%2 == 0, evicted: make(map[string]bool),
 		}
-		defer s.store.state.Close()
 		s.name()
 		for i := range 1 + random.IntN(4) {
 			s.keys = append(s.keys, fmt.Sprint("key", i))
@@ -223,7 +222,7 @@ func (s *schedule[S]) step() {
 	case n < 92:
 		s.forget(s.whole || s.random.IntN(4) == 0)
 	case n < 94:
-		s.saved = s.store.save()
+		s.saved = s.store.Values()
 	case n < 96 && !s.whole:
 		s.failOver()
 	case len(s.nodes) > 1 && n < 98:
@@ -330,7 +329,7 @@ func (s *schedule[S]) failOver() {
 	if s.saved == nil {
 		return
 	}
-	for hash := range s.store.save().hashes {
+	for hash := range s.store.Hashes() {
 		s.evicted[hash] = true
 	}
 	s.store.restore(s.saved)
@@ -470,7 +469,7 @@ func (s *schedule[S]) knows(m *member[S], key string, epoch int64) {
 		for _, d := range s.dead {
 			most += d.own[s.hash(key, epoch)]
 		}
-		if s.store.forgotten > 0 && !(s.alg.Reserves && s.whole) {
+		if s.store.forgotten.Load() > 0 && !(s.alg.Reserves && s.whole) {
 			most = math.MaxInt64
 		}
 		if c.Remote < theirs || c.Remote > max(theirs, most) {

@@ -138,11 +138,9 @@ func (s *schedule[S]) knowsReserved(m *member[S], key string, epoch int64) {
 
 // settled returns what a field of a hash has, and how much of it is settled.
 func (s *luaStore) settled(hash, field string) (total, settled int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	name, at, _ := strings.Cut(hash, "#")
 	c, _ := parseCellName(name)
-	text := s.hashes[name][field]
+	text := s.Hash(name)[field]
 	epoch, _ := strconv.ParseInt(at, 10, 64)
 	total, parts := totalsIn(c.spec, field, text)[epoch], strings.Fields(text)
 	switch own := int(one(field != "sum")); {
@@ -179,10 +177,8 @@ func (w *resetWorld[S]) reservesNothing() {
 
 // newestIn is the newest epoch of a node's field in a cell.
 func (s *luaStore) newestIn(hash, node string) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	name, _, _ := strings.Cut(hash, "#")
-	if parts := strings.Fields(s.hashes[name][node]); len(parts) > 3 {
+	if parts := strings.Fields(s.Hash(name)[node]); len(parts) > 3 {
 		return first(parts[2])
 	}
 	return 0

@@ -199,7 +199,6 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 			for seed := range redistest.Seeds(20, 200) {
 				synctest.Test(t, func(t *testing.T) {
 					lua := newLuaStore(t)
-					defer lua.state.Close()
 					s := newTwoStores(t, seed, luaClient{store: lua}, func() { lua.forget(0, true) }, p)
 					for range 150 {
 						s.step()

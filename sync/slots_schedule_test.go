@@ -105,7 +105,6 @@ func newSlotSchedule(t *testing.T, seed uint64) *slotSchedule {
 	random := rand.New(rand.NewPCG(seed, 7))
 	rates := []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second}
 	s := &slotSchedule{t: t, random: random, store: newSlotStore(t), rate: rates[random.IntN(len(rates))], seed: seed, keys: []string{"a", "b"}}
-	t.Cleanup(s.store.state.Close)
 	for range 2 + random.IntN(2) {
 		s.join(false)
 	}
@@ -137,7 +136,7 @@ func (s *slotSchedule) step() {
 	case what < 92:
 		n.wire.set(func() { n.wire.cut = true })
 	case what < 94:
-		s.store.forget()
+		s.store.Do("FLUSHALL")
 	case what < 96:
 		s.store.step(time.Duration(s.random.Int64N(int64(4*time.Hour))) - 2*time.Hour)
 	case what < 98:
@@ -208,7 +207,7 @@ func (s *slotSchedule) empty() {
 		}
 	}
 	// A hash that nobody writes to any more lives longer by what the clock was set back since.
-	s.store.step(s.store.back)
+	s.store.step(time.Duration(s.store.back.Load()))
 	time.Sleep(gauge.Lease + slotsTTL)
 	for _, n := range s.nodes {
 		if n.table.Sweep(wallClock()); n.table.Totals(wallClock()) != (gauge.Totals{}) {
@@ -257,7 +256,6 @@ func TestEveryStrictSlotSchedule(t *testing.T) {
 	for seed := range redistest.Seeds(4, 500) {
 		inBubble(t, seed, func(t *testing.T) {
 			st := newSlotStore(t)
-			t.Cleanup(st.state.Close)
 			var nodes []*slotNode
 			for i := range uint64(3) {
 				nodes = append(nodes, newSlotNode(st, seed<<8+i, time.Second, true))

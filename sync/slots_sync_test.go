@@ -15,7 +15,6 @@ import (
 func withSlotNodes(t *testing.T, nodes int, decides bool, f func(t *testing.T, st *slotStore, nodes []*slotNode)) {
 	synctest.Test(t, func(t *testing.T) {
 		st := newSlotStore(t)
-		t.Cleanup(st.state.Close)
 		var all []*slotNode
 		for i := range uint64(nodes) {
 			all = append(all, newSlotNode(st, i, time.Second, decides))

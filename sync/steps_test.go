@@ -70,7 +70,6 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 			t: t, random: random, alg: alg, rate: []time.Duration{100 * time.Millisecond, time.Second}[random.IntN(2)],
 			store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, 10))}, keys: []string{"a", "b"},
 		}
-		defer s.store.state.Close()
 		s.name()
 		for range 3 {
 			s.join()
@@ -83,7 +82,7 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 			// they round up or down.
 			by := time.Duration(span * (float64(random.IntN(5)-2) + random.Float64()*.9 - .45))
 			if random.IntN(2) == 0 { // from just behind a boundary back over it
-				time.Sleep(time.Duration(int64(s.span) - s.store.now().UnixNano()%int64(s.span)))
+				time.Sleep(time.Duration(int64(s.span) - s.store.time().UnixNano()%int64(s.span)))
 				s.busy(time.Second)
 				// Further than the boundary is back, and less than half a window.
 				by = -2*time.Second - time.Duration(span*(.05+.25*random.Float64()))
@@ -96,11 +95,11 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 				_, levels[key] = s.levels(key)
 			}
 			s.store.step(by)
-			stepped := s.epoch(s.store.now().UnixNano())
+			stepped := s.epoch(s.store.time().UnixNano())
 			s.busy(2500 * time.Millisecond) // in the first second only some have noticed it
 			s.agree(by)
 			for i, key := range s.keys {
-				if got := s.spent(key, s.entire()); !reserves && got < spent[i] && s.epoch(s.store.now().UnixNano()) == stepped {
+				if got := s.spent(key, s.entire()); !reserves && got < spent[i] && s.epoch(s.store.time().UnixNano()) == stepped {
 					t.Errorf("after a step of %v: %s: of %d spent in the windows that are one again %d are left", by, key, spent[i], got)
 				}
 				stands := levels[key] - float64(s.alg.Limit)*time.Since(stood).Seconds()/s.alg.Window.Seconds()
@@ -136,7 +135,7 @@ func (s *schedule[S]) agree(by time.Duration) {
 	if s.alg.Reserves {
 		time.Sleep(table.ResentUnsettled)
 	}
-	epoch := s.epoch(s.store.now().UnixNano())
+	epoch := s.epoch(s.store.time().UnixNano())
 	for _, m := range s.nodes {
 		// Brings ledgers to the epoch in which a request would find them.
 		m.table.Totals(wallClock())
@@ -159,7 +158,7 @@ func (s *schedule[S]) agree(by time.Duration) {
 		}
 	}
 	time.Sleep(4 * s.rate)
-	if s.epoch(s.store.now().UnixNano()) != epoch {
+	if s.epoch(s.store.time().UnixNano()) != epoch {
 		return
 	}
 	for _, key := range s.keys {
@@ -197,7 +196,7 @@ func (s *schedule[S]) agreeOnReserved(by time.Duration, key string, epoch int64)
 
 // spent is what all nodes have admitted in the current epoch and those up to an age.
 func (s *schedule[S]) spent(key string, age int64) (sum int64) {
-	epoch := s.epoch(s.store.now().UnixNano())
+	epoch := s.epoch(s.store.time().UnixNano())
 	for e := epoch - age; e <= epoch; e++ {
 		s.counts(key, e, func(_ *member[S], c algorithms.EpochCount) { sum += c.Own })
 	}

@@ -198,8 +198,6 @@ func runViews[S any](t *testing.T, c viewCase) (fault string) {
 			schedule: s, c: c, all: [2]*luaStore{s.store, newLuaStore(t)}, reps: make(map[*member[S]][2]*Replicator), away: make(map[*member[S]]int),
 			gone: make(map[string]int64), back: make(map[string]int64),
 		}
-		defer v.all[0].state.Close()
-		defer v.all[1].state.Close()
 		s.name()
 		for range c.nodes {
 			v.enter()
@@ -356,7 +354,7 @@ func (v *views[S]) ownAfter(m *member[S], key string, f func()) int64 {
 //
 // bubble: runViews runs it in one.
 func (v *views[S]) reset() {
-	v.stamp = max(v.stamp+1, v.store.now().UnixMicro())
+	v.stamp = max(v.stamp+1, v.store.time().UnixMicro())
 	for _, m := range v.nodes {
 		m.table.Reset(wallClock(), v.resets())
 		clear(m.own)

@@ -28,11 +28,16 @@ type Store struct {
 	scripts map[string]*lua.FunctionProto
 	values  map[string]any // map[string]string, string or map[string]float64
 	expires map[string]time.Time
+	// declared are the keys of the script that runs, and asked the commands of all scripts by name.
+	declared []string
+	asked    map[string]int
+	// FindKeys are scripts that touch others than their keys, which they find in a list.
+	FindKeys []string
 }
 
 // NewStore makes a store that goes by a clock.
 func NewStore(t testing.TB, clock func() time.Time) *Store {
-	s := &Store{t: t, clock: clock, state: lua.NewState(), scripts: map[string]*lua.FunctionProto{}, values: map[string]any{}, expires: map[string]time.Time{}}
+	s := &Store{t: t, clock: clock, state: lua.NewState(), scripts: map[string]*lua.FunctionProto{}, values: map[string]any{}, expires: map[string]time.Time{}, asked: map[string]int{}}
 	t.Cleanup(s.state.Close)
 	api := s.state.NewTable()
 	api.RawSetString("call", s.state.NewFunction(func(l *lua.LState) int { return s.called(l, false) }))
@@ -41,7 +46,8 @@ func NewStore(t testing.TB, clock func() time.Time) *Store {
 	return s
 }
 
-// Eval runs a script and returns its reply as a client has it.
+// Eval runs a script and returns its reply as a client has it. The script touches none but its keys, as
+// Dragonfly and servers that scale by themselves demand.
 func (s *Store) Eval(source string, keys []string, args ...any) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,6 +62,10 @@ func (s *Store) Eval(source string, keys []string, args ...any) (any, error) {
 		}
 		s.scripts[source] = proto
 	}
+	if s.declared = keys; slices.Contains(s.FindKeys, source) {
+		s.declared = nil
+	}
+	s.lapse()
 	k, a := s.state.NewTable(), s.state.NewTable()
 	for _, key := range keys {
 		k.Append(lua.LString(key))
@@ -77,6 +87,7 @@ func (s *Store) Eval(source string, keys []string, args ...any) (any, error) {
 func (s *Store) Do(args ...any) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.lapse()
 	texts := make([]string, len(args))
 	for i, arg := range args {
 		texts[i] = fmt.Sprint(arg)
@@ -126,6 +137,12 @@ func (s *Store) called(l *lua.LState, protected bool) int {
 	for i := range args {
 		args[i] = l.Get(i + 1).String()
 	}
+	s.asked[args[0]]++
+	for i := 1; i < len(args) && (i == 1 || strings.Contains(" DEL EXISTS MGET ", " "+args[0]+" ")); i++ {
+		if s.declared != nil && !slices.Contains(s.declared, args[i]) {
+			s.t.Errorf("a script asks for %s of %s, which is none of its KEYS", args[0], args[i])
+		}
+	}
 	reply, err := s.command(args)
 	if err == nil {
 		l.Push(s.valueOf(reply))
@@ -154,14 +171,76 @@ func valueAs[V any](s *Store, key string) (v V, err error) {
 	return v, nil
 }
 
-// command runs a command.
-func (s *Store) command(args []string) (any, error) {
+// lapse drops what has expired.
+func (s *Store) lapse() {
 	for key, at := range s.expires {
 		if !s.clock().Before(at) {
 			delete(s.values, key)
 			delete(s.expires, key)
 		}
 	}
+}
+
+// Values are copies of all values: map[string]string, string or map[string]float64. That is what a
+// replica has, and with Restore the store is one.
+func (s *Store) Values() map[string]any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return copyOf(s.values)
+}
+
+// Restore sets all values.
+func (s *Store) Restore(values map[string]any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.values = copyOf(values)
+}
+
+func copyOf(values map[string]any) map[string]any {
+	copied := make(map[string]any, len(values))
+	for key, value := range values {
+		switch value := value.(type) {
+		case map[string]string:
+			copied[key] = maps.Clone(value)
+		case map[string]float64:
+			copied[key] = maps.Clone(value)
+		default:
+			copied[key] = value
+		}
+	}
+	return copied
+}
+
+// Hash is a copy of a hash, nil where there is none.
+func (s *Store) Hash(key string) map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hash, _ := s.values[key].(map[string]string)
+	return maps.Clone(hash)
+}
+
+// Hashes are copies of all hashes.
+func (s *Store) Hashes() map[string]map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string]map[string]string{}
+	for key, value := range s.values {
+		if hash, ok := value.(map[string]string); ok {
+			all[key] = maps.Clone(hash)
+		}
+	}
+	return all
+}
+
+// Asked are how often scripts asked for each command.
+func (s *Store) Asked() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.asked)
+}
+
+// command runs a command.
+func (s *Store) command(args []string) (any, error) {
 	switch name := args[0]; {
 	case name == "TIME":
 		now := s.clock()
