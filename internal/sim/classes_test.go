@@ -61,13 +61,7 @@ func (c classes) params() algorithms.Params {
 
 // run is a minute and a half of requests.
 func (c classes) run(seed uint64) outcome {
-	switch {
-	case c.kind.Traits().Draining:
-		return runClasses[algorithms.BucketState](c, seed)
-	case c.kind == algorithms.SlidingLog:
-		return runClasses[algorithms.LogState](c, seed)
-	}
-	return runClasses[algorithms.WindowState](c, seed)
+	return stateOf(c.kind, runClasses[algorithms.WindowState], runClasses[algorithms.LogState], runClasses[algorithms.BucketState])(c, seed)
 }
 
 func runClasses[S any](c classes, seed uint64) (o outcome) {
@@ -75,13 +69,7 @@ func runClasses[S any](c classes, seed uint64) (o outcome) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	w, k := NewNetwork(epoch+rng.Int64N(int64(10*sec)), c.latency, seed), keysOf(1)[0]
 	exact := algorithms.MachineOf[S](c.kind)
-	tables := make([]*table.Table[S], c.nodes)
-	for i := range tables {
-		tables[i] = table.New[S](c.kind, mostKeys)
-		link := w.Join(i, fmt.Sprint(i), tables[i], c.rate, c.params())
-		tables[i].Configure(table.SyncConfig{Params: c.params(), Rate: c.rate, Early: true, Waker: link.Waker, Mixed: !c.alike}, mostKeys)
-		link.Start()
-	}
+	tables := joinAll[S](w, c.nodes, c.params(), table.SyncConfig{Rate: c.rate, Mixed: !c.alike}, false)
 	var truth S
 	take := func(node int, l algorithms.Limit, pays bool) {
 		now := w.Now()
@@ -128,7 +116,7 @@ func runClasses[S any](c classes, seed uint64) (o outcome) {
 // takes every fifth, which has each of them with some of the others.
 func everyClasses(f func(c classes)) {
 	n := 0
-	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA} {
+	for _, kind := range counting {
 		for _, nodes := range []int{2, 3, 6} {
 			for _, on := range []int{0, -1} {
 				for _, number := range []bool{false, true} {
@@ -199,13 +187,7 @@ func TestWhatAnotherLimitDeniesDeniesNobody(t *testing.T) {
 	p := Sliding(100, 10*sec)
 	for _, nodes := range []int{2, 3, 6} {
 		w, l, k := NewNetwork(epoch, near, 1), p.Compile(), keysOf(1)[0]
-		tables := make([]*table.Table[algorithms.WindowState], nodes)
-		for i := range tables {
-			tables[i] = table.New[algorithms.WindowState](p.Kind, mostKeys)
-			link := w.Join(i, fmt.Sprint(i), tables[i], sec, p)
-			tables[i].Configure(table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}, mostKeys)
-			link.Start()
-		}
+		tables := joinAll[algorithms.WindowState](w, nodes, p, table.SyncConfig{Rate: sec}, false)
 		asked, wrong := 0, 0
 		for i := range 60 * 400 {
 			w.Until(epoch + int64(2*sec) + int64(i)*int64(sec)/400)

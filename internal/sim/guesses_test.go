@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -32,17 +31,7 @@ func inTurn(over time.Duration) guesses {
 func guess[S any](kind algorithms.Kind, g guesses, seed uint64) (reached, keys int) {
 	p := algorithms.Params{Kind: kind, Limit: g.limit, Window: time.Hour, Reserves: !g.ordinary}
 	w, l, k := NewNetwork(epoch+int64(sec), time.Millisecond/2, seed), p.Compile(), keysOf(1)[0]
-	var tables [3]*table.Table[S]
-	for i := range tables {
-		tables[i] = table.New[S](kind, mostKeys)
-		link := w.Join(i, fmt.Sprint(i), tables[i], sec, p)
-		c := table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}
-		if g.asks {
-			c.After = link.After
-		}
-		tables[i].Configure(c, mostKeys)
-		link.Start()
-	}
+	tables := joinAll[S](w, 3, p, table.SyncConfig{Rate: sec}, g.asks)
 	at, want := w.now+5*int64(sec)+int64(g.phase), algorithms.Want(0)
 	if !g.ordinary {
 		want = table.Reserve | algorithms.WantReset
@@ -64,32 +53,14 @@ func guess[S any](kind algorithms.Kind, g guesses, seed uint64) (reached, keys i
 	return reached, w.keys
 }
 
-// reserving are the algorithms that count_responses goes with.
-var reserving = map[string]func(guesses, uint64) (reached, keys int){
-	"fixed_window": func(g guesses, seed uint64) (int, int) {
-		return guess[algorithms.WindowState](algorithms.FixedWindow, g, seed)
-	},
-	"sliding_window": func(g guesses, seed uint64) (int, int) {
-		return guess[algorithms.WindowState](algorithms.SlidingWindow, g, seed)
-	},
-	"sliding_log": func(g guesses, seed uint64) (int, int) {
-		return guess[algorithms.LogState](algorithms.SlidingLog, g, seed)
-	},
-	"token_bucket": func(g guesses, seed uint64) (int, int) {
-		return guess[algorithms.BucketState](algorithms.TokenBucket, g, seed)
-	},
-	"gcra": func(g guesses, seed uint64) (int, int) {
-		return guess[algorithms.BucketState](algorithms.GCRA, g, seed)
-	},
-}
-
-// phases are runs that begin all over an interval: of each, what run returns.
-func phases(g guesses, run func(guesses, uint64) (int, int)) (reached map[int]int, keys float64) {
+// phases are runs that begin all over an interval: of each, what guess returns.
+func phases(g guesses, kind algorithms.Kind) (reached map[int]int, keys float64) {
 	const runs = 20
+	run := stateOf(kind, guess[algorithms.WindowState], guess[algorithms.LogState], guess[algorithms.BucketState])
 	reached = make(map[int]int)
 	for i := range runs {
 		g.phase = sec * time.Duration(i) / runs
-		n, synced := run(g, uint64(i))
+		n, synced := run(kind, g, uint64(i))
 		reached[n]++
 		keys += float64(synced) / runs
 	}
@@ -100,18 +71,18 @@ func phases(g guesses, run func(guesses, uint64) (int, int)) (reached map[int]in
 // beyond the limit of 5 reaches the handler, wherever in an interval the first one comes. Where
 // tables don't ask again it is two.
 func TestSpreadGuessesPassTheLimitByOne(t *testing.T) {
-	for name, run := range reserving {
+	for _, kind := range counting {
 		for _, over := range []time.Duration{2 * sec, 3 * sec, 5 * sec, 10 * sec, 60 * sec} {
 			g := inTurn(over)
-			reached, keys := phases(g, run)
+			reached, keys := phases(g, kind)
 			g.asks = false
-			before, without := phases(g, run)
-			t.Logf("%s over %v: guesses that reach the handler, and in how many runs: %v; %.0f keys synced. Without asking again %v, %.0f", name, over, reached, keys, before, without)
+			before, without := phases(g, kind)
+			t.Logf("%s over %v: guesses that reach the handler, and in how many runs: %v; %.0f keys synced. Without asking again %v, %.0f", kind, over, reached, keys, before, without)
 			if reached[5]+reached[6] != 20 {
-				t.Errorf("%s over %v: guesses that reach the handler, and in how many runs: %v; want 5 or 6", name, over, reached)
+				t.Errorf("%s over %v: guesses that reach the handler, and in how many runs: %v; want 5 or 6", kind, over, reached)
 			}
 			if over <= 10*sec && before[7] < 10 {
-				t.Errorf("%s over %v: without asking again %v, want mostly 7: the test shows nothing", name, over, before)
+				t.Errorf("%s over %v: without asking again %v, want mostly 7: the test shows nothing", kind, over, before)
 			}
 		}
 	}
@@ -122,9 +93,9 @@ func TestSpreadGuessesPassTheLimitByOne(t *testing.T) {
 func TestAFirstGuessOnANodePasses(t *testing.T) {
 	g := inTurn(2 * sec)
 	g.to = func(i int) int { return max(0, i-4) % 3 }
-	for name, run := range reserving {
-		if reached, _ := phases(g, run); reached[7] != 20 {
-			t.Errorf("%s: five guesses on one node, then one on each: %v reach the handler, want 7", name, reached)
+	for _, kind := range counting {
+		if reached, _ := phases(g, kind); reached[7] != 20 {
+			t.Errorf("%s: five guesses on one node, then one on each: %v reach the handler, want 7", kind, reached)
 		}
 	}
 }
@@ -141,12 +112,12 @@ func TestAskingAgainCostsLittle(t *testing.T) {
 		guesses
 		more float64
 	}{{"in turn", few, 15}, {"ten times as many", flood, 15}, {"of 400", many, 0}, {"one node", alone, .2}, {"an ordinary zone", ordinary, 0}} {
-		for name, run := range reserving {
-			_, keys := phases(c.guesses, run)
+		for _, kind := range counting {
+			_, keys := phases(c.guesses, kind)
 			c.asks = false
-			_, without := phases(c.guesses, run)
+			_, without := phases(c.guesses, kind)
 			if more := keys - without; more > c.more || more < 0 || more == 0 && c.more > 1 {
-				t.Errorf("%s, %s: %.1f keys synced, %.1f without asking again, want at most %.0f more", c.name, name, keys, without, c.more)
+				t.Errorf("%s, %s: %.1f keys synced, %.1f without asking again, want at most %.0f more", c.name, kind, keys, without, c.more)
 			}
 			c.asks = true
 		}

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -14,13 +13,7 @@ import (
 func comesBack[S any](kind algorithms.Kind, away, apart, latency time.Duration, seed uint64) (passed int) {
 	p := algorithms.Params{Kind: kind, Limit: 100, Window: time.Hour}
 	w, l, k := NewNetwork(epoch+int64(sec), latency, seed), p.Compile(), keysOf(1)[0]
-	var tables [2]*table.Table[S]
-	for i := range tables {
-		tables[i] = table.New[S](kind, mostKeys)
-		link := w.Join(i, fmt.Sprint(i), tables[i], sec, p)
-		tables[i].Configure(table.SyncConfig{Params: p, Rate: sec, Early: true, Waker: link.Waker}, mostKeys)
-		link.Start()
-	}
+	tables := joinAll[S](w, 2, p, table.SyncConfig{Rate: sec}, false)
 	at := w.Now() + 2*int64(sec)
 	ask := func(node int) bool {
 		w.Until(at)
@@ -47,14 +40,8 @@ func comesBack[S any](kind algorithms.Kind, away, apart, latency time.Duration, 
 // most a journey there and back later, which take one and a half times the mean here.
 func TestWhatPassesOnANodeThatHasNotHeardOfAClient(t *testing.T) {
 	const latency = 5 * time.Millisecond
-	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA} {
-		run := comesBack[algorithms.WindowState]
-		switch {
-		case kind.Traits().Draining:
-			run = comesBack[algorithms.BucketState]
-		case kind == algorithms.SlidingLog:
-			run = comesBack[algorithms.LogState]
-		}
+	for _, kind := range counting {
+		run := stateOf(kind, comesBack[algorithms.WindowState], comesBack[algorithms.LogState], comesBack[algorithms.BucketState])
 		for _, apart := range []time.Duration{latency / 5, latency, 3*latency + 1} {
 			least, most := 1000, 0
 			for seed := range uint64(20) {

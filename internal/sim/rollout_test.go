@@ -36,21 +36,15 @@ type history struct {
 }
 
 // drawHistory makes one. Requests come at up to three times the highest limit, with pauses.
-func drawHistory(t *rapid.T, mixed bool) *history {
+func drawHistory(t *rapid.T) *history {
 	h := &history{window: rapid.SampledFrom([]time.Duration{5 * sec, 20 * sec, 60 * sec}).Draw(t, "window")}
 	of := bucketsOf(rapid.SampledFrom(drainingKinds).Draw(t, "kind"), h.window)
 	limit, size := rapid.Int64Range(1, 120), rapid.Int64Range(5, 200)
 	h.Buckets = Buckets{Model: Shipped, Rate: sec / 5, Nodes: 3, Latency: near, Seed: rapid.Uint64Range(0, 1000).Draw(t, "seed")}
 	for i := range 3 {
 		l, s := limit.Draw(t, "limit"), size.Draw(t, "size")
-		if !mixed && i > 0 {
-			l, s = h.limits[0], h.sizes[0]
-		}
 		h.limits, h.sizes, h.of = append(h.limits, l), append(h.sizes, s), append(h.of, of(bucketSize{l, s}))
-		h.Each = append(h.Each, Parameters{Algorithm: h.of[i]})
-		if mixed {
-			h.Each[i].Rate = rapid.SampledFrom([]time.Duration{sec / 10, sec / 5, sec}).Draw(t, "rate")
-		}
+		h.Each = append(h.Each, Parameters{Algorithm: h.of[i], Rate: rapid.SampledFrom([]time.Duration{sec / 10, sec / 5, sec}).Draw(t, "rate")})
 	}
 	h.Algorithm = h.of[0]
 	top := float64(slices.Max(h.limits)) / h.window.Seconds()
@@ -131,7 +125,7 @@ func (h *history) unseen(nodes float64) float64 {
 // than nine tenths of what the least generous admits by itself.
 func TestWhatNodesOfARolloutAdmitIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		h := drawHistory(t, true)
+		h := drawHistory(t)
 		slack := h.unseen(3) + h.trouble(t)
 		r := h.Run()
 		alone := 0
@@ -168,57 +162,6 @@ func (h *history) isAlone(node int, at time.Duration) bool {
 	return false
 }
 
-// levels are how full the buckets of all nodes are.
-func (w *world[S]) levels() (levels []float64) {
-	for _, n := range w.nodes {
-		level, is := 0.0, n.is().Algorithm
-		n.table.With(w.clients[0].key, func(s *S) {
-			level, _ = algorithms.MachineOf[S](is.Kind).Level(s, is.Compile(), n.clock())
-		})
-		levels = append(levels, level)
-	}
-	return levels
-}
-
-// However long a node was cut off, nobody's bucket is fuller when it comes back than what stood in
-// its own and in that of the others before, together with what is admitted meanwhile.
-func TestAHealLocksNobodyOut(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		h := drawHistory(t, rapid.Bool().Draw(t, "mixed"))
-		top := float64(slices.Max(h.limits)) / h.window.Seconds()
-		cut := Cut{0, 5 * sec, 5*sec + h.part(t, "cut", 10)}
-		h.Cuts, h.Load = []Cut{cut}, Constant(min(60, rapid.Float64Range(.3, 3).Draw(t, "demand")*top), cut.To+10*sec)
-		w := newWorld(h.Buckets)
-		var sum float64
-		admitted := 0.0
-		for a := range h.arrivals {
-			if at := time.Duration(a.at - epoch); sum == 0 && at > cut.To-sec/100 {
-				w.until(epoch + int64(cut.To) - 1)
-				w.now = epoch + int64(cut.To) - 1
-				levels := w.levels()
-				// Those that were not cut off share one bucket.
-				sum = levels[0] + slices.Max(levels[1:])
-				// May flow in within an interval, or drains before it is reported.
-				sum += h.unseen(3)
-			}
-			w.until(a.at)
-			w.now = a.at
-			if d := w.nodes[a.node].take(a.of); sum > 0 && d.Allowed {
-				admitted++
-			}
-			if sum == 0 {
-				continue
-			}
-			for i, level := range w.levels() {
-				if level > sum+admitted {
-					t.Fatalf("node %d, %v after the heal: %.1f stand in its bucket, want what stood in all before, %.1f, and the %.0f admitted since at most",
-						i, time.Duration(a.at-epoch)-cut.To, level, sum, admitted)
-				}
-			}
-		}
-	})
-}
-
 // What stands in a bucket counts for a node that is asked for the first time in long, however long
 // ago it was admitted and whatever has happened to the node that admitted it.
 func TestWhatStandsInABucketIsNotForgotten(t *testing.T) {
@@ -251,40 +194,4 @@ func TestWhatStandsInABucketIsNotForgotten(t *testing.T) {
 			within(t, kind+": "+name+": admitted, as a part of what one store admits", float64(sc.Run().Admitted)/float64(sc.Exact().Admitted), .95, 1.05)
 		}
 	}
-}
-
-// A node that has just started and is asked for a key that was idle finds in its bucket what one
-// store for all would have there.
-func TestANewcomerFindsWhatOneStoreWouldHave(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		h := drawHistory(t, false)
-		end := h.Load.length()
-		h.Load = append(h.Load, Phase{For: sec})
-		h.Restarts = append(h.Restarts, Restart{Node: 0, At: end})
-		w := newWorld(h.Buckets)
-		rate := float64(h.limits[0]) / h.window.Seconds()
-		truth, last := 0.0, epoch
-		drain := func(to int64) {
-			truth, last = max(0, truth-rate*time.Duration(to-last).Seconds()), to
-		}
-		for a := range h.arrivals {
-			w.until(a.at)
-			w.now = a.at
-			if w.nodes[a.node].take(a.of).Allowed {
-				drain(a.at)
-				truth++
-			}
-		}
-		for _, at := range []time.Duration{end + sec/10, end + sec/2} {
-			w.until(epoch + int64(at))
-			w.now = epoch + int64(at)
-			n, k := w.nodes[0], &w.clients[0]
-			n.table.Take(n.is().Algorithm.Compile(), k.key, k.raw, n.clock(), 0, 0)
-		}
-		drain(w.now)
-		// What is reported an interval late drains later by that.
-		if got, most := w.levels()[0], 1+rate*(h.Rate+sec/10).Seconds(); math.Abs(got-truth) > most {
-			t.Fatalf("%.2f in the bucket, want %.2f, give or take %.2f", got, truth, most)
-		}
-	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // within fails unless low <= got <= high.
@@ -16,6 +17,37 @@ func within(t *testing.T, what string, got, low, high float64) {
 		t.Errorf("%s: got %.3f, want %.3f to %.3f", what, got, low, high)
 	}
 }
+
+// joinAll makes tables that sync through a network, one of each node. How they do is c, beside the
+// waker; asks has them ask again.
+func joinAll[S any](w *Network, nodes int, p algorithms.Params, c table.SyncConfig, asks bool) (all []*table.Table[S]) {
+	for i := range nodes {
+		t := table.New[S](p.Kind, mostKeys)
+		link := w.Join(i, fmt.Sprint(i), t, c.Rate, p)
+		c.Params, c.Early, c.Waker = p, true, link.Waker
+		if asks {
+			c.After = link.After
+		}
+		t.Configure(c, mostKeys)
+		link.Start()
+		all = append(all, t)
+	}
+	return all
+}
+
+// stateOf is which of three functions is for a kind: that of windows, of logs or of buckets.
+func stateOf[F any](kind algorithms.Kind, windows, logs, buckets F) F {
+	switch {
+	case kind.Traits().Draining:
+		return buckets
+	case kind == algorithms.SlidingLog:
+		return logs
+	}
+	return windows
+}
+
+// counting are the kinds that don't queue.
+var counting = []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA}
 
 func TestOneSeedIsOneRun(t *testing.T) {
 	c := Common()[2]
@@ -126,58 +158,6 @@ func TestANodeCutOffGoesOnAloneAndComesBack(t *testing.T) {
 	// more than the limit.
 	within(t, "while it is cut off", windowsFrom(25*sec, 40*sec), 1.2, 1.55)
 	within(t, "after", windowsFrom(50*sec, 70*sec), .97, 1.03)
-}
-
-// What one process counted is still there when another takes its place.
-func TestTheTotalHoldsOverRestarts(t *testing.T) {
-	restarts := func(clean bool) []Restart {
-		return []Restart{{0, 11 * sec, clean}, {1, 17 * sec, clean}, {2, 23 * sec, clean}, {0, 29 * sec, clean}}
-	}
-	for _, clean := range []bool{true, false} {
-		high := 1.02
-		if !clean { // what was not sent is lost
-			high = 1.10
-		}
-		load := Constant(100, 55*sec)
-		fixed := Windows{
-			Algorithm: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
-			Load: load, Restarts: restarts(clean),
-		}.Run()
-		within(t, "fixed_window: admitted of one limit", float64(fixed.Admitted)/1000, 1, high)
-		log := Logs{
-			Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
-			Load: load, Restarts: restarts(clean),
-		}.Run()
-		within(t, "sliding_log: admitted of one limit", float64(log.Admitted)/1000, 1, high)
-		bucket := Buckets{
-			Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1000, Window: 100 * sec}, Model: Shipped, Rate: sec, Nodes: 3, Latency: near,
-			Load: load, Restarts: restarts(clean),
-		}
-		within(t, "token_bucket: admitted of what one bucket gives", float64(bucket.Run().Admitted)/float64(bucket.Exact().Admitted), .98, high)
-	}
-}
-
-func TestSkewedClocksAgreeOnTheWindows(t *testing.T) {
-	sc := Windows{
-		Algorithm: Sliding(1000, 5*sec), Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: 5 * time.Millisecond,
-		Load: Constant(300, 60*sec), Warm: 10 * sec, Skew: []time.Duration{-30 * sec, 0, 17 * sec},
-	}
-	r := sc.Run()
-	within(t, "peak", r.Peak, .98, 1.04)
-	within(t, "mean", r.Mean, .98, 1.03)
-}
-
-// The network may lose, repeat and reorder: in the end the store has each hit once.
-func TestWhatIsCountedIsExactUnderLostAndRepeatedMessages(t *testing.T) {
-	for seed := range uint64(5) {
-		r := Windows{
-			Algorithm: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 400, Window: 100 * sec}, Model: Shipped, Rate: sec / 2, Nodes: 3, Latency: 20 * time.Millisecond,
-			Load: Load{{For: 20 * sec, Rate: 40}, {For: 20 * sec}}, LostReplies: .1, Duplicates: .3, Cuts: []Cut{{1, 5 * sec, 9 * sec}}, Seed: seed,
-		}.Run()
-		if r.Stored != int64(r.Admitted) {
-			t.Errorf("seed %d: the store counts %d of %d admitted", seed, r.Stored, r.Admitted)
-		}
-	}
 }
 
 // A client that was not there before meets nodes that know nothing of each other. Each may give it
