@@ -4,7 +4,6 @@ package cluster_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -88,22 +86,11 @@ func (a *attacked) disturb(ctx context.Context, r *redistest.Server, fault fault
 	}
 }
 
-// ask sends a request to a node, and returns the answer and the wait that it tells. It is 0 where a
-// reload has broken the connection.
+// ask sends a request to a node over a connection of its own, and returns the answer and the wait
+// that it tells. It is 0 where a reload has broken the connection.
 func (a *attacked) ask(node int, path string) (status int, wait time.Duration) {
-	request, err := http.NewRequestWithContext(a.t.Context(), http.MethodGet, "http://"+a.nodes[node%len(a.nodes)].Addr+path, nil)
-	if err != nil {
-		a.t.Error(err)
-		return 0, 0
-	}
-	request.Close = true
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0, 0
-	}
-	response.Body.Close()
-	wait, _ = time.ParseDuration(response.Header.Get("Retry-After") + "s")
-	return response.StatusCode, wait
+	got, _ := send(a.t.Context(), http.MethodGet, "http://"+a.nodes[node%len(a.nodes)].Addr+path, "", "Connection", "close")
+	return got.status, got.wait()
 }
 
 var (
@@ -237,15 +224,10 @@ func (a *attacked) waitAsTold(path string, node int, told func(), healed chan st
 // used is how much of its limit a path has used, as Redis tells a node, endless where a reload has
 // broken the connection.
 func (a *attacked) used(node int, path string) int64 {
-	zone, key, _ := strings.Cut(path, "?k=")
-	response, err := http.Post("http://"+a.nodes[node%len(a.nodes)].Admin+operate.ExplainPath, "application/json", strings.NewReader(fmt.Sprintf(`{"zone":%q,"key":%q}`, zone[1:], key)))
+	zone, key, _ := strings.Cut(path[1:], "?k=")
+	used, err := usedOf(a.nodes[node%len(a.nodes)], zone, key)
 	if err != nil {
 		return math.MaxInt64
 	}
-	defer response.Body.Close()
-	var x operate.Explained
-	if err := json.NewDecoder(response.Body).Decode(&x); err != nil || len(x.Zones) != 1 || len(x.Zones[0].Limits) != 1 {
-		return math.MaxInt64
-	}
-	return x.Zones[0].Limits[0].Used
+	return used
 }

@@ -3,9 +3,8 @@
 package cluster_test
 
 import (
-	"encoding/json"
+	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -75,14 +73,8 @@ func (p *payers) answer(w http.ResponseWriter, r *http.Request) {
 // ask sends a request that reserves nothing and costs nothing. The node hears of the others by it.
 func (p *payers) ask(node int, key string) {
 	p.t.Helper()
-	response, err := http.Get(fmt.Sprintf("http://%s/pay?k=%s&n=0&cost=0", p.Nodes[node].Addr, key))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, response.Body)
-	_ = response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		p.t.Fatalf("a request of %s at node %d is answered by %d", key, node+1, response.StatusCode)
+	if status := get(p.t, p.Nodes[node], "/pay?k="+key+"&n=0&cost=0"); status != http.StatusOK {
+		p.t.Fatalf("a request of %s at node %d is answered by %d", key, node+1, status)
 	}
 }
 
@@ -97,10 +89,7 @@ func (p *payers) hold(node int, key string) (end func()) {
 		p.held[name] = ends
 		p.mu.Unlock()
 		p.open.Go(func() {
-			response, err := http.Get(fmt.Sprintf("http://%s/pay?k=%s&cost=%d&held=%s", p.Nodes[node].Addr, key, cost, name))
-			if err == nil {
-				_ = response.Body.Close()
-			}
+			_, _ = send(context.Background(), http.MethodGet, fmt.Sprintf("http://%s/pay?k=%s&cost=%d&held=%s", p.Nodes[node].Addr, key, cost, name), "")
 		})
 		select {
 		case <-p.arrived:
@@ -116,12 +105,10 @@ func (p *payers) uses(node int, key string) map[string]int64 {
 	p.t.Helper()
 	used := make(map[string]int64)
 	for _, zone := range p.zones {
-		status, text := post(p.t, p.Nodes[node], operate.ExplainPath, fmt.Sprintf(`{"zone":%q,"key":%q}`, zone, key))
-		var x operate.Explained
-		if err := json.Unmarshal([]byte(text), &x); err != nil || status != http.StatusOK {
-			p.t.Fatalf("explain = %d %s", status, text)
+		var err error
+		if used[zone], err = usedOf(p.Nodes[node], zone, key); err != nil {
+			p.t.Fatal(err)
 		}
-		used[zone] = x.Zones[0].Limits[0].Used
 	}
 	return used
 }

@@ -59,7 +59,7 @@ func (s *scenario) inject(f fault) {
 		awaitUp(t, n)
 	}
 	s.warm()
-	goroutines := goroutines(t, s.Nodes[0])
+	goroutines := goroutines(t, s.Nodes[0], true)
 	s.sendRequests("before the fault")
 	before := s.current()
 	s.keeper.begin(true)
@@ -93,7 +93,7 @@ func (s *scenario) injectAtStart(f fault) {
 	s.t.Helper()
 	f.unacquainted = true
 	s.warm()
-	goroutines := leastGoroutines(s.t, s.Nodes[0])
+	goroutines := goroutines(s.t, s.Nodes[0], false)
 	s.sendRequests("during the fault")
 	s.keeper.begin(false)
 	r := result{fault: s.named(f), test: s.t.Name(), scenario: s, during: s.current()}
@@ -409,39 +409,21 @@ func (s *scenario) checkGoroutines(r *result) {
 	})
 }
 
-// leastGoroutines is the least number of a node's goroutines in a while. Where a fault has it try
-// to connect all the time, those that do so come and go, and on a busy machine the number never
-// stays the same.
-func leastGoroutines(t *testing.T, n *cluster.Node) int {
+// goroutines returns the number of a node's goroutines once it stays the same. Where a fault has it
+// try to connect all the time, those that do so come and go, and it is the least number in a while.
+func goroutines(t *testing.T, n *cluster.Node, settle bool) int {
 	t.Helper()
-	least, asked := math.MaxInt, 0
-	eventually(t, "a node returns its goroutines forty times", func() error {
+	last, asked := math.MaxInt, 0
+	eventually(t, "the number of goroutines is asked for forty times", func() error {
 		now, _, err := n.Goroutines(t.Context())
 		if err != nil {
 			return err
 		}
-		if least, asked = min(least, now), asked+1; asked < 40 {
-			return fmt.Errorf("%d times", asked)
+		if settle && now != last {
+			last, asked = now, 0
 		}
-		return nil
-	})
-	return least
-}
-
-// goroutines waits until the number of a node's goroutines stays the same, and returns it.
-func goroutines(t *testing.T, n *cluster.Node) int {
-	t.Helper()
-	last, same := 0, 0
-	eventually(t, "the number of goroutines stays the same", func() error {
-		now, _, err := n.Goroutines(t.Context())
-		if err != nil {
-			return err
-		}
-		if same++; now != last {
-			last, same = now, 0
-		}
-		if same < 40 {
-			return fmt.Errorf("%d", now)
+		if last, asked = min(last, now), asked+1; asked < 40 {
+			return fmt.Errorf("%d, %d times", last, asked)
 		}
 		return nil
 	})

@@ -365,5 +365,5 @@ func (s *scenario) restart(node int) {
 	if err := s.Nodes[node].Start(s.t.Context(), s.config); err != nil {
 		s.t.Fatal(err)
 	}
-	s.putBack(node)
+	s.out[node].Store(false)
 }

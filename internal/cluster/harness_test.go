@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -205,25 +206,46 @@ func awaitUp(t *testing.T, n *cluster.Node) {
 	})
 }
 
-// sums are the totals of a zone in Redis, by the names of the hashes.
-func sums(t *testing.T, s *redistest.Server, zone string) map[string]int {
+// hashes are the fields of the hashes in a server whose names match a pattern, by their names.
+func hashes(t *testing.T, s *redistest.Server, pattern string) map[string]map[string]string {
 	t.Helper()
 	c := s.Client()
 	defer c.Close()
-	all := make(map[string]int)
-	keys := c.Scan(t.Context(), 0, "*:"+zone+":*", 1000).Iterator()
-	for keys.Next(t.Context()) {
-		text, err := c.HGet(t.Context(), keys.Val(), "sum").Result()
-		if err == redis.Nil {
-			continue // slots
-		}
-		if err != nil {
-			t.Fatalf("HGET %s sum: %v", keys.Val(), err)
-		}
-		all[keys.Val()] = unitsOf(t, keys.Val(), "sum", text)
-	}
-	if err := keys.Err(); err != nil {
+	names, err := c.Keys(t.Context(), pattern).Result()
+	if err != nil {
 		t.Fatal(err)
+	}
+	replies := make([]*redis.MapStringStringCmd, len(names))
+	_, err = c.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for i, name := range names {
+			replies[i] = p.HGetAll(t.Context(), name)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]map[string]string)
+	for i, name := range names {
+		all[name] = replies[i].Val()
+	}
+	return all
+}
+
+// cells are the hashes of a zone that have a sum. Slots have none.
+func cells(t *testing.T, s *redistest.Server, zone string) map[string]map[string]string {
+	t.Helper()
+	all := hashes(t, s, "*:"+zone+":*")
+	maps.DeleteFunc(all, func(_ string, fields map[string]string) bool { return fields["sum"] == "" })
+	return all
+}
+
+// sums are the totals of a zone in Redis, by the names of the hashes.
+func sums(t *testing.T, s *redistest.Server, zone string) map[string]int {
+	t.Helper()
+	all := make(map[string]int)
+	for key, fields := range cells(t, s, zone) {
+		all[key] = unitsOf(t, key, "sum", fields["sum"])
 	}
 	return all
 }
@@ -231,11 +253,9 @@ func sums(t *testing.T, s *redistest.Server, zone string) map[string]int {
 // levels are how full the buckets of a zone are in Redis, by the names of the hashes.
 func levels(t *testing.T, s *redistest.Server, zone string) map[string]int {
 	t.Helper()
-	c := s.Client()
-	defer c.Close()
 	all := make(map[string]int)
-	for key := range sums(t, s, zone) {
-		words := strings.Fields(c.HGet(t.Context(), key, "sum").Val())
+	for key, fields := range cells(t, s, zone) {
+		words := strings.Fields(fields["sum"])
 		if len(words) != 9 {
 			t.Fatalf("the sum of %s is %q", key, words)
 		}
@@ -249,6 +269,27 @@ func levels(t *testing.T, s *redistest.Server, zone string) map[string]int {
 		all[key] = max(0, level)
 	}
 	return all
+}
+
+// filled is the sum of levels.
+func filled(t *testing.T, s *redistest.Server, zone string) (n int) {
+	t.Helper()
+	for _, level := range levels(t, s, zone) {
+		n += level
+	}
+	return n
+}
+
+// aloneIn is what the nodes' own fields of a cell hold: of a strict zone, what they have decided by
+// themselves. What Redis has decided is in the sum only.
+func aloneIn(t *testing.T, key string, fields map[string]string) (n int) {
+	t.Helper()
+	for name, value := range fields {
+		if name != "sum" && name != "fields" && name != "born" {
+			n += unitsOf(t, key, name, value)
+		}
+	}
+	return n
 }
 
 // total is the sum of sums.
@@ -576,19 +617,64 @@ func command(t *testing.T, n *cluster.Node, args ...string) (out string, code in
 	return all.String(), cmd.ProcessState.ExitCode()
 }
 
-// get makes a request to a node and returns the status.
-func get(t *testing.T, n *cluster.Node, path string) int {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.Addr+path, nil)
+// An answer is what a node has answered.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// wait is what the client is told to wait.
+func (a answer) wait() time.Duration {
+	wait, _ := time.ParseDuration(a.header.Get("Retry-After") + "s")
+	return wait
+}
+
+// send sends a request with headers, each a name and a value.
+func send(ctx context.Context, method, url, body string, headers ...string) (a answer, err error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
-		t.Fatal(err)
+		return a, err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
 	}
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
+		return a, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(text)}, err
+}
+
+// answerTo is the answer to a GET.
+func answerTo(t *testing.T, url string, headers ...string) answer {
+	t.Helper()
+	a, err := send(t.Context(), http.MethodGet, url, "", headers...)
+	if err != nil {
 		t.Fatal(err)
 	}
-	response.Body.Close()
-	return response.StatusCode
+	return a
+}
+
+// get makes a request to a node and returns the status.
+func get(t *testing.T, n *cluster.Node, path string) int {
+	t.Helper()
+	return answerTo(t, "http://"+n.Addr+path).status
+}
+
+// awaitStatus waits until each of some nodes answers with a status.
+func awaitStatus(t *testing.T, path string, want int, nodes ...*cluster.Node) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("all nodes answer %s with %d", path, want), func() error {
+		for _, n := range nodes {
+			if got := get(t, n, path); got != want {
+				return fmt.Errorf("node %d answers %d", n.Number, got)
+			}
+		}
+		return nil
+	})
 }
 
 // doneAtLast runs a command again until it succeeds and prints something, such as on how many

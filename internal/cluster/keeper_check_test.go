@@ -147,10 +147,8 @@ func (k *keeper) noPlaceTaken(zone string) error {
 		}
 	}
 	for _, r := range k.stores() {
-		c := r.Client()
-		defer c.Close()
-		for _, key := range c.Keys(k.t.Context(), "*:"+zone+":concurrent:*").Val() {
-			for node, value := range c.HGetAll(k.t.Context(), key).Val() {
+		for key, places := range hashes(k.t, r, "*:"+zone+":concurrent:*") {
+			for node, value := range places {
 				var seq, gauge, expiry int64
 				if _, err := fmt.Sscan(value, &seq, &gauge, &expiry); err != nil || gauge != 0 && expiry > time.Now().UnixMilli() {
 					return fmt.Errorf("redis has %q of node %s in %s: %v", value, node, key, err)

@@ -3,7 +3,6 @@
 package cluster_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -180,15 +179,10 @@ func (k *keeper) begin(redis bool) {
 		k.awaitKnown()
 	}
 	k.ban("short", "early", 1, shortBan)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		k.load(ctx)
-	}()
-	k.stop = sync.OnceFunc(func() {
-		cancel()
-		<-done
+	const rate, most = 40, 16 // a second, and at once
+	k.stop = evenly(k.t, rate, most, func(i int) func() {
+		node := i / len(keeperOrder) % nodeCount
+		return func() { k.use(node, func() { k.request(i, node) }) }
 	})
 	k.t.Cleanup(func() {
 		k.stop()
@@ -224,28 +218,6 @@ func (k *keeper) during() {
 
 // keeperOrder are the requests of a keeper, one after the other.
 var keeperOrder = []string{"login", "ban", "slogin", "full", "login", "places", "slogin", "ban", "splaces", "sfull"}
-
-// load sends requests at an even rate until ctx ends.
-func (k *keeper) load(ctx context.Context) {
-	const rate, most = 40, 16 // a second, and at once
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	slots := make(chan struct{}, most)
-	tick := time.NewTicker(time.Second / rate)
-	defer tick.Stop()
-	for i := 0; ; i++ {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			k.use(i/len(keeperOrder)%nodeCount, func() { k.request(i, i/len(keeperOrder)%nodeCount) })
-		})
-	}
-}
 
 func (k *keeper) request(i, node int) {
 	switch zone := keeperOrder[i%len(keeperOrder)]; zone {

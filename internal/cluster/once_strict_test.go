@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/redis/go-redis/v9"
 )
 
 // onceStrict are the zones of the exactly-once run in which Redis decides. A request to /strictpair
@@ -42,38 +40,12 @@ type strictCount struct{ sum, alone int }
 // strictCounts are those of each zone.
 func (m *onceRun) strictCounts() map[string]strictCount {
 	m.t.Helper()
-	r := m.redis.Master.Client()
-	defer r.Close()
 	counts := make(map[string]strictCount)
 	for _, zone := range onceStrict {
-		var all []*redis.MapStringStringCmd
-		keys := r.Keys(m.t.Context(), "caddy:*:"+zone+":*").Val()
-		_, err := r.Pipelined(m.t.Context(), func(p redis.Pipeliner) error {
-			for _, hash := range keys {
-				all = append(all, p.HGetAll(m.t.Context(), hash))
-			}
-			return nil
-		})
-		if err != nil {
-			m.t.Fatal(err)
-		}
 		count := counts[zone]
-		for i, hash := range all {
-			fields := hash.Val()
-			if fields["sum"] == "" {
-				continue
-			}
-			for name, value := range fields {
-				switch n := 0; name {
-				case "fields", "born":
-				default:
-					if n = unitsOf(m.t, keys[i], name, value); name == "sum" {
-						count.sum += n
-					} else {
-						count.alone += n
-					}
-				}
-			}
+		for key, fields := range cells(m.t, m.redis.Master, zone) {
+			count.sum += unitsOf(m.t, key, "sum", fields["sum"])
+			count.alone += aloneIn(m.t, key, fields)
 		}
 		counts[zone] = count
 	}

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -44,15 +42,15 @@ type onceRun struct {
 	config string
 	client *cluster.Client
 
-	began    time.Time
-	rate     int
-	current  [3]atomic.Pointer[incarnation]
-	ended    []*incarnation
-	out      [3]atomic.Bool  // nodes that get no requests
-	inFlight [3]atomic.Int64 // requests under way
-	tally    cluster.Tally
-	faults   map[string]int
-	total    int
+	turns
+
+	began   time.Time
+	rate    int
+	current [nodeCount]atomic.Pointer[incarnation]
+	ended   []*incarnation
+	tally   cluster.Tally
+	faults  map[string]int
+	total   int
 
 	// strict is held for reading by requests to strict zones.
 	strict sync.RWMutex
@@ -154,48 +152,13 @@ func (m *onceRun) recordStart(node int) {
 
 // load sends requests until it is stopped.
 func (m *onceRun) load() (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg, done sync.WaitGroup
-	slots := make(chan struct{}, onceConcurrency)
-	done.Go(func() {
-		start := time.Now()
-		timer := time.NewTimer(0)
-		defer timer.Stop()
-		for i := 0; ; i++ {
-			timer.Reset(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(m.rate))))
-			select {
-			case <-ctx.Done():
-				return
-			case <-timer.C:
-			}
-			// on a machine that can't keep up they come later, and no more at once
-			slots <- struct{}{}
-			node := m.pick(i / 7)
-			wg.Go(func() {
-				defer func() { <-slots }()
-				defer m.inFlight[node].Add(-1)
-				m.request(i, node)
-			})
+	return evenly(m.t, m.rate, onceConcurrency, func(i int) func() {
+		node := m.pick(i / 7)
+		return func() {
+			defer m.inFlight[node].Add(-1)
+			m.request(i, node)
 		}
 	})
-	stop = func() {
-		cancel()
-		done.Wait()
-		wg.Wait()
-	}
-	m.t.Cleanup(stop)
-	return stop
-}
-
-// pick is the i-th node, or the next that gets requests; one more is under way there.
-func (m *onceRun) pick(i int) int {
-	for ; ; i++ {
-		m.inFlight[i%3].Add(1)
-		if !m.out[i%3].Load() {
-			return i % 3
-		}
-		m.inFlight[i%3].Add(-1)
-	}
 }
 
 // oncePaths are what requests take turns at, and the zones of each.
@@ -370,7 +333,7 @@ func (m *onceRun) end(kill bool) {
 	if kill {
 		n.Kill()
 	}
-	m.awaitIdle(node)
+	m.takeOut(m.t, node)
 	if err := n.Stop(); err != nil {
 		m.t.Error(err)
 	}
@@ -393,8 +356,7 @@ func (m *onceRun) end(kill bool) {
 func (m *onceRun) awaitCounted(node int) {
 	m.t.Helper()
 	l := m.current[node].Load()
-	m.out[node].Store(true)
-	m.awaitIdle(node)
+	m.takeOut(m.t, node)
 	m.requestEachKey(node)
 	eventually(m.t, "redis counts all of a node", func() error {
 		fields, _ := m.counts()
@@ -413,17 +375,6 @@ func (m *onceRun) requestEachKey(node int) {
 	for i := range len(oncePaths) * onceKeys {
 		m.request(i, node)
 	}
-}
-
-// awaitIdle waits until a node that gets no requests has answered all.
-func (m *onceRun) awaitIdle(node int) {
-	m.t.Helper()
-	eventually(m.t, "no request is under way at a node", func() error {
-		if n := m.inFlight[node].Load(); n != 0 {
-			return fmt.Errorf("%d are", n)
-		}
-		return nil
-	})
 }
 
 // confirmed returns what a node reports that Redis has of it, by zone.
@@ -478,29 +429,19 @@ func (m *onceRun) failover() {
 // counts are the totals in Redis by field, and the difference of all sums to what they are the sums
 // of.
 func (m *onceRun) counts() (fields map[string]int, off int) {
-	r := m.redis.Master.Client()
-	defer r.Close()
 	if role := m.redis.Master.Do("ROLE").([]any)[0]; role != "master" {
 		m.t.Fatalf("the sentinels have made the master a %v on their own: the machine is too busy for this test", role)
 	}
 	fields = make(map[string]int)
-	all := slices.DeleteFunc(r.Keys(m.t.Context(), cellKeys).Val(), isStrict)
-	hashes := make([]*redis.MapStringStringCmd, len(all))
-	_, err := r.Pipelined(m.t.Context(), func(p redis.Pipeliner) error {
-		for i, key := range all {
-			hashes[i] = p.HGetAll(m.t.Context(), key)
+	for key, all := range hashes(m.t, m.redis.Master, cellKeys) {
+		if isStrict(key) {
+			continue
 		}
-		return nil
-	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	for i, hash := range hashes {
-		for name, value := range hash.Val() {
+		for name, value := range all {
 			if name == "fields" || name == "born" { // no totals
 				continue
 			}
-			n := unitsOf(m.t, all[i], name, value)
+			n := unitsOf(m.t, key, name, value)
 			if name == "sum" {
 				off += n
 				continue

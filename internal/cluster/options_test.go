@@ -3,7 +3,6 @@
 package cluster_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
@@ -13,33 +12,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
-
-// usedOn is how much of a strict zone's limit is used for this client, as Redis tells a node.
-func usedOn(t *testing.T, n *cluster.Node, zone string) (used int) {
-	t.Helper()
-	key := "127.0.0.1"
-	if strings.HasPrefix(zone, "keep-") {
-		key = "all"
-	}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+n.Admin+"/rate_limit/explain", strings.NewReader(`{"zone":"`+zone+`","key":"`+key+`"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	var said struct {
-		Zones []struct{ Limits []struct{ Used int } }
-	}
-	if err := json.NewDecoder(response.Body).Decode(&said); err != nil || len(said.Zones) != 1 || len(said.Zones[0].Limits) == 0 {
-		t.Fatalf("%+v, %v", said, err)
-	}
-	limits := said.Zones[0].Limits // that of concurrent goes before
-	return limits[len(limits)-1].Used
-}
 
 // An uneven are two nodes of which the first one has options that the other doesn't.
 type uneven struct {
@@ -61,7 +33,12 @@ func (r uneven) knows(node int, zone string, used int) {
 		if s := status(r.T, r.c.Nodes[node], zone); s.SyncRate != "strict" {
 			return s.Known() == int64(used)
 		}
-		return usedOn(r.T, r.c.Nodes[node], zone) == used
+		key := "127.0.0.1"
+		if strings.HasPrefix(zone, "keep-") {
+			key = "all"
+		}
+		got, err := usedOf(r.c.Nodes[node], zone, key)
+		return err == nil && got == int64(used)
 	})
 }
 

@@ -417,16 +417,13 @@ func (m *regionRun) empty(r *realRegion) {
 // ofEnded are what a Redis has of processes that have ended, by zone.
 func (m *regionRun) ofEnded(region int) map[string]int {
 	m.t.Helper()
-	r := m.all[region].redis
-	c := r.Client()
-	defer c.Close()
 	all := make(map[string]int)
 	for _, zone := range onceZones {
 		all[zone] = 0
-		for hash := range sums(m.t, r, zone) {
+		for key, fields := range cells(m.t, m.all[region].redis, zone) {
 			for _, ended := range m.ended[region] {
-				if field := c.HGet(m.t.Context(), hash, ended[zone]).Val(); field != "" {
-					all[zone] += unitsOf(m.t, hash, "", field)
+				if field := fields[ended[zone]]; field != "" {
+					all[zone] += unitsOf(m.t, key, "", field)
 				}
 			}
 		}
@@ -453,7 +450,7 @@ func (m *regionRun) relay(region int, without *regionNode) (relay *regionNode) {
 func regionsStatus(t *testing.T, n *cluster.Node) ratesync.RegionsStatus {
 	t.Helper()
 	var s struct{ Regions ratesync.RegionsStatus }
-	if err := json.Unmarshal([]byte(textOf(t, "http://"+n.Admin+"/rate_limit/", "")), &s); err != nil {
+	if err := json.Unmarshal([]byte(answerTo(t, "http://"+n.Admin+"/rate_limit/").body), &s); err != nil {
 		t.Fatal(err)
 	}
 	return s.Regions
@@ -463,8 +460,6 @@ func regionsStatus(t *testing.T, n *cluster.Node) ratesync.RegionsStatus {
 func (m *regionRun) takeOut(n *regionNode) {
 	m.t.Helper()
 	n.busy.Lock()
-	c := m.all[n.region].redis.Client()
-	defer c.Close()
 	eventually(m.t, "redis counts all of a node", func() error {
 		for _, zone := range onceZones {
 			if isBucketZone(zone) { // a node begins another state of a bucket after a loss
@@ -474,9 +469,9 @@ func (m *regionRun) takeOut(n *regionNode) {
 				continue
 			}
 			counted := 0
-			for hash := range sums(m.t, m.all[n.region].redis, zone) {
-				if field := c.HGet(m.t.Context(), hash, n.fields[zone]).Val(); field != "" {
-					counted += unitsOf(m.t, hash, "", field)
+			for key, fields := range cells(m.t, m.all[n.region].redis, zone) {
+				if field := fields[n.fields[zone]]; field != "" {
+					counted += unitsOf(m.t, key, "", field)
 				}
 			}
 			if counted != n.admitted[zone] {
@@ -607,13 +602,12 @@ func (m *regionRun) equal() error {
 			}
 			continue
 		}
-		first := sums(m.t, m.all[0].redis, zone)
+		first, sum := sums(m.t, m.all[0].redis, zone), 0
 		for _, r := range m.all[1:] {
 			if other := sums(m.t, r.redis, zone); !maps.Equal(first, other) {
 				return fmt.Errorf("zone %s: r0 counts %v, %s %v, want %d in all", zone, first, r.name, other, m.admitted[zone]-m.lost[zone])
 			}
 		}
-		sum := 0
 		for _, n := range first {
 			sum += n
 		}

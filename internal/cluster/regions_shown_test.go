@@ -5,8 +5,8 @@ package cluster_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,32 +14,14 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// textOf reads what a node answers.
-func textOf(t *testing.T, url, accept string) string {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Accept", accept)
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(body)
-}
-
 // Each node of a region shows on its page how the other one stands, whichever of them reads it.
 // When the region is lost one of them logs it, and when it is back. explain and top tell of keys
-// that the other region counts. While it is lost each node admits half of the limit of a new key.
+// that the other region counts. What an operator changes meanwhile is said not to be told yet, and
+// holds in both when the region is back. While it is lost each node admits half of the limit of a
+// new key.
 func TestRegionsAreShown(t *testing.T) {
 	t.Parallel()
-	site := "handle /limits {\n\trate_limit_status\n}\n" + zones(zone("z", "key all", "limit 100/"+far), zone("probe", "key {query}", "limit 100/"+far))
+	site := "handle /limits {\n\trate_limit_status\n}\n" + zones(zone("z", "key all", "limit 100/"+far), zone("probe", "key {query}", "limit 100/"+far), zone("none", "limit 0/"+far))
 	all, c := startRegions(t, 2, 2, 0, site, "on_loss divide"), client(t, 4)
 	nodes := all[0].nodes
 	await := func(what string, want func(s ratesync.RegionStatus) bool, html string) {
@@ -50,13 +32,13 @@ func TestRegionsAreShown(t *testing.T) {
 					Here    string
 					Regions []ratesync.RegionStatus
 				}
-				if err := json.Unmarshal([]byte(textOf(t, "http://"+n.Addr+"/limits", "application/json")), &v); err != nil {
+				if err := json.Unmarshal([]byte(answerTo(t, "http://"+n.Addr+"/limits", "Accept", "application/json").body), &v); err != nil {
 					return err
 				}
 				if v.Here != "r0" || len(v.Regions) != 1 || v.Regions[0].Region != "r1" || !want(v.Regions[0]) {
 					return fmt.Errorf("node %d shows %+v", n.Number, v)
 				}
-				if text := textOf(t, "http://"+n.Addr+"/limits", "text/html"); !strings.Contains(text, html) {
+				if text := answerTo(t, "http://"+n.Addr+"/limits", "Accept", "text/html").body; !strings.Contains(text, html) {
 					return fmt.Errorf("the page of node %d has no %s: %s", n.Number, html, text)
 				}
 			}
@@ -68,21 +50,25 @@ func TestRegionsAreShown(t *testing.T) {
 	cut(all, faultproxy.Blackhole)
 	admit(t, c, nodes, "z", 10)
 	await("the region is lost", func(s ratesync.RegionStatus) bool { return !s.Up && s.Lag > 5 && s.Backlog == 1 }, "<li>Region r1 is lost: timeout: ")
+	out, code := command(t, nodes[0], "enforce", "none", "off")
+	if code == 0 || !strings.Contains(out, "told to 0 of 1 regions") || !strings.Contains(out, "not told yet: r1") {
+		t.Errorf("enforce with the other region cut off: exit code %d:\n%s", code, out)
+	}
 	probes := 0
 	awaitLeft := func(left int) {
 		t.Helper()
 		eventually(t, fmt.Sprintf("each node leaves %d of a new key", left), func() error {
 			for _, n := range nodes {
 				probes++
-				if got := remaining(t, n, fmt.Sprintf("/probe?%d", probes)); got != left {
-					return fmt.Errorf("node %d leaves %d", n.Number, got)
+				if got := answerTo(t, fmt.Sprintf("http://%s/probe?%d", n.Addr, probes)).header.Get("RateLimit"); !strings.Contains(got, fmt.Sprintf(";r=%d;", left)) {
+					return fmt.Errorf("node %d leaves %s", n.Number, got)
 				}
 			}
 			return nil
 		})
 	}
 	for _, n := range nodes {
-		if text := textOf(t, "http://"+n.Addr+"/limits", "text/html"); !strings.Contains(text, ", divided: 50 of it here") {
+		if text := answerTo(t, "http://"+n.Addr+"/limits", "Accept", "text/html").body; !strings.Contains(text, ", divided: 50 of it here") {
 			t.Errorf("the page of node %d does not say that limits are divided: %s", n.Number, text)
 		}
 	}
@@ -91,6 +77,9 @@ func TestRegionsAreShown(t *testing.T) {
 	cut(all, faultproxy.None)
 	awaitLeft(99)
 	await("the region is back", up, `<p class="fine">No problems.</p>`)
+	awaitStatus(t, "/none", http.StatusOK, slices.Concat(nodes, all[1].nodes)...)
+	doneAtLast(t, all[1].nodes[0], "on 2 of 2 nodes here, told to 1 of 1 regions", "enforce none --remove")
+	awaitStatus(t, "/none", http.StatusTooManyRequests, slices.Concat(nodes, all[1].nodes)...)
 	admit(t, c, all[1].nodes, "z", 5)
 	awaitEqual(t, all, "z", 15)
 	admit(t, c, nodes, "z", 2) // and hears of it
@@ -99,7 +88,7 @@ func TestRegionsAreShown(t *testing.T) {
 		if !strings.Contains(text, `"regions":true`) {
 			return fmt.Errorf("explain says %d %s", status, text)
 		}
-		if text := textOf(t, "http://"+nodes[0].Admin+"/rate_limit/top", ""); !strings.Contains(text, `"regions":true`) {
+		if text := answerTo(t, "http://"+nodes[0].Admin+"/rate_limit/top").body; !strings.Contains(text, `"regions":true`) {
 			return fmt.Errorf("top says %s", text)
 		}
 		return nil

@@ -3,13 +3,15 @@
 package cluster_test
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -32,9 +34,7 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 		if got := admitted(t, c.Nodes[i%3], name, 31); got != 30 {
 			t.Fatalf("%s: %d of 31 requests are admitted, want 30", name, got)
 		}
-		for _, n := range c.Nodes {
-			awaitDenial(t, n, name)
-		}
+		awaitStatus(t, "/"+name, http.StatusTooManyRequests, c.Nodes...)
 		line, key := "reset "+name+" 127.0.0.1", "127.0.0.1"
 		if i%3 == 2 {
 			line, key = "reset "+name+" --all", "all keys"
@@ -49,15 +49,13 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 			if strings.HasSuffix(name, "strict") && get(t, n, "/"+name) == http.StatusOK {
 				t.Errorf("%s: node %d admits more than the limit", name, n.Number)
 			}
-			awaitDenial(t, n, name)
 		}
+		awaitStatus(t, "/"+name, http.StatusTooManyRequests, c.Nodes...)
 		status, body := post(t, c.Nodes[i%3], "/rate_limit/reset", fmt.Sprintf(`{"zone":%q,"key":"192.0.2.1"}`, name))
 		if status != http.StatusOK || !strings.Contains(body, `"nodes":3,"applied":3`) || !strings.Contains(body, `"forgiven":0`) {
 			t.Errorf("%s: a reset of another key answers %d %s", name, status, body)
 		}
-		for _, n := range c.Nodes {
-			awaitDenial(t, n, name)
-		}
+		awaitStatus(t, "/"+name, http.StatusTooManyRequests, c.Nodes...)
 	}
 }
 
@@ -84,28 +82,27 @@ func admitted(t *testing.T, n *cluster.Node, name string, requests int) (count i
 	return count
 }
 
-// awaitDenial waits until a node denies a request.
-func awaitDenial(t *testing.T, n *cluster.Node, name string) {
+// post sends a body to the admin endpoint of a node.
+func post(t *testing.T, n *cluster.Node, path, body string) (status int, text string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("node %d denies in zone %s", n.Number, name), func() error {
-		if got := get(t, n, "/"+name); got != http.StatusTooManyRequests {
-			return fmt.Errorf("it answers %d", got)
-		}
-		return nil
-	})
+	a, err := send(t.Context(), http.MethodPost, "http://"+n.Admin+path, body, "Content-Type", "application/json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.status, a.body
 }
 
-// post sends a body to the admin endpoint of a node.
-func post(t *testing.T, n *cluster.Node, path, body string) (status int, answer string) {
-	t.Helper()
-	response, err := http.Post("http://"+n.Admin+path, "application/json", strings.NewReader(body))
+// usedOf is how much of a zone's last limit a key has used, as a node says: that of concurrent goes
+// before.
+func usedOf(n *cluster.Node, zone, key string) (used int64, err error) {
+	a, err := send(context.Background(), http.MethodPost, "http://"+n.Admin+operate.ExplainPath, fmt.Sprintf(`{"zone":%q,"key":%q}`, zone, key), "Content-Type", "application/json")
 	if err != nil {
-		t.Fatal(err)
+		return 0, err
 	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
+	var x operate.Explained
+	if err := json.Unmarshal([]byte(a.body), &x); err != nil || len(x.Zones) != 1 || len(x.Zones[0].Limits) == 0 {
+		return 0, fmt.Errorf("explain: %d %s", a.status, a.body)
 	}
-	return response.StatusCode, string(text)
+	limits := x.Zones[0].Limits
+	return limits[len(limits)-1].Used, nil
 }

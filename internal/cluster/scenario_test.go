@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -187,53 +186,81 @@ func (s *scenario) current() *phase { return s.now.Load() }
 // requestsInARow is how many requests go to one node before the next one gets some.
 const requestsInARow = 10
 
-// sendRequests begins to send requests in a phase of a name at an even rate. On a machine that
-// can't keep up they come later, and no more at once.
-func (s *scenario) sendRequests(name string) {
+// evenly does one thing after the other at an even rate a second, no more than most at once, until
+// stop is called, which waits for all. On a machine that can't keep up they come later. next
+// returns the i-th of them.
+func evenly(t *testing.T, rate, most int, next func(i int) (do func())) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	s.beginPhase(name)
 	go func() {
 		defer close(done)
 		var wg sync.WaitGroup
 		defer wg.Wait()
-		slots := make(chan struct{}, s.load.concurrency)
+		slots := make(chan struct{}, most)
 		start := time.Now()
 		timer := time.NewTimer(0)
 		defer timer.Stop()
 		for i := 0; ; i++ {
-			timer.Reset(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(s.load.rate))))
+			timer.Reset(time.Until(start.Add(time.Duration(i) * time.Second / time.Duration(rate))))
 			select {
 			case <-ctx.Done():
 				return
 			case <-timer.C:
 			}
 			slots <- struct{}{}
-			node, p := s.pick(i/requestsInARow), s.now.Load()
+			do := next(i)
 			wg.Go(func() {
 				defer func() { <-slots }()
-				s.request(i, node, p)
+				do()
 			})
 		}
 	}()
-	s.stop = func() {
+	stop = func() {
 		cancel()
 		<-done
 	}
-	s.t.Cleanup(s.stop)
+	t.Cleanup(stop)
+	return stop
 }
 
-// pick returns the i-th node, or the next that gets requests. It counts as busy until request
-// returns.
-func (s *scenario) pick(i int) int {
+// turns are nodes that take turns at requests.
+type turns struct {
+	out      [nodeCount]atomic.Bool // get none, as a load balancer has it
+	inFlight [nodeCount]atomic.Int64
+}
+
+// pick returns the i-th node, or the next that gets requests. It counts as busy until inFlight is
+// lowered.
+func (n *turns) pick(i int) int {
 	for ; ; i++ {
 		node := i % nodeCount
-		s.inFlight[node].Add(1)
-		if !s.out[node].Load() {
+		n.inFlight[node].Add(1)
+		if !n.out[node].Load() {
 			return node
 		}
-		s.inFlight[node].Add(-1)
+		n.inFlight[node].Add(-1)
 	}
+}
+
+// takeOut sends a node no more requests and waits until it has answered all.
+func (n *turns) takeOut(t *testing.T, node int) {
+	t.Helper()
+	n.out[node].Store(true)
+	eventually(t, "a node has answered all", func() error {
+		if k := n.inFlight[node].Load(); k != 0 {
+			return fmt.Errorf("%d are under way", k)
+		}
+		return nil
+	})
+}
+
+// sendRequests begins to send requests in a phase of a name at an even rate.
+func (s *scenario) sendRequests(name string) {
+	s.beginPhase(name)
+	s.stop = evenly(s.t, s.load.rate, s.load.concurrency, func(i int) func() {
+		node, p := s.pick(i/requestsInARow), s.now.Load()
+		return func() { s.request(i, node, p) }
+	})
 }
 
 // request sends a request to a node and to its counterpart in the control group, one after the
@@ -326,20 +353,6 @@ func (s *scenario) awaitPhase(p *phase) {
 	})
 }
 
-// takeOut sends a node no more requests and waits until it has answered all.
-func (s *scenario) takeOut(node int) {
-	s.t.Helper()
-	s.out[node].Store(true)
-	eventually(s.t, "a node has answered all", func() error {
-		if n := s.inFlight[node].Load(); n != 0 {
-			return fmt.Errorf("%d are under way", n)
-		}
-		return nil
-	})
-}
-
-func (s *scenario) putBack(node int) { s.out[node].Store(false) }
-
 // admitted returns what clients saw admitted in a zone, in all phases.
 func (s *scenario) admitted(zone string) (sum int) {
 	for _, p := range s.phases {
@@ -361,53 +374,24 @@ func (s *scenario) admittedUntil(last *phase, node int, zone string) (sum int) {
 	return sum
 }
 
+// countedAlone returns what Redis counts of a strict zone that nodes have decided by themselves.
+func (s *scenario) countedAlone(zone string) (n int) {
+	s.t.Helper()
+	for _, r := range s.stores() {
+		for key, fields := range cells(s.t, r, zone) {
+			n += aloneIn(s.t, key, fields)
+		}
+	}
+	return n
+}
+
 // countedStrict returns what Redis counts of a strict zone of buckets.
 func (s *scenario) countedStrict(zone string) (sum int) {
 	s.t.Helper()
 	for _, r := range s.stores() {
-		sum += strictTotal(s.t, r, zone)
+		sum += filled(s.t, r, zone)
 	}
 	return sum
-}
-
-// strictTotal returns what a Redis counts of a strict zone of buckets: their levels.
-func strictTotal(t *testing.T, r *redistest.Server, zone string) (sum int) {
-	t.Helper()
-	c := r.Client()
-	defer c.Close()
-	for _, key := range c.Keys(t.Context(), "*:"+zone+":*").Val() {
-		words := strings.Fields(c.HGet(t.Context(), key, "sum").Val())
-		if !isBucket(key) || len(words) != 9 {
-			continue
-		}
-		level, err := strconv.Atoi(words[4])
-		if err != nil {
-			t.Errorf("%s has %q", key, words)
-		}
-		if words[5] != "0" {
-			level++
-		}
-		sum += max(0, level)
-	}
-	return sum
-}
-
-// countedAlone returns what Redis counts of a strict zone that nodes have decided by themselves:
-// that is in their fields, as with an interval. What Redis has decided is in the sum only.
-func (s *scenario) countedAlone(zone string) (n int) {
-	s.t.Helper()
-	for _, r := range s.stores() {
-		c := r.Client()
-		for hash := range sums(s.t, r, zone) {
-			for name, value := range c.HGetAll(s.t.Context(), hash).Val() {
-				if name != "sum" && name != "fields" && name != "born" {
-					n += unitsOf(s.t, hash, name, value)
-				}
-			}
-		}
-		c.Close()
-	}
-	return n
 }
 
 // allSynced returns an error unless every node syncs the counts of all zones with an interval. A
@@ -457,7 +441,7 @@ func (s *scenario) status(node int) (status cluster.Status) {
 // endNode takes a node out and ends its process, once in a scenario.
 func (s *scenario) endNode(node int, how func(*cluster.Node) error) {
 	s.t.Helper()
-	s.takeOut(node)
+	s.takeOut(s.t, node)
 	n, was := s.Nodes[node], &s.ended[node]
 	was.circuits = s.status(node).Strict
 	s.keeper.forget(node)
@@ -540,14 +524,13 @@ type scenario struct {
 	proxy  []*faultproxy.Proxy        // of each node, in a simple scenario
 	config string
 
-	keeper   *keeper
-	client   *cluster.Client
-	stop     func() // ends the requests; twice is once
-	phases   []*phase
-	now      atomic.Pointer[phase]
-	out      [nodeCount]atomic.Bool // nodes that get no requests, as a load balancer has it
-	inFlight [nodeCount]atomic.Int64
-	ended    [nodeCount]endedRuns
+	keeper *keeper
+	client *cluster.Client
+	stop   func() // ends the requests; twice is once
+	phases []*phase
+	now    atomic.Pointer[phase]
+	turns
+	ended [nodeCount]endedRuns
 	// reasonInStatus has the nodes whose status has named the reason of the fault.
 	reasonInStatus [nodeCount]bool
 }

@@ -311,14 +311,7 @@ func TestOperate(t *testing.T) {
 	for i := range 3 {
 		r.Do("FLUSHALL")
 		doneAtLast(t, c.Nodes[i], "all zones: not enforced on 3 of 3 nodes", "enforce --all off --for 10m --note incident")
-		eventually(t, "all nodes apply it", func() error {
-			for _, n := range c.Nodes {
-				if got := get(t, n, "/none"); got != http.StatusOK {
-					return fmt.Errorf("node %d answers %d", n.Number, got)
-				}
-			}
-			return nil
-		})
+		awaitStatus(t, "/none", http.StatusOK, c.Nodes...)
 	}
 	done(t, c.Nodes[0], "on 3 of 3 nodes", "enforce --all --remove")
 	expect(http.StatusTooManyRequests)
@@ -336,12 +329,7 @@ func TestOperate(t *testing.T) {
 	if code != 2 || !strings.Contains(out, "on 2 of 3 nodes") || !strings.Contains(out, "last heard") {
 		t.Errorf("with a node that does not answer: exit code %d, want 2 and its name:\n%s", code, out)
 	}
-	eventually(t, "it applies what it has missed", func() error {
-		if got := get(t, c.Nodes[2], "/none"); got != http.StatusOK {
-			return fmt.Errorf("it answers %d", got)
-		}
-		return nil
-	})
+	awaitStatus(t, "/none", http.StatusOK, c.Nodes[2]) // it applies what it has missed
 }
 
 // With sync_rate 0 exactly the limit is admitted, however many requests come at once and wherever.

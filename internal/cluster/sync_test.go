@@ -4,11 +4,9 @@ package cluster_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -48,33 +46,6 @@ func TestForgottenBucketTakesNothingBack(t *testing.T) {
 			watch()
 			if z := status(t, c.Nodes[0], "fast"); z.Keys != 0 {
 				return fmt.Errorf("%+v", z)
-			}
-			return nil
-		})
-	}
-}
-
-// Nodes of one cluster find each other, and a namespace keeps clusters apart that share a Redis.
-func TestNamespacesAreApart(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	site := zones(zone("fixed", "limit 100/"+far, "algorithm fixed_window"))
-	shop := start(t, 2, config("redis "+r.URL+"\nsync_rate 100ms\nnamespace shop", site))
-	blog := start(t, 1, config("redis "+r.URL+"\nsync_rate 100ms\nnamespace blog", site))
-	requests := client(t, 4)
-	admit(t, requests, shop.Nodes, "fixed", 20)
-	admit(t, requests, blog.Nodes, "fixed", 5)
-	awaitSent(t, slices.Concat(shop.Nodes, blog.Nodes), "fixed")
-	admit(t, requests, blog.Nodes, "fixed", 1)
-	awaitKnown(t, blog.Nodes, "fixed", 6)
-	for _, of := range []struct {
-		*cluster.Cluster
-		nodes int64
-	}{{shop, 2}, {blog, 1}} {
-		eventually(t, "nodes know how many they are", func() error {
-			s, err := of.Nodes[0].Status(t.Context())
-			if err != nil || s.Redis.Nodes != of.nodes {
-				return fmt.Errorf("%+v, %v, want %d", s.Redis, err, of.nodes)
 			}
 			return nil
 		})
