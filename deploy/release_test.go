@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"bytes"
-	"debug/elf"
 	"encoding/json"
 	"fmt"
 	"io/fs"
@@ -38,16 +37,7 @@ func TestReleaseStartsAlone(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	program := release(t, "..", t.TempDir())
-	f, err := elf.Open(program)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
-			t.Errorf("the program has a segment %v: it is linked with libraries", p.Type)
-		}
-	}
+	isStatic(t, program)
 	c := newContainer(t, "alone", program)
 	addr := fmt.Sprintf("127.0.0.1:%d", redistest.FreePort(t))
 	c.write(t, "/etc/caddy/Caddyfile", "{\n\tadmin off\n}\nhttp://"+addr+" {\n\trate_limit 2/1h\n\trespond ok\n}\n")
