@@ -21,10 +21,8 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/caddy-tide/ratelimit"
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
-	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 func TestCaddyfile(t *testing.T) {
@@ -94,66 +92,6 @@ func parseOnly(t testing.TB, input string) *ratelimit.Handler {
 	return h
 }
 
-// A Caddyfile and the JSON that the older plugin reads give the same zones.
-func TestOlderPluginJSON(t *testing.T) {
-	fromCaddyfile := parseOnly(t, `rate_limit {
-		zone dynamic {
-			match {
-				method GET
-			}
-			key {http.request.remote.host}
-			window 1m
-			events 10
-			ipv4_prefix 24
-			ipv6_prefix 64
-		}
-		zone static {
-			key static
-			window 60s
-			events 0
-		}
-		distributed {
-			read_interval 3s
-			write_interval 4s
-			purge_age 5m
-		}
-		log_key
-		jitter 0.2
-		sweep_interval 1m
-		disable_metrics
-	}`)
-	for _, z := range fromCaddyfile.RateLimits {
-		z.Source = "" // which JSON doesn't have
-	}
-	fromJSON := new(ratelimit.Handler)
-	text := `{
-		"rate_limits": {
-			"dynamic": {"match": [{"method": ["GET"]}], "key": "{http.request.remote.host}", "window": "1m", "max_events": 10, "ipv4_prefix": 24, "ipv6_prefix": 64},
-			"static": {"key": "static", "window": 60000000000, "max_events": 0}
-		},
-		"distributed": {"read_interval": "3s", "write_interval": "4s", "purge_age": "5m"},
-		"log_key": true, "jitter": 0.2, "sweep_interval": "1m", "disable_metrics": true
-	}`
-	if err := caddy.StrictUnmarshalJSON([]byte(text), fromJSON); err != nil {
-		t.Fatal(err)
-	}
-	got, _ := json.Marshal(fromJSON)
-	want, _ := json.Marshal(fromCaddyfile)
-	if string(got) != string(want) {
-		t.Errorf("the older plugin's JSON = %s, want %s", got, want)
-	}
-	zones, _, err := fromJSON.Settings(ratelimit.Globals(true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if z := zones[0]; z.Kind != algorithms.SlidingLog || z.SyncRate.String() != "3s" || z.IPv4Prefix != 24 {
-		t.Errorf("settings of dynamic = %+v, want a sliding_log synced every 3s by /24", z)
-	}
-	if z := zones[1]; z.Key != "static" || z.Limits[0] != (config.Rate{Window: 60e9}) {
-		t.Errorf("settings of static = %+v, want 0/1m by static", z)
-	}
-}
-
 // names are the zones of a configuration in the order of its sites.
 func names(t *testing.T, input string) (all []string) {
 	t.Helper()
@@ -167,22 +105,6 @@ func names(t *testing.T, input string) (all []string) {
 		}
 	}
 	return all
-}
-
-func TestUnnamedLimitsNeverShare(t *testing.T) {
-	got := names(t, "http://a.example { \n rate_limit 5/1m \n rate_limit 5/60s \n rate_limit 5/1h \n rate_limit /x 5/1m \n handle { \n rate_limit 5/1m \n } \n }")
-	slices.Sort(got)
-	if len(got) != 5 || len(slices.Compact(slices.Clone(got))) != 5 {
-		t.Errorf("names = %q, want five different ones", got)
-	}
-}
-
-func TestNamedRouteAndSiteDontShare(t *testing.T) {
-	got := names(t, "&(limited) { \n rate_limit 5/1m \n } \n http://a.example { \n rate_limit 5/1m \n invoke limited \n }")
-	slices.Sort(got)
-	if got := slices.Compact(got); len(got) != 2 {
-		t.Errorf("names = %q, want two", got)
-	}
 }
 
 func TestNameOfUnnamedLimit(t *testing.T) {
@@ -344,35 +266,6 @@ func TestNamesWithoutASite(t *testing.T) {
 		if want := "10/1s 1000/1h (87dffb)"; name != want {
 			t.Errorf("name = %q, want %q", name, want)
 		}
-	}
-}
-
-// Limits that differ in their order only are warned of, with file and line.
-func TestIdenticalLimitsAreWarnedOf(t *testing.T) {
-	config, err := sitetest.Adapt("http://a.example {\n\trate_limit 5/1m\n\trate_limit /x 5/1m\n\trate_limit 5/1m\n}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var texts []string
-	for _, h := range sitetest.HandlersIn(t, config) {
-		_, found, err := h.Settings(ratelimit.Globals(false))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, w := range found {
-			texts = append(texts, w.Code+" "+w.Text)
-		}
-	}
-	if len(texts) != 1 || !strings.Contains(texts[0], warning.SameLimit) || !strings.Contains(texts[0], "Caddyfile:4") {
-		t.Errorf("warnings = %q, want one about the limit at Caddyfile:4", texts)
-	}
-}
-
-// One snippet in many sites is one zone.
-func TestSnippetInManySites(t *testing.T) {
-	got := names(t, "(limits) { \n rate_limit { \n zone login { \n limit 5/1m \n } \n } \n } \n http://a.example { \n import limits \n } \n http://b.example { \n import limits \n }")
-	if !reflect.DeepEqual(got, []string{"login", "login"}) {
-		t.Errorf("names = %q, want login twice", got)
 	}
 }
 
