@@ -136,6 +136,8 @@ func TestGlobalOptionsAloneLimitNothing(t *testing.T) {
 // What works is not warned of.
 var fineSites = map[string]struct{ global, site string }{
 	"the root":                        {"", "rate_limit / 5/30d"},
+	"responses of one path":           {"", "rate_limit /login* 5/30d {\ncount_responses 401\n}"},
+	"responses in a block of a path":  {"", "handle /login* {\nrate_limit 5/30d {\ncount_responses 401\n}\n}"},
 	"the path and what is below":      {"", "@login path /login /login/*\nrate_limit @login 5/30d"},
 	"an exact path that costs none":   {"", "handle /usage {\n" + zoneOf("cost 0") + "}"},
 	"remote_ip without proxies":       {"", zoneOf("except remote_ip 10.0.0.0/8")},

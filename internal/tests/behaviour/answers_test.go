@@ -20,11 +20,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
@@ -232,26 +230,6 @@ http://site.example:%d {
 	}
 }
 
-// A limit in a site puts the guard of answers below 400 before the error routes, and Caddy loads it
-// with them.
-func TestGuardIsLoaded(t *testing.T) {
-	port := redistest.FreePort(t)
-	sitetest.LoadSites(t, fmt.Sprintf("http://site.example:%d {\nbind 127.0.0.1\nrate_limit 1/30d\nhandle_errors {\nrespond page\n}\n}", port))
-	app, err := caddy.ActiveContext().App("http")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, server := range app.(*caddyhttp.App).Servers {
-		routes := server.Errors.Routes
-		if len(routes) != 2 || len(routes[0].Handlers) != 1 {
-			t.Fatalf("%s has error routes %+v, want the guard before one", name, routes)
-		}
-		if _, ok := routes[0].Handlers[0].(*answer.BelowError); !ok {
-			t.Errorf("the first error route of %s has a %T, want the guard", name, routes[0].Handlers[0])
-		}
-	}
-}
-
 // A message is sent as it is written, except placeholders that are known. One that is JSON is sent
 // as JSON, whatever their values are.
 func TestMessageThroughCaddy(t *testing.T) {
@@ -427,17 +405,6 @@ func TestAKeyNearItsLimitIsToldOnceOverAReload(t *testing.T) {
 		s.Answers("HTTP/1.1", test.requests, http.StatusOK, test.requests)
 		if told := heardOf("near-reloaded"); len(told) != test.told {
 			t.Errorf("configuration %d: told %v, want %d events", i+1, told, test.told)
-		}
-	}
-}
-
-// The placeholder is what is spent, whatever may come at once.
-func TestUsed(t *testing.T) {
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock("bucket", "limit 1000/3650d\nburst 5\nalgorithm token_bucket")+
-		sitetest.ZoneBlock("two", "limit 10/3650d 4/365d\nalgorithm sliding_log")+"}\nrespond \"{http.rate_limit.bucket.used} {http.rate_limit.two.used}\"\nhandle_errors {\nrespond \"{http.rate_limit.bucket.used} {http.rate_limit.two.used}\"\n}")
-	for _, want := range []string{"1 1", "2 2", "3 3", "4 4", "4 4"} {
-		if a, err := s.Get(t.Context(), "HTTP/1.1"); err != nil || a.Body != want {
-			t.Errorf("used %q, %v, want %q", a.Body, err, want)
 		}
 	}
 }

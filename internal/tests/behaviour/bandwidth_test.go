@@ -15,11 +15,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
@@ -114,51 +111,6 @@ func writes(n, piece int) func(http.ResponseWriter, *http.Request) error {
 		}
 		return nil
 	}
-}
-
-// drain takes a body and keeps nothing of it.
-type drain struct {
-	http.ResponseWriter
-	n int
-}
-
-func (s *drain) Write(b []byte) (int, error) {
-	s.n += len(b)
-	return len(b), nil
-}
-
-// download has a handler write for a time, and returns how many bytes came.
-func download(s *sitetest.Site, d time.Duration, ip string, piece int) int {
-	w, r := &drain{ResponseWriter: httptest.NewRecorder()}, s.Request(ip)
-	ctx, cancel := context.WithTimeout(r.Context(), d)
-	defer cancel()
-	_ = s.Handler.ServeHTTP(w, r.WithContext(ctx), caddyhttp.HandlerFunc(writes(1<<40, piece)))
-	return w.n
-}
-
-// Two downloads of one client get the same, whatever each writes at a time, and together no more
-// than another client alone.
-func TestTwoDownloadsShareTheBandwidth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const rate, took = 4 << 20, 10
-		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shared", "bandwidth 4MiB/s"))
-		var got [3]int
-		var all sync.WaitGroup
-		for i, piece := range []int{700, 32 << 10, 32 << 10} {
-			all.Go(func() {
-				got[i] = download(s, took*time.Second, []string{"192.0.2.1", "192.0.2.1", "192.0.2.2"}[i], piece)
-			})
-		}
-		all.Wait()
-		for _, n := range []int{got[0] + got[1], got[2]} {
-			if least, most := rate*took, rate*took+rate*3/8; n < least || n > most {
-				t.Errorf("%d bytes of a client in %d s, want %d to %d", n, took, least, most)
-			}
-		}
-		if small, large := got[0], got[1]; max(small, large)-min(small, large) > rate/8 {
-			t.Errorf("%d bytes by small writes, %d by large ones, want the same", small, large)
-		}
-	})
 }
 
 // A zone that is not enforced for a key slows nothing, and neither does one that an operator has

@@ -28,67 +28,6 @@ func banned(a sitetest.Reply, seconds int) bool {
 	return a.Status == http.StatusTooManyRequests && a.Header.Get("Retry-After") == fmt.Sprint(seconds) && strings.Contains(a.Body, abnormal)
 }
 
-// A ban begins with the denied request that is one too many, lasts to the millisecond from there,
-// and no request prolongs it.
-func TestABan(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("banning", "limit 2/1s\nalgorithm sliding_log\nban 15m after 3/10m"))
-		s.Admits("1.2.3.4", 2, 2)
-		for i := range 2 {
-			if a := s.Get("1.2.3.4"); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "1" || !strings.Contains(a.Body, "quota-exceeded") {
-				t.Fatalf("denied request %d: %d %v %s, want 429 for a second", i, a.Status, a.Header, a.Body)
-			}
-		}
-		if a := s.Get("1.2.3.4"); !banned(a, 900) || !strings.Contains(a.Body, `"violated-policies":["banning"]`) || a.Header.Get("RateLimit") == "" {
-			t.Fatalf("the third denied request: %d %v %s, want a ban of 15 minutes", a.Status, a.Header, a.Body)
-		}
-		s.Admits("1.2.3.5", 2, 2)
-		time.Sleep(time.Minute)
-		if a := s.Get("1.2.3.4"); !banned(a, 840) || a.Header.Get("RateLimit") != "" || a.Header.Get("Cache-Control") != "no-store" {
-			t.Errorf("after a minute: %d %v %s, want 14 minutes left, and nothing of limits", a.Status, a.Header, a.Body)
-		}
-		for range 100 {
-			s.Get("1.2.3.4")
-		}
-		time.Sleep(14*time.Minute - time.Millisecond)
-		if a := s.Get("1.2.3.4"); !banned(a, 1) {
-			t.Errorf("a millisecond before the end: %d %v, want it banned", a.Status, a.Header)
-		}
-		time.Sleep(time.Millisecond)
-		s.Admits("1.2.3.4", 3, 2)
-		for decision, want := range map[string]int{"admitted": 6, "denied": 4, "banned": 102} {
-			if n := sitetest.DecidedAs(t, "banning", decision); n != want {
-				t.Errorf("%d decisions are %s, want %d", n, decision, want)
-			}
-		}
-		s.End()
-	})
-}
-
-// Without a number the first denied request begins a ban. Denied requests of the window before
-// don't add up with those of this one.
-func TestWhatBeginsABan(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("first", "match path /first\nlimit 1/1s\nban 1m")+
-			sitetest.ZoneBlock("windows", "match path /windows\nlimit 1/1s\nban 1m after 2/10s"))
-		s.Admits("1.2.3.4", 1, 1, sitetest.To("/first"))
-		if a := s.Get("1.2.3.4", sitetest.To("/first")); !banned(a, 60) {
-			t.Errorf("the first denied request: %d %v, want a ban of a minute", a.Status, a.Header)
-		}
-		time.Sleep(time.Until(time.Now().Truncate(10 * time.Second).Add(19 * time.Second)))
-		s.Admits("1.2.3.4", 2, 1, sitetest.To("/windows"))
-		time.Sleep(2 * time.Second)
-		s.Admits("1.2.3.4", 1, 1, sitetest.To("/windows"))
-		if a := s.Get("1.2.3.4", sitetest.To("/windows")); a.Status != http.StatusTooManyRequests || banned(a, 60) {
-			t.Errorf("a second denied request in the next window: %d %s, want no ban yet", a.Status, a.Body)
-		}
-		if a := s.Get("1.2.3.4", sitetest.To("/windows")); !banned(a, 60) {
-			t.Errorf("the second denied request in a window: %d %s, want a ban", a.Status, a.Body)
-		}
-		s.End()
-	})
-}
-
 // A request during a ban counts in no zone of the handler, also not where denied ones count, and no
 // zone is told that it was there.
 func TestABanCountsNowhere(t *testing.T) {

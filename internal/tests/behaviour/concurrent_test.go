@@ -89,33 +89,6 @@ func inUse(t *testing.T, zone string) (n int64) {
 	return 0
 }
 
-func TestConcurrentLimitsWhatRuns(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(t.Name(), "concurrent 2"))
-	r := runs(s)
-	r.begin("1.2.3.4", 2)
-	a := s.Get("1.2.3.4")
-	if a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "1" {
-		t.Errorf("a third request: %d %v, want 429 with Retry-After 1", a.Status, a.Header)
-	}
-	name := t.Name()
-	if policy, now := a.Header.Get("Ratelimit-Policy"), a.Header.Get("Ratelimit"); policy != `"`+name+`";q=2;qu="concurrent-requests"` || now != `"`+name+`";r=0;t=1` {
-		t.Errorf("it is told %q and %q", policy, now)
-	}
-	r.begin("1.2.3.5", 1)
-	if n := inUse(t, t.Name()); n != 3 {
-		t.Errorf("%d run, want 3", n)
-	}
-	r.end(3)
-	if n := inUse(t, t.Name()); n != 0 {
-		t.Errorf("%d run, want none", n)
-	}
-	s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
-	if a := s.Get("1.2.3.4"); a.Status != http.StatusOK || a.Header.Get("Ratelimit") != `"`+name+`";r=1` {
-		t.Errorf("one that is alone: %d %v", a.Status, a.Header)
-	}
-	s.Admits("1.2.3.4", 100, 100)
-}
-
 // A place is free with the last byte of a response whose header says how long it is: a client that
 // has it may come again on another connection before the handler has returned, as reverse_proxy
 // with flush_interval -1 does. Before that byte, and of a response of no known length, it is taken.
@@ -159,29 +132,6 @@ func TestAPlaceIsFreeWithTheLastByte(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// What is denied by one limit is not charged to another, whichever it is: neither in its own zone
-// nor in others.
-func TestConcurrentBesideLimits(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("a", "limit 3/30d\nconcurrent 1")+sitetest.ZoneBlock("b", "limit 4/30d\nkey all"))
-	r := runs(s)
-	r.begin("1.1.1.1", 1)
-	s.Admits("1.1.1.1", 5, 0) // one runs
-	r.end(1)
-	s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
-	s.Admits("1.1.1.1", 5, 2) // 3 in all
-	a := s.Get("1.1.1.1")
-	if got := a.Header.Get("Ratelimit"); !strings.Contains(got, `"a-concurrent";r=1,`) || !strings.Contains(got, `"a";r=0;`) {
-		t.Errorf("the limit denies, and says %q", got)
-	}
-	s.Admits("2.2.2.2", 3, 1) // b has had 3
-	s.Admits("3.3.3.3", 3, 0)
-	for _, zone := range []string{"a"} {
-		if n := inUse(t, zone); n != 0 {
-			t.Errorf("%d run, want none", n)
-		}
 	}
 }
 
@@ -233,20 +183,6 @@ func TestConcurrentHoldsWhileItWaits(t *testing.T) {
 			t.Errorf("%d run, want none", n)
 		}
 	})
-}
-
-// In shadow mode all run, and what would be denied is counted nowhere.
-func TestConcurrentInShadowMode(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(t.Name(), "concurrent 1\nenforce off"))
-	r := runs(s)
-	r.begin("1.2.3.4", 3)
-	if n := inUse(t, t.Name()); n != 1 {
-		t.Errorf("%d are counted, want 1", n)
-	}
-	r.end(3)
-	if n := inUse(t, t.Name()); n != 0 {
-		t.Errorf("%d are counted, want none", n)
-	}
 }
 
 // What runs goes on counting over a reload, also where the zone was gone in between, and a new

@@ -1,7 +1,6 @@
 package behaviour_test
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -63,54 +62,6 @@ func TestExceptedAddresses(t *testing.T) {
 	}
 	for _, limited := range []string{"198.51.100.1", "2001:db8:1::2"} {
 		s.Admits(limited, 3, 1)
-	}
-}
-
-// Early data proves no address: it comes again, and is excepted then.
-func TestAddressesInEarlyDataAreNoException(t *testing.T) {
-	for name, except := range map[string]string{
-		"addresses": "except 127.0.0.0/8", "a matcher": "except remote_ip 127.0.0.0/8", "a negation": "except {\nnot remote_ip 198.51.100.1\n}",
-	} {
-		t.Run(name, func(t *testing.T) {
-			zone := fmt.Sprint("early-", earlyZones.Add(1))
-			s := sitetest.StartCaddy(t, "", attack+"rate_limit @attack {\n"+sitetest.ZoneBlock(zone, "key all\nlimit 2/30d\nalgorithm sliding_log\n"+except)+"}\nrespond ok")
-			c := overQUIC(s, "127.0.0.1", ticket(s))
-			answers := c.early(zone, 2)
-			c.open()
-			for _, a := range answers() {
-				if a.Err != nil || a.Status != http.StatusTooEarly {
-					t.Errorf("early data from an excepted address: %d, %v, want 425", a.Status, a.Err)
-				}
-			}
-			s.Answers("HTTP/1.1", 5, http.StatusOK, 5)
-		})
-	}
-}
-
-// A zone in shadow mode denies nobody, and so does not answer with 425 where its matcher asks for
-// an address: it leaves early data alone.
-func TestMatchersOfAddressesInShadowMode(t *testing.T) {
-	for _, matcher := range []string{"remote_ip 127.0.0.0/8", "client_ip 127.0.0.0/8", "not client_ip 10.0.0.0/8"} {
-		t.Run(matcher, func(t *testing.T) {
-			zone, other := fmt.Sprint("early-", earlyZones.Add(1)), fmt.Sprint("early-", earlyZones.Add(1))
-			s := sitetest.StartCaddy(t, "", attack+"rate_limit @attack {\n"+sitetest.ZoneBlock(zone, "limit 2/30d\nenforce off\nmatch {\n"+matcher+"\n}")+
-				sitetest.ZoneBlock(other, "key all\nlimit 100/30d\nalgorithm sliding_log")+"}\nrespond ok")
-			c := overQUIC(s, "127.0.0.1", ticket(s))
-			answers := c.early(other, 3)
-			c.open()
-			for _, a := range answers() {
-				if a.Err != nil || a.Status != http.StatusOK {
-					t.Errorf("early data: %d, %v, want 200", a.Status, a.Err)
-				}
-			}
-			if counted := decidedBy(t, zone); counted != 0 {
-				t.Errorf("%d of 3 requests in early data are counted, want none", counted)
-			}
-			s.Answers("HTTP/1.1", 3, http.StatusOK, 3)
-			if counted := decidedBy(t, zone); counted != 3 {
-				t.Errorf("%d of 3 requests after a handshake are counted, want all", counted)
-			}
-		})
 	}
 }
 

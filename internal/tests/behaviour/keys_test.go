@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/caddy-tide/ratelimit"
-	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -66,32 +65,4 @@ func TestUnnamedLimitsOfSitesThatBindElsewhere(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A site begins with its own count when the one of the same address that binds elsewhere is gone
-// after a reload.
-func TestASiteThatBindsElsewhereBeginsAfterAReload(t *testing.T) {
-	port := redistest.FreePort(t)
-	site := func(addr string) string {
-		return fmt.Sprintf("http://:%d {\nbind %s\nrate_limit 2/30d\nrespond ok\n}\n", port, addr)
-	}
-	spend := func(addr string) {
-		t.Helper()
-		for i, want := range []int{http.StatusOK, http.StatusOK, http.StatusTooManyRequests} {
-			res, err := http.Get(fmt.Sprintf("http://%s:%d/", addr, port))
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = res.Body.Close()
-			if res.StatusCode != want {
-				t.Errorf("request %d to %s: %d, want %d", i, addr, res.StatusCode, want)
-			}
-		}
-	}
-	const one, two = "127.0.0.1", "127.0.0.2"
-	sitetest.LoadSites(t, site(one)+site(two))
-	spend(one)
-	sitetest.LoadSites(t, site(two))
-	spend(two)
-	http.DefaultClient.CloseIdleConnections()
 }

@@ -11,26 +11,20 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 	"unicode"
 
 	"github.com/caddyserver/caddy/v2"
-	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -252,11 +246,6 @@ func TestEnforcementsThatAreRejected(t *testing.T) {
 	} {
 		c.check(t)
 	}
-	for _, path := range []string{sitetest.Overrides, sitetest.Enforcement} {
-		if status, _ := sitetest.Ask(http.MethodPut, path, "{}"); status != http.StatusMethodNotAllowed {
-			t.Errorf("PUT %s = %d, want %d", path, status, http.StatusMethodNotAllowed)
-		}
-	}
 	if ids := overrideIDs(t); len(ids) > 0 {
 		t.Errorf("something was taken for all that: %v", ids)
 	}
@@ -312,47 +301,6 @@ func TestOverridesThatAreNoRates(t *testing.T) {
 	}
 	// For a second run of the test.
 	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"first","key":"203.0.113.3"}`)
-}
-
-// A key goes by the number that an operator has set for it, with what it has spent, also where
-// Redis decides.
-func TestOverridesByRate(t *testing.T) {
-	r := redistest.Start(t)
-	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"} {
-		t.Run("local "+algorithm, func(t *testing.T) {
-			name := "by-rate-" + algorithm
-			checkOverride(t, sitetest.NewSite(t, &ratelimit.App{Namespace: name}, sitetest.ZoneBlock(name, "algorithm "+algorithm+"\nlimit 4/30d")), name)
-		})
-		t.Run("strict "+algorithm, func(t *testing.T) {
-			name, app := "by-rate-strict-"+algorithm, sitetest.AppWith(r)
-			app.StrictTimeout = caddy.Duration(10 * time.Second) // for a busy machine
-			checkOverride(t, sitetest.NewSite(t, app, sitetest.ZoneBlock(name, "sync_rate strict\nalgorithm "+algorithm+"\nlimit 4/30d")), name)
-		})
-	}
-}
-
-// checkOverride drives a zone of 4/30d while its limit is changed for one key.
-func checkOverride(t *testing.T, s *sitetest.Site, name string) {
-	const vip, other = "203.0.113.1", "203.0.113.2"
-	s.Admits(other, 2, 2)
-	s.Admits(vip, 6, 4)
-	change := func(limit string) {
-		t.Helper()
-		sitetest.Changed(t, http.MethodPost, sitetest.Overrides, fmt.Sprintf(`{"zone":%q,"key":%q,"limit":%q}`, name, vip, limit))
-	}
-	change("10/30d")
-	s.Admits(vip, 10, 6)
-	if a := s.Get(vip); !strings.Contains(strings.Join(a.Header["Ratelimit-Policy"], ""), ";q=10;") || a.Status != http.StatusTooManyRequests {
-		t.Errorf("%d with %v, want a policy with 10", a.Status, a.Header)
-	}
-	change("20")
-	s.Admits(vip, 12, 10)
-	change("0")
-	s.Admits(vip, 2, 0)
-	s.Admits(other, 4, 2)
-	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, fmt.Sprintf(`{"zone":%q,"key":%q}`, name, vip))
-	s.Admits(vip, 2, 0)
-	s.End()
 }
 
 // A reset gives a key all of its limit again, in zones of every algorithm and however they are
@@ -430,18 +378,6 @@ func checkReset(t *testing.T, s *sitetest.Site, override string, vips int) {
 	s.End()
 }
 
-// Top lists what is left after a reset.
-func TestTopAfterAReset(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("login", "limit 5/30d"))
-	s.Admits("192.0.2.1", 5, 5)
-	s.Admits("192.0.2.2", 2, 2)
-	reset(t, `{"zone":"login","key":"192.0.2.1"}`)
-	status, text := sitetest.Ask(http.MethodGet, "/rate_limit/top?zone=login&by=used", "")
-	if status != http.StatusOK || strings.Count(text, `"used"`) != 1 || !strings.Contains(text, `"used":2`) {
-		t.Errorf("after a reset top says %d %s, want only the key that was not reset", status, text)
-	}
-}
-
 // A reset says what it leaves as it is.
 func TestWhatAResetLeaves(t *testing.T) {
 	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("queue", "limit 5/30d\nalgorithm leaky_bucket\nqueue 4"))
@@ -477,9 +413,6 @@ func TestResetsThatAreRefused(t *testing.T) {
 			t.Errorf("reset %s = %d %s, want %s", body, status, text, want)
 		}
 	}
-	if status, _ := sitetest.Ask(http.MethodGet, operate.ResetPath, ""); status != http.StatusMethodNotAllowed {
-		t.Errorf("GET = %d, want 405", status)
-	}
 }
 
 // Explain and top over HTTP: what they answer, and what is wrong with a request. Neither counts.
@@ -503,7 +436,6 @@ func TestLooksOverHTTP(t *testing.T) {
 		status             int
 		says               string
 	}{
-		{http.MethodGet, explain, ``, 405, "use POST"},
 		{http.MethodPost, explain, ``, 400, "it is empty"},
 		{http.MethodPost, explain, `{}`, 400, `give "url" for a request`},
 		{http.MethodPost, explain, `{"url":"http://a/","zone":"login"}`, 400, `give "url" for a request`},
@@ -513,7 +445,8 @@ func TestLooksOverHTTP(t *testing.T) {
 		{http.MethodPost, explain, `{"zone":"login","id":"x"}`, 400, "id: "},
 		{http.MethodPost, explain, `{"zone":"login","id":"AAAAAAAAAAAAAAAAAAAAAA"}`, 404, "give the key"},
 		{http.MethodPost, explain, `{"note":"` + strings.Repeat("x", 1<<16) + `"}`, 413, "64 kB"},
-		{http.MethodPost, top, ``, 405, "use GET"},
+		{http.MethodPost, "/rate_limit/", ``, 405, ""},
+		{http.MethodGet, "/rate_limit//", ``, 404, ""},
 		{http.MethodGet, top + "?zone=logn", ``, 404, `did you mean "login"?`},
 		{http.MethodGet, top + "?n=many", ``, 400, "is no number"},
 		{http.MethodGet, top + "?by=size", ``, 400, "size"},
@@ -521,33 +454,6 @@ func TestLooksOverHTTP(t *testing.T) {
 	} {
 		if status, text := sitetest.Ask(c.method, c.path, c.body); status != c.status || !strings.Contains(text, c.says) {
 			t.Errorf("%s %s %.60s = %d %s, want %d and %q", c.method, c.path, c.body, status, text, c.status, c.says)
-		}
-	}
-}
-
-// The endpoint has one path: others are not found, so a slip in a script doesn't look like an
-// answer.
-func TestAdminHasOnePath(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("one-path", "limit 10/30d"))
-	route := sitetest.Admin()
-	if route.Pattern != "/rate_limit/" {
-		t.Errorf("Pattern = %q, want /rate_limit/", route.Pattern)
-	}
-	for _, c := range []struct {
-		method, path string
-		want         int
-	}{
-		{http.MethodGet, "/rate_limit/", 0},
-		{http.MethodGet, "/rate_limit/?a=b", 0},
-		{http.MethodGet, "/rate_limit/nonsense", http.StatusNotFound},
-		{http.MethodPost, "/rate_limit/nonsense", http.StatusNotFound},
-		{http.MethodGet, "/rate_limit//", http.StatusNotFound},
-		{http.MethodPost, "/rate_limit/", http.StatusMethodNotAllowed},
-	} {
-		err := route.Handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(c.method, c.path, nil))
-		var got caddy.APIError
-		if errors.As(err, &got); got.HTTPStatus != c.want || (err == nil) != (c.want == 0) {
-			t.Errorf("%s %s = %v with status %d, want %d", c.method, c.path, err, got.HTTPStatus, c.want)
 		}
 	}
 }
@@ -605,52 +511,6 @@ func TestSyncIsReported(t *testing.T) {
 	}
 	if at, ok := synced()["told-local"]; ok {
 		t.Errorf("the metric says %v of a zone that is not synced", at)
-	}
-}
-
-// The status and a scrape answer while a reload sends the last counts to a Redis that doesn't
-// answer.
-func TestStatusAndScrapeDoNotWaitForAReload(t *testing.T) {
-	r := redistest.Start(t)
-	proxy := faultproxy.Start(t, r.Addr)
-	app := sitetest.AppWith(r)
-	app.Redis.Address = []string{proxy.Addr}
-	// On a machine that stands still for two seconds the reload may be over before.
-	redistest.Eventually(t, "there is an answer while a reload is under way", func() bool {
-		s := sitetest.NewSite(t, app, sitetest.ZoneBlock("waits", "sync_rate 1h\nearly_sync off\nlimit 10/30d"))
-		sitetest.Shows(t, "waits", "has had its first cycle", func(z operate.LimitState) bool { return z.Sync != nil && z.Sync.Cycles == 1 })
-		proxy.Set(faultproxy.Blackhole)
-		s.Get("1.2.3.4")
-		next := sitetest.NewSite(t, &ratelimit.App{Namespace: app.Namespace}, sitetest.ZoneBlock("waits", "limit 10/30d"))
-		defer next.End()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			s.End()
-		}()
-		redistest.Eventually(t, "the last counts are sent", func() bool {
-			return strings.Contains(sitetest.StackTraces(t), "sync.(*group).flush(") || isClosed(ended)
-		})
-		for range 10 {
-			if err := sitetest.Admin().Handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/rate_limit/", nil)); err != nil {
-				t.Fatal(err)
-			}
-			sitetest.Scrape(t, func(string, map[string]string, float64) {})
-		}
-		under := !isClosed(ended)
-		proxy.Set(faultproxy.Reset)
-		<-ended
-		proxy.Set(faultproxy.None)
-		return under
-	})
-}
-
-func isClosed(c chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -913,9 +773,6 @@ func removesInBulk(t *testing.T, s *sitetest.Site, n int, list func(int) string)
 			t.Errorf("removing %s is %d %s, want %s", body, status, text, says)
 		}
 	}
-	if status, _ := sitetest.Ask(http.MethodPut, bulk, list(1)); status != http.StatusMethodNotAllowed {
-		t.Errorf("PUT is answered %d", status)
-	}
 	if ids := overrideIDs(t); len(ids) != n {
 		t.Errorf("%d overrides are there, want %d: each removal was wrong", len(ids), n)
 	}
@@ -970,76 +827,6 @@ func TestWhatIsSetForAZoneThatIsGoneIsRemoved(t *testing.T) {
 		}
 	}
 	next.End()
-}
-
-// What is removed of a zone that is gone is forgotten on all nodes, and nothing brings it back: not
-// where Redis loses all, nor with a configuration that has the zone again.
-func TestWhatIsRemovedOfAZoneThatIsGoneStaysRemovedOnAllNodes(t *testing.T) {
-	server := redistest.Start(t)
-	app, set := sitetest.AppWith(server), "log_key\n"+sitetest.ZoneBlock("stays", "limit 9/30d\nsync_rate 1h")
-	with := set + sitetest.ZoneBlock("gone", "limit 2/30d\nsync_rate 1h")
-	s, others := sitetest.NewSite(t, app, with), []*control.Control{nodeBeside(t, server, "b"), nodeBeside(t, server, "c")}
-	redistest.Eventually(t, "all nodes are there", func() bool {
-		return len(sitetest.AnswerOf[[]control.Node](t, http.MethodGet, operate.NodesPath, "")) == 3
-	})
-	knows := func(c *control.Control) bool {
-		r := c.Zone("gone").Load()
-		return len(c.State(t.Context()).Overrides) > 0 || r != nil && r.Enforce != nil
-	}
-	changeOnAll(t, 3, http.MethodPost, [2]string{sitetest.Overrides, `{"zone":"gone","key":"192.0.2.1","limit":"7"}`},
-		[2]string{sitetest.Overrides, `{"zone":"gone","key":"192.0.2.2","limit":"7"}`}, [2]string{sitetest.Enforcement, `{"zone":"gone","share":0}`})
-	if !knows(others[0]) || !knows(others[1]) {
-		t.Fatal("what is changed on 3 nodes is not known there")
-	}
-	without := sitetest.NewSite(t, app, set)
-	s.End()
-	all := sitetest.AnswerOf[[]control.EntryState](t, http.MethodGet, sitetest.Overrides, "")
-	changeOnAll(t, 3, http.MethodDelete, [2]string{sitetest.Overrides, `{"zone":"gone","id":"` + all[0].ID + `"}`},
-		[2]string{sitetest.Overrides, `{"zone":"gone","id":"` + all[1].ID + `"}`}, [2]string{sitetest.Enforcement, `{"zone":"gone"}`})
-	server.Do("FLUSHALL")
-	redistest.Eventually(t, "the nodes write the record again", func() bool { return server.Do("DBSIZE").(int64) > 0 })
-	// All nodes have heard of all then.
-	sitetest.Changed(t, http.MethodPost, sitetest.Enforcement, `{"zone":"stays","share":1}`)
-	again := sitetest.NewSite(t, app, with)
-	without.End()
-	for i, c := range others {
-		if knows(c) {
-			t.Errorf("node %d still has %+v", i, c.State(t.Context()))
-		}
-	}
-	if left := sitetest.AnswerOf[[]control.EntryState](t, http.MethodGet, sitetest.Overrides, ""); len(left) > 0 {
-		t.Errorf("overrides %+v are back", left)
-	}
-	again.Admits("192.0.2.1", 3, 2)
-}
-
-// changeOnAll makes changes at once, by their paths and bodies, and wants them to be applied on so
-// many nodes.
-func changeOnAll(t *testing.T, nodes int, method string, changes ...[2]string) {
-	t.Helper()
-	var all sync.WaitGroup
-	for _, c := range changes {
-		all.Go(func() {
-			if done := sitetest.Changed(t, method, c[0], c[1]); done.Applied != nodes {
-				t.Errorf("%s %s %s: %+v, want it on %d nodes", method, c[0], c[1], done, nodes)
-			}
-		})
-	}
-	all.Wait()
-}
-
-// nodeBeside is another node of a Redis, with nothing but the control record.
-func nodeBeside(t *testing.T, server *redistest.Server, name string) *control.Control {
-	t.Helper()
-	client := server.Client()
-	by := ratesync.NewReplicator(client, "test", time.Second, clock.Now, zap.NewNop())
-	c := control.New(control.Options{
-		Client: client, Keys: ratesync.NewKeyspace("test"), Store: name, Timeout: time.Second, Now: clock.Now, Beat: by.Beat, Name: name, Logger: zap.NewNop(),
-	})
-	by.Carry(c)
-	by.Start()
-	t.Cleanup(by.Close)
-	return c
 }
 
 // All zones that count by address are asked for one, also those that count by it only where a
@@ -1105,71 +892,6 @@ func TestAnOverrideOfAStandInHoldsForItsNetwork(t *testing.T) {
 		s.Admits(c.in, 1, 0)
 	}
 	s.End()
-}
-
-// An operator gives a key in a queue more places, lets it pass, or bars it. Who waits goes on
-// waiting.
-func TestOverrideOfAQueue(t *testing.T) {
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock("override-queue", "limit 1/30d\nalgorithm leaky_bucket\nqueue 2")+"}\nrespond ok")
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var denied atomic.Int64
-	var all sync.WaitGroup
-	ask := func(requests int) {
-		for range requests {
-			all.Go(func() {
-				if a, err := s.Get(ctx, "HTTP/1.1"); err == nil && a.Status == http.StatusTooManyRequests {
-					denied.Add(1)
-				}
-			})
-		}
-	}
-	s.Answers("HTTP/1.1", 1, http.StatusOK, 1)
-	ask(5)
-	redistest.Eventually(t, "2 wait and 3 are denied", func() bool { return sitetest.InQueue(t) == 2 && denied.Load() == 3 })
-	set := func(limit string) {
-		sitetest.Changed(t, http.MethodPost, sitetest.Overrides, fmt.Sprintf(`{"zone":"override-queue","key":"127.0.0.1","limit":%q}`, limit))
-	}
-	set("2") // and with it a queue of 4
-	ask(5)
-	redistest.Eventually(t, "2 more wait and 3 are denied", func() bool { return sitetest.InQueue(t) == 4 && denied.Load() == 6 })
-	set("unlimited")
-	s.Answers("HTTP/1.1", 3, http.StatusOK, 3)
-	set("deny")
-	s.Answers("HTTP/1.1", 2, http.StatusForbidden, 2)
-	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"override-queue","key":"127.0.0.1"}`)
-	s.Answers("HTTP/1.1", 2, http.StatusTooManyRequests, 2)
-	if n := sitetest.InQueue(t); n != 4 {
-		t.Errorf("%d wait, want 4 as before", n)
-	}
-	cancel()
-	all.Wait()
-}
-
-// What an operator sets holds for keys beyond max_keys as well, which have no counter of their own.
-func TestOverridesBeyondMaxKeys(t *testing.T) {
-	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"} {
-		zone := "override-full-" + algorithm
-		s := sitetest.NewSite(t, &ratelimit.App{Namespace: zone}, sitetest.ZoneBlock(zone, "limit 3/3650d\nmax_keys 1\nalgorithm "+algorithm))
-		set := func(key, limit string) {
-			sitetest.Changed(t, http.MethodPost, sitetest.Overrides, fmt.Sprintf(`{"zone":%q,"key":%q,"limit":%q}`, zone, key, limit))
-		}
-		s.Admits("198.51.100.1", 1, 1)
-		set("198.51.100.2", "7")
-		s.Admits("198.51.100.2", 10, 7)
-		s.Admits("198.51.100.3", 10, 3)
-		set("198.51.100.3", "5")
-		s.Admits("198.51.100.3", 10, 2)
-		set("198.51.100.3", "unlimited")
-		s.Admits("198.51.100.3", 10, 10)
-		set("198.51.100.4", "deny")
-		if a := s.Get("198.51.100.4"); a.Status != http.StatusForbidden {
-			t.Errorf("%s: a key beyond max_keys of which all is denied is answered %d, want 403", algorithm, a.Status)
-		}
-		sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, fmt.Sprintf(`{"zone":%q,"key":"198.51.100.3"}`, zone))
-		s.Admits("198.51.100.3", 3, 0)
-		s.End()
-	}
 }
 
 // administrator is somebody with a certificate of his own.

@@ -1,32 +1,26 @@
 package behaviour_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 
-	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
-	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // reload loads the configuration again.
@@ -39,38 +33,6 @@ func reload(s *sitetest.Served) {
 }
 
 var protocols = []string{"HTTP/1.1", "HTTP/2.0", "HTTP/3.0"}
-
-// logged counts the lines with a code.
-func logged(s *sitetest.Served, code string) (n int) {
-	s.T.Helper()
-	file, err := os.Open(s.Log)
-	if err != nil {
-		s.T.Fatal(err)
-	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		var line struct{ Code string }
-		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Code == code {
-			n++
-		}
-	}
-	return n
-}
-
-// One client has one count, whatever it speaks, and is denied alike.
-func TestProtocolsShareOneCount(t *testing.T) {
-	s := sitetest.StartCaddy(t, "", "rate_limit 6/30d {\n algorithm fixed_window\n}\nrespond ok")
-	for _, protocol := range protocols {
-		s.Answers(protocol, 2, http.StatusOK, 2)
-	}
-	for _, protocol := range protocols {
-		a, err := s.Get(t.Context(), protocol)
-		if err != nil || a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || !strings.Contains(a.Header.Get("Ratelimit"), ";r=0;") ||
-			a.Header.Get("Content-Type") != "application/problem+json" || !json.Valid([]byte(a.Body)) {
-			t.Errorf("%s: %d %v %q, %v, want a denial", protocol, a.Status, a.Header, a.Body, err)
-		}
-	}
-}
 
 // Keys as hostile as a client can send them have a count each, the same by every protocol, and the
 // server goes on.
@@ -97,46 +59,6 @@ func TestHostileKeysByEveryProtocol(t *testing.T) {
 			t.Errorf("%s: a header of 2 MB was let through", protocol)
 		}
 		s.Answers(protocol, 1, http.StatusOK, 1, sitetest.Header("K", "after "+protocol))
-	}
-}
-
-// A request that fails behind the limit passes it a second time on the error route, and is counted
-// once.
-func TestErrorRoutesCountOnceByEveryProtocol(t *testing.T) {
-	zone := "rate_limit {\n zone twice {\n limit 4/30d\n algorithm fixed_window\n key {http.request.header.K}\n}\n}\n"
-	s := sitetest.StartCaddy(t, "", zone+"error 500\nhandle_errors {\n"+zone+"respond {http.error.status_code} {http.error.status_code}\n}")
-	for _, protocol := range protocols {
-		s.Answers(protocol, 4, http.StatusInternalServerError, 4, sitetest.Header("K", protocol))
-		s.Answers(protocol, 3, http.StatusTooManyRequests, 3, sitetest.Header("K", protocol))
-	}
-}
-
-// Clients that wait in a queue and go away, or send slowly, hold no more than the queue's places,
-// and nothing afterwards.
-func TestQueueIsBoundedAndLeft(t *testing.T) {
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n zone queue {\n limit 10/30d\n algorithm leaky_bucket\n queue 5\n key {http.request.header.K}\n}\n}\nrespond ok")
-	for _, protocol := range protocols {
-		s.Answers(protocol, 1, http.StatusOK, 1, sitetest.Header("K", protocol)) // connects
-		ctx, leave := context.WithCancel(t.Context())
-		denied := make(chan int, 100)
-		var wg sync.WaitGroup
-		for range 40 {
-			wg.Go(func() {
-				if a, err := s.Get(ctx, protocol, sitetest.Header("K", protocol)); err == nil {
-					denied <- a.Status
-				}
-			})
-		}
-		redistest.Eventually(t, "the others are denied by "+protocol, func() bool { return len(denied) == 35 })
-		redistest.Eventually(t, "the queue is full by "+protocol, func() bool { return sitetest.InQueue(t) == 5 })
-		leave()
-		wg.Wait()
-		redistest.Eventually(t, "all have left the queue by "+protocol, func() bool { return sitetest.InQueue(t) == 0 })
-		for range 35 {
-			if status := <-denied; status != http.StatusTooManyRequests {
-				t.Errorf("%s: beyond the queue: %d, want 429", protocol, status)
-			}
-		}
 	}
 }
 
@@ -182,50 +104,6 @@ type until struct{ context.Context }
 func (u until) Read([]byte) (int, error) {
 	<-u.Done()
 	return 0, u.Err()
-}
-
-// What a client writes into X-Forwarded-For changes its count only where the server is configured
-// to believe it.
-func TestForgedForwardedFor(t *testing.T) {
-	forged := func(i int, appended string) func(*http.Request) {
-		return sitetest.Header("X-Forwarded-For", fmt.Sprintf("203.0.113.%d%s", i, appended))
-	}
-	for _, c := range []struct {
-		name, global, appended string
-		admitted               int
-		untrusted, permissive  int
-	}{
-		{"nobody is trusted", "", "", 5, 1, 0},
-		{"another is trusted", "servers {\ntrusted_proxies static 192.0.2.1\n}", "", 5, 1, 0},
-		{"trusted and strict, the proxy appends", "servers {\ntrusted_proxies static 127.0.0.1\ntrusted_proxies_strict\n}", ", 198.51.100.7", 5, 0, 0},
-		{"trusted but not strict, the proxy appends", "servers {\ntrusted_proxies static 127.0.0.1\n}", ", 198.51.100.7", 20, 0, 1},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s := sitetest.StartCaddy(t, c.global, "rate_limit 5/30d\nrespond ok")
-			admitted := 0
-			for i := range 20 {
-				a, err := s.Get(t.Context(), protocols[i%3], forged(i, c.appended))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if a.Status == http.StatusOK {
-					admitted++
-				}
-			}
-			if admitted != c.admitted {
-				t.Errorf("20 forged addresses: %d admitted, want %d", admitted, c.admitted)
-			}
-			if n, m := logged(s, warning.UntrustedProxy), logged(s, warning.TrustNotStrict); n != c.untrusted || m != c.permissive {
-				t.Errorf("warned %d times of an untrusted proxy and %d times of trust that is not strict, want %d and %d", n, m, c.untrusted, c.permissive)
-			}
-		})
-	}
-	t.Run("real clients behind a proxy that is trusted", func(t *testing.T) {
-		s := sitetest.StartCaddy(t, "servers {\ntrusted_proxies static 127.0.0.1\ntrusted_proxies_strict\n}", "rate_limit 5/30d\nrespond ok")
-		for i := range 3 {
-			s.Answers(protocols[i], 10, http.StatusOK, 5, sitetest.Header("X-Forwarded-For", fmt.Sprintf("198.51.100.%d", i)))
-		}
-	})
 }
 
 // A call is what a gRPC client reads of a call's answer, frame by frame.
@@ -361,29 +239,5 @@ func TestADeniedCallOfGRPC(t *testing.T) {
 				t.Errorf("%s, %q: denied with %+v, want 429 by the error route", name, fields, c)
 			}
 		}
-	}
-}
-
-// A denial of another kind has the code that says what a client is to do.
-func TestCodesOfDeniedCalls(t *testing.T) {
-	grpc := func(r *http.Request) {
-		r.Method, r.ProtoMajor = http.MethodPost, 2
-		r.Header.Set("Content-Type", "application/grpc")
-	}
-	synctest.Test(t, func(t *testing.T) {
-		s := sitetest.NewSite(t, &ratelimit.App{}, "message \"slow down,\n{http.rate_limit.exceeded.name}: 100 %\"\n"+sitetest.ZoneBlock("said", "limit 0/1h"))
-		if a := s.Get("1.1.1.1", grpc); a.Status != http.StatusOK || a.Header.Get("Grpc-Status") != "8" ||
-			a.Header.Get("Grpc-Message") != "slow down,%0Asaid: 100 %25" || a.Header.Get("Grpc-Retry-Pushback-Ms") != "3600000" || a.Body != "" {
-			t.Errorf("with a message: %+v", a)
-		}
-	})
-	redis := redistest.Start(t)
-	s := sitetest.NewSite(t, sitetest.AppWith(redis), sitetest.ZoneBlock(`"closed for calls"`, "limit 5/30d\nsync_rate strict\non_redis_loss deny"))
-	s.Admits("1.1.1.1", 1, 1)
-	redis.Kill()
-	a := s.Get("1.1.1.1", grpc)
-	if a.Status != http.StatusOK || a.Header.Get("Grpc-Status") != "14" || a.Header.Get("Grpc-Retry-Pushback-Ms") != "1000" ||
-		a.Header.Get("Grpc-Message") != "rate limit unavailable, try again in 1 second" {
-		t.Errorf("while Redis is away: %+v", a)
 	}
 }

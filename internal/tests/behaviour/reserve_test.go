@@ -6,15 +6,12 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit"
-	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
 
@@ -44,90 +41,6 @@ func reservedSite(t *testing.T, app *ratelimit.App, block string, reserves ...an
 	}
 	t.Cleanup(s.End)
 	return s
-}
-
-// Whoever it is for finds the reserve, and others never take it, under every algorithm and wherever
-// counts are.
-func TestReserve(t *testing.T) {
-	redis := redistest.Start(t)
-	for _, algorithm := range algorithms.KindNames() {
-		if algorithm == "leaky_bucket" {
-			continue
-		}
-		for _, rate := range []string{"local", "1h", "strict"} {
-			t.Run(algorithm+" "+rate, func(t *testing.T) {
-				app, n := &ratelimit.App{}, 0
-				if rate != "local" {
-					app = sitetest.AppWith(redis)
-				}
-				with := func(limit string, reserves ...any) *sitetest.Site {
-					n++
-					name := fmt.Sprintf(`"reserve %s %s %d"`, algorithm, rate, n)
-					return reservedSite(t, app, sitetest.ZoneBlock(name, "key all\nlimit "+limit+"\nsync_rate "+rate+"\nalgorithm "+algorithm), reserves...)
-				}
-				others, paying, staff := class(""), class("paying"), class("staff")
-				s := with("10/3650d", "paying", 20)
-				s.Admits("1.1.1.1", 9, 8, others)
-				s.Admits("1.1.1.1", 5, 2, paying)
-				s.Admits("1.1.1.1", 2, 0, others)
-				s = with("10/3650d", "paying", 20) // use by those that pay counts as well
-				s.Admits("1.1.1.1", 7, 7, paying)
-				s.Admits("1.1.1.1", 3, 1, others)
-				s.Admits("1.1.1.1", 3, 2, paying)
-				s = with("10/3650d", "paying", 20, "staff", 15) // 2 and 2
-				s.Admits("1.1.1.1", 9, 6, others)
-				s.Admits("1.1.1.1", 9, 2, staff)
-				s.Admits("1.1.1.1", 9, 0, paying) // they see 8, and the count is of all
-				s.Admits("1.1.1.1", 9, 2, func(r *http.Request) { r.Header["X-Class"] = []string{"paying", "staff"} })
-				s = with("3/3650d", "paying", 90) // others have one, where nobody pays
-				s.Admits("1.1.1.1", 3, 1, others)
-				s.Admits("1.1.1.1", 3, 2, paying)
-				s = with("1/3650d", "paying", 50)
-				s.Admits("1.1.1.1", 3, 1, others)
-				s = with("0/3650d", "paying", 50)
-				s.Admits("1.1.1.1", 3, 0, others)
-				s.Admits("1.1.1.1", 3, 0, paying)
-				s = with("100/3650d 10/365d", "paying", 7) // 7 and 1
-				s.Admits("1.1.1.1", 11, 9, others)
-				s.Admits("1.1.1.1", 3, 1, paying)
-				s = with("100/3650d", "paying", 7)
-				s.Admits("1.1.1.1", 100, 93, others)
-				s.Admits("1.1.1.1", 100, 7, paying)
-			})
-		}
-	}
-}
-
-// A burst is reserved from, and the drain of the bucket stays whole.
-func TestReserveOfABurst(t *testing.T) {
-	for _, algorithm := range []string{"token_bucket", "gcra"} {
-		s := reservedSite(t, &ratelimit.App{}, sitetest.ZoneBlock("burst-"+algorithm, "key all\nlimit 1000/3650d\nburst 10\nalgorithm "+algorithm), "paying", 20)
-		s.Admits("1.1.1.1", 10, 8, class(""))
-		whole := reservedSite(t, &ratelimit.App{}, sitetest.ZoneBlock("whole-"+algorithm, "key all\nlimit 1000/3650d\nburst 8\nalgorithm "+algorithm))
-		whole.Admits("1.1.1.1", 10, 8)
-		if got, want := s.Get("1.1.1.1").Header.Get("Retry-After"), whole.Get("1.1.1.1").Header.Get("Retry-After"); got != want || got == "" {
-			t.Errorf("%s: Retry-After %s with a reserve, %s of a bucket of that size", algorithm, got, want)
-		}
-		s.Admits("1.1.1.1", 3, 2, class("paying"))
-	}
-}
-
-// A request sees the limit without what is reserved for others, and so do its handlers.
-func TestHeadersOfAReserve(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket"} {
-			s := reservedSite(t, &ratelimit.App{}, "headers draft kong github\n"+sitetest.ZoneBlock("seen", "key all\nlimit 10/1h\nalgorithm "+algorithm), "paying", 20)
-			for _, c := range []struct{ class, policy, remaining, limit string }{
-				{"", `"seen";q=8;w=3600`, "7", "8"}, {"paying", `"seen";q=10;w=3600`, "8", "10"}, {"none", `"seen";q=8;w=3600`, "5", "8"},
-			} {
-				a := s.Get("1.1.1.1", class(c.class))
-				if got := a.Header; got.Get("RateLimit-Policy") != c.policy || !strings.Contains(got.Get("RateLimit"), ";r="+c.remaining+";") ||
-					got.Get("X-Ratelimit-Limit") != c.limit || got.Get("Ratelimit-Limit") != c.limit || got.Get("X-Ratelimit-Remaining-Hour") != c.remaining {
-					t.Errorf("%s, class %q: %v, want %+v", algorithm, c.class, got, c)
-				}
-			}
-		}
-	})
 }
 
 // The limit that is reserved from is the one that is in force: that of the request, and the one
@@ -184,16 +97,6 @@ func TestReserveBeyondMaxKeys(t *testing.T) {
 			s.Admits("1.1.1.1", 12, 8, key)
 			s.Admits("1.1.1.1", 12, 2, key, class("paying"))
 		}
-	}
-}
-
-// In shadow mode nobody is denied, and what would be is counted.
-func TestReserveInShadowMode(t *testing.T) {
-	s := reservedSite(t, &ratelimit.App{}, sitetest.ZoneBlock("shadow-reserve", "key all\nlimit 10/3650d\nenforce off"), "paying", 20)
-	s.Admits("1.1.1.1", 12, 12)
-	s.Admits("1.1.1.1", 4, 4, class("paying"))
-	if got := sitetest.DecidedAs(t, "shadow-reserve", "would_deny"); got != 4+2 {
-		t.Errorf("%d would be denied, want 4 of the others and 2 that pay", got)
 	}
 }
 

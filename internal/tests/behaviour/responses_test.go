@@ -42,79 +42,6 @@ const loginZone = "limit 5/30d\ncount_responses 401 403"
 
 var settledAlgorithms = []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"}
 
-// eachLogin runs a test for each algorithm, with counts that are this node's, synced, or in Redis.
-func eachLogin(t *testing.T, options string, f func(*testing.T, *sitetest.Site)) {
-	for _, rate := range []string{"local", "1s", "strict"} {
-		app := new(ratelimit.App)
-		if rate != "local" {
-			app = sitetest.AppWith(redistest.Start(t))
-		}
-		for _, algorithm := range settledAlgorithms {
-			t.Run(rate+" "+algorithm, func(t *testing.T) {
-				f(t, sitetest.NewSite(t, app, sitetest.ZoneBlock("reserving", options+"\nalgorithm "+algorithm+"\nsync_rate "+rate)))
-			})
-		}
-	}
-}
-
-func TestOnlyResponsesThatMatchCount(t *testing.T) {
-	eachLogin(t, loginZone, func(t *testing.T, s *sitetest.Site) {
-		answers(s)
-		for i := range 4 {
-			if got := s.Get("203.0.113.9", wrongPassword).Status; got != http.StatusUnauthorized {
-				t.Fatalf("wrong guess %d got %d", i+1, got)
-			}
-			for range 20 {
-				if got := s.Get("203.0.113.9"); got.Status != http.StatusOK || got.Err != nil {
-					t.Fatalf("a right password after %d guesses got %d %v", i+1, got.Status, got.Err)
-				}
-			}
-		}
-		s.Get("203.0.113.9", wrongPassword)
-		got := s.Get("203.0.113.9")
-		if got.Status != http.StatusTooManyRequests || got.Header.Get("Retry-After") == "1" {
-			t.Errorf("after five guesses a request got %d, Retry-After %q", got.Status, got.Header.Get("Retry-After"))
-		}
-	})
-}
-
-// What is left may come back with any response, so the client is told to try again soon.
-func TestADenialByWhatIsReserved(t *testing.T) {
-	eachLogin(t, loginZone, func(t *testing.T, s *sitetest.Site) {
-		under, begin := make(chan struct{}), make(chan int)
-		s.Next = func(w http.ResponseWriter, _ *http.Request) error {
-			under <- struct{}{}
-			w.WriteHeader(<-begin)
-			under <- struct{}{}
-			return nil
-		}
-		for range 5 {
-			go s.Get("203.0.113.9")
-			<-under
-		}
-		before := sitetest.DecidedAs(t, "reserving", "reserved")
-		got := s.Get("203.0.113.9")
-		if got.Status != http.StatusTooManyRequests || got.Header.Get("Retry-After") != "1" || !strings.Contains(got.Header.Get("Ratelimit"), ";t=1") {
-			t.Errorf("beside five requests another one got %d %v, want 429 with Retry-After 1", got.Status, got.Header)
-		}
-		if after := sitetest.DecidedAs(t, "reserving", "reserved"); after != before+1 {
-			t.Errorf("%v denials are reserved, want one more than %v", after, before)
-		}
-		for range 4 {
-			begin <- http.StatusForbidden
-			<-under
-		}
-		if got := s.Get("203.0.113.9"); got.Header.Get("Retry-After") != "1" {
-			t.Errorf("beside one request and four that count, Retry-After is %q, want 1", got.Header.Get("Retry-After"))
-		}
-		begin <- http.StatusForbidden
-		<-under
-		if got := s.Get("203.0.113.9"); got.Status != http.StatusTooManyRequests || got.Header.Get("Retry-After") == "1" {
-			t.Errorf("after five that count, another got %d, Retry-After %q", got.Status, got.Header.Get("Retry-After"))
-		}
-	})
-}
-
 // A client that resets each stream before the answer gets no guess for nothing: exactly the limit
 // reaches a slow backend, whatever it speaks.
 func TestResetStreamsGetNoGuessForNothing(t *testing.T) {
@@ -259,51 +186,6 @@ func TestAReloadBetweenARequestAndItsResponse(t *testing.T) {
 	<-ended
 	if got := s.Get("203.0.113.9").Status; got != http.StatusOK {
 		t.Errorf("after the response of before the reload: %d, want 200", got)
-	}
-}
-
-// A request that another zone denies gives back what it reserved, and one in shadow mode denies
-// nobody.
-func TestReservationsBesideOtherZones(t *testing.T) {
-	app := sitetest.AppWith(redistest.Start(t))
-	for _, rate := range []string{"local", "strict"} {
-		s := answers(sitetest.NewSite(t, app, sitetest.ZoneBlock("login", "limit 3/30d\ncount_responses 401\nalgorithm sliding_log\nsync_rate "+rate)+
-			sitetest.ZoneBlock("few", "limit 5/30d\nkey all\nsync_rate "+rate)+
-			sitetest.ZoneBlock("trial", "limit 1/30d\nenforce off\ncount_responses 401\nsync_rate "+rate)))
-		for range 3 {
-			s.Get("203.0.113.9")
-		}
-		for range 2 {
-			s.Get("203.0.113.9", wrongPassword)
-		}
-		for range 9 {
-			if got := s.Get("203.0.113.9", wrongPassword).Status; got != http.StatusTooManyRequests {
-				t.Fatalf("%s: with zone few spent a request got %d", rate, got)
-			}
-		}
-		if got := sitetest.DecidedAs(t, "trial", "would_deny"); got == 0 {
-			t.Errorf("%s: the zone in shadow mode would have denied nobody", rate)
-		}
-		s.End()
-	}
-}
-
-// no clock: no request is sent.
-func TestWarningsAboutResponses(t *testing.T) {
-	for name, test := range map[string]struct {
-		site, code string
-		want       int
-	}{
-		"no matcher":           {"rate_limit {\nzone login {\nlimit 5/1m\ncount_responses 401\n}\n}", warning.AllReserve, 1},
-		"a matcher":            {"rate_limit {\nzone login {\nmatch path /login\nlimit 5/1m\ncount_responses 401\n}\n}", warning.AllReserve, 0},
-		"one of the directive": {"rate_limit /login 5/1m {\ncount_responses 401\n}", warning.AllReserve, 0},
-		"a block around it":    {"handle /login {\nrate_limit 5/1m {\ncount_responses 401\n}\n}", warning.AllReserve, 0},
-		"an error route":       {"error 401\nhandle_errors 401 {\nrate_limit 5/1m\n}", warning.LimitOnErrors, 1},
-	} {
-		s := sitetest.StartCaddy(t, "", test.site)
-		if got := logged(s, test.code); got != test.want {
-			t.Errorf("%s: %d warnings %s, want %d", name, got, test.code, test.want)
-		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package behaviour_test
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -154,30 +153,5 @@ func TestWouldDenyIsEmptyForOtherRequests(t *testing.T) {
 		if s.Send(r); got != c.want {
 			t.Errorf("%q: the placeholder of a request that no zone matches gives %s, want %s", c.options, got, c.want)
 		}
-	}
-}
-
-// A zone in shadow mode that would have early data come again lets it pass, counts nothing of it,
-// and blames nobody.
-func TestShadowModeInEarlyData(t *testing.T) {
-	zone, beside := fmt.Sprint("early-", earlyZones.Add(1)), fmt.Sprint("early-", earlyZones.Add(1))
-	s := sitetest.StartCaddy(t, "", attack+"rate_limit @attack {\n"+sitetest.ZoneBlock(zone, "limit 2/30d\nalgorithm sliding_log\nenforce off")+
-		sitetest.ZoneBlock(beside, "key all\nlimit 100/30d")+"}\nrespond \"told {http.rate_limit.would_deny.name}\"")
-	c := overQUIC(s, "127.0.0.1", ticket(s))
-	answers := c.early(beside, 5)
-	c.open()
-	for _, a := range answers() {
-		if a.Err != nil || a.Status != http.StatusOK || a.Body != "told " {
-			t.Errorf("early data in shadow mode: %d %q, %v, want 200 that blames nobody", a.Status, a.Body, a.Err)
-		}
-	}
-	if n := decidedBy(t, zone); n != 0 {
-		t.Errorf("%d of 5 requests in early data are decided on, want none", n)
-	}
-	if from(s, "127.0.0.1", 3); sitetest.DecidedAs(t, zone, "would_deny") != 1 {
-		t.Errorf("of 3 requests after the handshake %d would be denied, want 1", sitetest.DecidedAs(t, zone, "would_deny"))
-	}
-	if n := loggedMessages(s, "rate limit exceeded, not enforced"); n != 1 {
-		t.Errorf("%d lines, want one", n)
 	}
 }

@@ -15,42 +15,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
-	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
-
-// startAlgorithms are the options of a zone for each algorithm, by names of zones.
-var startAlgorithms = map[string]string{
-	"fixed": "algorithm fixed_window", "sliding": "algorithm sliding_window", "log": "algorithm sliding_log",
-	"token": "algorithm token_bucket", "gcra": "algorithm gcra", "leaky": "algorithm leaky_bucket\nqueue 0",
-}
-
-// startsWith is a node that starts with a limit of 10, and with more options.
-func startsWith(t *testing.T, r *redistest.Server, name, more string) *sitetest.Site {
-	return sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("starts-"+name, "limit 10/30d\n"+startAlgorithms[name]+more))
-}
-
-// A node that starts asks Redis of a key with its first request, however long until its next sync:
-// when the answer is there, nothing more is admitted of a key that is spent.
-func TestASpentKeyAtANodesStart(t *testing.T) {
-	r := redistest.Start(t)
-	for name := range startAlgorithms {
-		s := startsWith(t, r, name, "\nsync_rate 1h")
-		for range 20 {
-			s.Get("1.2.3.4")
-		}
-		s.End()
-		for range redistest.Times(3, 20) {
-			s := startsWith(t, r, name, "\nsync_rate 1h")
-			sitetest.Shows(t, "starts-"+name, "has begun to sync", func(z operate.LimitState) bool { return z.Sync.Cycles > 0 })
-			s.Admits("1.2.3.4", 1, 1)
-			sitetest.Shows(t, "starts-"+name, "has asked", func(z operate.LimitState) bool { return z.Unsent == 0 })
-			s.Admits("1.2.3.4", 9, 0)
-			s.End()
-		}
-	}
-}
 
 // With a Redis that doesn't answer a node starts, says so, and admits. A reload with the same Redis
 // doesn't wait for it again.
