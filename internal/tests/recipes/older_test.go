@@ -1,7 +1,6 @@
 package recipes_test
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -88,19 +87,6 @@ func TestOlderZonesCountEmptyKeysTogether(t *testing.T) {
 	s = jsonSite(t, oneZone(`"key": "{http.request.header.X-Api-Key}", "window": "720h", "max_events": 2`))
 	s.Admits("192.0.2.1", 2, 2)
 	s.Admits("192.0.2.2", 1, 0)
-}
-
-// Early data gives no address to {remote_host}, whoever sends it. That is no reason to count all
-// clients together: it is counted when it comes again.
-func TestOlderZonesDontCountEarlyDataTogether(t *testing.T) {
-	early := func(r *http.Request) { r.TLS = &tls.ConnectionState{} }
-	s := sitetest.NewSite(t, &ratelimit.App{}, older("early", "key {http.request.remote.host}"))
-	for _, ip := range []string{"192.0.2.1", "192.0.2.2"} {
-		if got := s.Get(ip, early).Status; got != http.StatusTooEarly {
-			t.Errorf("early data from %s: %d, want 425", ip, got)
-		}
-		s.Admits(ip, 3, 2)
-	}
 }
 
 // JSON in the shapes of other rate limiters is refused with what to write instead, and unknown

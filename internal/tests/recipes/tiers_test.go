@@ -6,8 +6,6 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
@@ -112,22 +110,6 @@ func TestHeadersOfALimitThatComesWithTheRequest(t *testing.T) {
 	two.Admits("3.3.4.1", 8, 7, sitetest.Plan("unlimited"))
 }
 
-// A fixed burst holds whatever the limit is; without one the limit is the burst.
-func TestBurstOfALimitThatComesWithTheRequest(t *testing.T) {
-	for _, algorithm := range []string{"token_bucket", "gcra"} {
-		s := sitetest.NewSite(t, &ratelimit.App{}, planZone("burst "+algorithm, "burst 7\nalgorithm "+algorithm))
-		s.Admits("4.4.4.1", 9, 7, sitetest.Plan("5"))
-		s.Admits("4.4.4.2", 9, 7, sitetest.Plan("1"))
-		s.Admits("4.4.4.3", 9, 7, sitetest.Plan("20"))
-		got := s.Get("4.4.4.2", sitetest.Plan("1"))
-		if seconds := got.Header.Get("Retry-After"); seconds != "2592000" {
-			t.Errorf("%s: Retry-After %s under 1/30d, want 2592000", algorithm, seconds)
-		}
-		odd := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("odd-"+algorithm, "limit {http.request.header.X-Plan}/3650d\nlimit_default 1/3650d\nburst 1\nalgorithm "+algorithm))
-		odd.Admits("4.4.4.1", 3, 1, sitetest.Plan("1"))
-	}
-}
-
 // Keys beyond max_keys are limited each by the limit of its request as well.
 func TestLimitsThatComeWithTheRequestBeyondMaxKeys(t *testing.T) {
 	for i, options := range []string{"", "algorithm token_bucket", "algorithm sliding_log", "algorithm fixed_window"} {
@@ -141,26 +123,6 @@ func TestLimitsThatComeWithTheRequestBeyondMaxKeys(t *testing.T) {
 			s.Admits(low, 3, 0, sitetest.Plan("5"))
 			s.Admits(low, 4, 4, sitetest.Plan("9"))
 		}
-	}
-}
-
-// Requests that come together are each decided by their own limit.
-func TestLimitsThatComeWithTheRequestTogether(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, planZone("together", ""))
-	var admitted [2]atomic.Int64
-	var all sync.WaitGroup
-	for i := range 8 {
-		all.Go(func() {
-			for range 50 {
-				if s.Get("6.6.6.6", sitetest.Plan([]string{"10", "100"}[i%2])).Status == http.StatusOK {
-					admitted[i%2].Add(1)
-				}
-			}
-		})
-	}
-	all.Wait()
-	if low, sum := admitted[0].Load(), admitted[0].Load()+admitted[1].Load(); low > 10 || sum != 100 {
-		t.Errorf("%d admitted under 10 and %d in all, want 10 at most and 100", low, sum)
 	}
 }
 

@@ -1,13 +1,9 @@
 package redis_test
 
 import (
-	"context"
-	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/caddy-tide/ratelimit/internal/clock"
-	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
@@ -98,41 +94,5 @@ func TestAStrictZoneKeepsItsOwnDecisionsWhenRedisForgets(t *testing.T) {
 			s.Decides("1.2.3.4", 8, 0)
 			s.End()
 		})
-	}
-}
-
-// Every key that has a counter is said, however many there are. Those beyond max_keys have none:
-// what they were admitted by shared counters is not sent.
-func TestAllKeysOfAStrictZoneAreSaid(t *testing.T) {
-	const keys, most = 5000, 5100
-	r := durable(t)
-	s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("many", "token_bucket", "limit 1/30d\nkey {http.request.header.K}\nmax_keys "+strconv.Itoa(most)))
-	s.Decides("1.2.3.4", 1, 1, sitetest.Header("K", "first"))
-	r.Kill()
-	for i := range keys {
-		s.Decides("1.2.3.4", 1, 1, sitetest.Header("K", strconv.Itoa(i)))
-	}
-	r.Restart()
-	sitetest.Shows(t, "many", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
-	redistest.Eventually(t, "redis decides again", func() bool { return s.Shared().Strict.Status().Open == 0 })
-	for i := 0; i < keys; i += 7 {
-		s.Decides("1.2.3.4", 1, 0, sitetest.Header("K", strconv.Itoa(i)))
-	}
-	r.Kill()
-	for i := range 3 * most {
-		r := s.Request("1.2.3.4", sitetest.Header("K", "more"+strconv.Itoa(i)))
-		e, err := limits.Evaluate(s.Handler.Zones(), r, clock.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		e.Free()
-	}
-	if held := sitetest.FirstOf(s.Handler.Zones()[0]).Totals(); held.Keys > most || held.Unsent > most {
-		t.Errorf("%+v are held at max_keys %d", held, most)
-	}
-	r.Restart()
-	sitetest.Shows(t, "many", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
-	if counted := len(r.Client().Keys(context.Background(), "test:3:*:many:*").Val()); counted > most {
-		t.Errorf("redis has %d buckets, want %d at most", counted, most)
 	}
 }

@@ -2,17 +2,12 @@ package redis_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
@@ -53,54 +48,6 @@ func TestCostsInAStrictZone(t *testing.T) {
 	}
 }
 
-// When all responses have begun, Redis holds exactly what those cost that count, whatever costs
-// were reserved at once, and whoever was denied.
-func TestRedisHoldsTheSumOfWhatCounted(t *testing.T) {
-	for _, algorithm := range []string{"fixed_window", "sliding_window", "sliding_log"} {
-		t.Run(algorithm, func(t *testing.T) {
-			server := redistest.Start(t)
-			s := sitetest.NewSite(t, sitetest.AppWith(server), sitetest.ZoneBlock("law", "limit 1000/80000h\nsync_rate strict\ncount_responses 2xx\ncost {http.vars.units}\ncost_default 7\nalgorithm "+algorithm))
-			var mu sync.Mutex
-			sum, refunded, left := 0, 0, ""
-			s.Next = func(w http.ResponseWriter, r *http.Request) error {
-				n := 0
-				_, _ = fmt.Sscan(sitetest.ValueOf(r, "http.rate_limit.law.cost"), &n)
-				mu.Lock()
-				defer mu.Unlock()
-				if r.Header.Get("Fails") != "" {
-					refunded += n
-					w.WriteHeader(http.StatusInternalServerError)
-				} else {
-					sum += n
-				}
-				return nil
-			}
-			var all sync.WaitGroup
-			random := rand.New(rand.NewPCG(1, 5))
-			for range 200 {
-				n, fails := 1+random.IntN(30), sitetest.Header("Kept", "1")
-				if random.IntN(2) == 0 {
-					fails = sitetest.Header("Fails", "1")
-				}
-				all.Go(func() { costs(s, "1.2.3.4", n, fails) })
-			}
-			all.Wait()
-			s.Next = func(w http.ResponseWriter, r *http.Request) error {
-				left = sitetest.ValueOf(r, "http.rate_limit.law.remaining")
-				return nil
-			}
-			want := fmt.Sprint(1000 - sum)
-			redistest.Eventually(t, "redis holds what counted", func() bool {
-				costs(s, "1.2.3.4", 0)
-				return left == want
-			})
-			if sum == 0 || refunded == 0 || sum > 1000 {
-				t.Errorf("%d counted and %d were refunded, of 1000", sum, refunded)
-			}
-		})
-	}
-}
-
 // `divide` makes an ordinary cost look too large for ever: by the whole limit it is not, so without
 // Redis it is denied for now, and an estimate is lowered to this node's share.
 func TestAShareMakesNoCostTooLarge(t *testing.T) {
@@ -121,94 +68,4 @@ func TestAShareMakesNoCostTooLarge(t *testing.T) {
 	if a := s.Get("1.2.3.4", sitetest.To("/estimate")); a.Status != http.StatusOK || cost != "5" {
 		t.Errorf("an estimate of 7 of 10, with a share of 5: %d, and %q are reserved", a.Status, cost)
 	}
-}
-
-// Whoever is denied in a strict zone is denied by Redis as well, and told to wait no shorter than
-// it says: beside overrides that come and go, reloads that change limits, and costs of several
-// units, though the node remembers denials. What Redis loses it knows a second later.
-//
-// no clock: a stall only has it ask for less.
-func TestADeniedRequestIsDeniedByRedis(t *testing.T) {
-	for i, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra\nburst 4"} {
-		t.Run(algorithm, func(t *testing.T) {
-			server, random := redistest.Start(t), rand.New(rand.NewPCG(uint64(i), 5))
-			app, now := sitetest.AppWith(server), ""
-			load := func(old *sitetest.Site, limits string) *sitetest.Site {
-				now = limits
-				s := sitetest.NewSite(t, app, sitetest.ZoneBlock("law", "limit "+limits+"\nsync_rate strict\nmax_keys 2\ncost {http.vars.units}\ncost_default 1\nalgorithm "+algorithm))
-				if old != nil {
-					old.End()
-				}
-				return s
-			}
-			s, denied, lost := load(nil, "6/1000h 9/2000h"), 0, time.Time{}
-			for step := range 250 {
-				key := fmt.Sprint("192.0.2.", random.IntN(3)*random.IntN(2))
-				switch random.IntN(14) {
-				case 0:
-					sitetest.Changed(t, http.MethodPost, sitetest.Overrides, fmt.Sprintf(`{"zone":"law","key":%q,"limit":"%d/1000h"}`, key, 3+random.IntN(9)))
-				case 1:
-					sitetest.Ask(http.MethodDelete, sitetest.Overrides, fmt.Sprintf(`{"zone":"law","key":%q}`, key))
-				case 2:
-					s = load(s, []string{"6/1000h 9/2000h", "8/1000h 9/2000h", "3/1000h"}[random.IntN(3)])
-				case 3:
-					if random.IntN(3) == 0 {
-						server.Do("FLUSHALL")
-						lost = time.Now()
-					}
-				default:
-					cost, knows := 1+random.IntN(3), time.Since(lost) > time.Second
-					a := costs(s, key, cost)
-					if a.Status == http.StatusOK || a.Header.Get("Retry-After") == "" {
-						continue
-					}
-					denied++
-					by := sitetest.AnswerOf[operate.Explained](t, http.MethodPost, "/rate_limit/explain", fmt.Sprintf(`{"zone":"law","key":%q,"cost":%d}`, key, cost))
-					wait, _ := strconv.ParseFloat(a.Header.Get("Retry-After"), 64)
-					if len(by.Zones) > 0 && !by.Zones[0].FromRedis {
-						continue // a stall has opened the circuit: Redis says nothing
-					}
-					// Explained is by this node's clock, which may be some milliseconds off Redis'.
-					if knows && by.Decision.String() != "denied" || by.Wait > wait+0.1 {
-						t.Errorf("step %d under %s: what costs %d of %s is denied for %v s, and by Redis %v for %v s: %+v", step, now, cost, key, wait, by.Decision, by.Wait, by.Zones)
-					}
-				}
-			}
-			if denied == 0 {
-				t.Error("nobody was denied")
-			}
-			for i := range 3 {
-				sitetest.Ask(http.MethodDelete, sitetest.Overrides, fmt.Sprintf(`{"zone":"law","key":"192.0.2.%d"}`, i))
-			}
-		})
-	}
-}
-
-// A reload sets how many keys' denials a strict zone remembers, as it sets max_keys.
-func TestAReloadSetsHowManyDenialsAreRemembered(t *testing.T) {
-	server := redistest.Start(t)
-	app := sitetest.AppWith(server)
-	load := func(keys string) *sitetest.Site {
-		return sitetest.NewSite(t, app, sitetest.ZoneBlock("remembers", "limit 1/1000h\nsync_rate strict\nalgorithm fixed_window\nmax_keys "+keys))
-	}
-	first := load("1")
-	first.Get("192.0.2.1")
-	second := load("10")
-	first.End()
-	redistest.Eventually(t, "no call is made for two clients that are denied", func() bool {
-		before := scriptsRun(t, server)
-		second.Get("192.0.2.2")
-		second.Get("192.0.2.3")
-		return scriptsRun(t, server) == before
-	})
-}
-
-// scriptsRun is how many scripts a Redis has been asked to run.
-func scriptsRun(t *testing.T, server *redistest.Server) (n int64) {
-	t.Helper()
-	_, stats, _ := strings.Cut(fmt.Sprint(server.Do("INFO", "commandstats")), "cmdstat_evalsha:calls=")
-	if _, err := fmt.Sscan(strings.Split(stats, ",")[0], &n); err != nil {
-		t.Fatalf("INFO commandstats: %q, %v", stats, err)
-	}
-	return n
 }

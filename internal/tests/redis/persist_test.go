@@ -60,53 +60,6 @@ func TestPersistKeepsCountersOverARestart(t *testing.T) {
 	}
 }
 
-// A key that has nothing left has nothing left after a restart.
-func TestPersistKeepsWhatIsSpentToTheLast(t *testing.T) {
-	for options, all := range map[string]int{
-		"algorithm fixed_window": 10, "algorithm sliding_window": 10, "algorithm sliding_window\nbuckets 7": 10, "algorithm sliding_log": 10,
-		"algorithm token_bucket": 10, "algorithm token_bucket\nburst 3": 3, "algorithm token_bucket\nburst 45": 45,
-		"algorithm gcra": 10, "algorithm gcra\nburst 1": 1, "algorithm gcra\nburst 45": 45,
-		"algorithm leaky_bucket\nqueue 0": 1,
-	} {
-		h := sitetest.NewHome(t, "storage")
-		block := sitetest.ZoneBlock("persist-spent-"+strings.NewReplacer(" ", "-", "\n", "-").Replace(options), "limit 10/30d\n"+options)
-		s := h.Boot(block)
-		s.Admits("1.2.3.4", all+1, all)
-		s.End()
-		for range 2 {
-			s = h.Boot(block)
-			s.Admits("1.2.3.4", 1, 0)
-			s.End()
-		}
-	}
-}
-
-// A bucket of another size has what is in it after a restart, and one that has drained is full.
-//
-// no clock: one that drains for longer is as full.
-func TestPersistKeepsTheLevelOfABucket(t *testing.T) {
-	for _, algorithm := range []string{"token_bucket", "gcra"} {
-		h := sitetest.NewHome(t, "storage")
-		block := func(burst string) string {
-			return sitetest.ZoneBlock("persist-level-"+algorithm, "match {\npath /level\n}\nlimit 10/30d\nalgorithm "+algorithm+"\nburst "+burst) +
-				sitetest.ZoneBlock("persist-drained-"+algorithm, "match {\npath /drained\n}\nlimit 86400000/1d\nalgorithm "+algorithm+"\nburst 5")
-		}
-		const drain = 5 * 24 * time.Hour / 86400000
-		s := h.Boot(block("45"))
-		s.Admits("1.2.3.4", 46, 45, sitetest.To("/level"))
-		s.Admits("1.2.3.4", 5, 5, sitetest.To("/drained"))
-		time.Sleep(drain) // as long as the other bucket takes by its limit
-		s.End()
-		s = h.Boot(block("10"))
-		s.Admits("1.2.3.4", 1, 0, sitetest.To("/level"))
-		s.Admits("1.2.3.4", 5, 5, sitetest.To("/drained"))
-		s.End()
-		s = h.Boot(block("60"))
-		s.Admits("1.2.3.4", 20, 15, sitetest.To("/level"))
-		s.End()
-	}
-}
-
 func TestPersistIsOffByDefault(t *testing.T) {
 	h := sitetest.NewHome(t, "")
 	block := sitetest.ZoneBlock("not-persisted", "limit 10/30d")
@@ -117,21 +70,6 @@ func TestPersistIsOffByDefault(t *testing.T) {
 		t.Errorf("without persist there are the files %q", got)
 	}
 	h.Boot(block).Admits("1.2.3.4", 10, 10)
-}
-
-// Requests may still be served when the app has stopped: Caddy stops its apps in a random order.
-func TestPersistSavesWhatIsAdmittedUntilTheServerEnds(t *testing.T) {
-	h := sitetest.NewHome(t, "storage")
-	block := sitetest.ZoneBlock("persist-late", "limit 10/30d")
-	s := h.Boot(block)
-	s.Admits("1.2.3.4", 3, 3)
-	if err := s.App.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	s.Admits("1.2.3.4", 4, 4)
-	s.Ended = true
-	s.Cancel()
-	h.Boot(block).Admits("1.2.3.4", 10, 3)
 }
 
 // A process that was killed leaves what the one before it had saved.

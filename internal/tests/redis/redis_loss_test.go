@@ -2,22 +2,17 @@ package redis_test
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/certmagic"
 	"go.uber.org/goleak"
 
 	"github.com/caddy-tide/ratelimit"
-	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
@@ -60,41 +55,6 @@ func TestRulesWhileRedisIsLost(t *testing.T) {
 	s.Admits("1.2.3.4", 10, 6, sitetest.To("/deny"))
 }
 
-func TestStrictZoneGoesOnWithoutRedis(t *testing.T) {
-	for _, algorithm := range []string{"fixed_window", "sliding_window", "token_bucket", "gcra", "sliding_log"} {
-		t.Run(algorithm, func(t *testing.T) {
-			r := redistest.Start(t)
-			name := "strict-" + algorithm
-			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock(name, "sync_rate 0\nlimit 10/30d\nalgorithm "+algorithm))
-			s.Admits("1.2.3.4", 6, 6)
-			r.Kill()
-			s.Admits("1.2.3.4", 10, 4)
-			r.Restart()
-			redistest.Eventually(t, "redis decides again", func() bool { return s.Shared().Strict.Status().Open == 0 })
-			switch algorithm {
-			case "fixed_window", "sliding_window":
-				// What Redis lost in the crash is said again, with what was admitted meanwhile.
-				sitetest.Shows(t, name, "is sent", func(z operate.LimitState) bool { return z.Own == 10 && z.Unsent == 0 })
-				s.Admits("1.2.3.4", 12, 0)
-			}
-			s.End()
-		})
-	}
-}
-
-func TestStrictDenialIsRolledBackInLocalZones(t *testing.T) {
-	r := redistest.Start(t)
-	s := sitetest.NewSite(t, sitetest.AppWith(r),
-		sitetest.ZoneBlock("strict-narrow", "sync_rate strict\nkey {http.request.header.K}\nlimit 1/30d")+
-			sitetest.ZoneBlock("local-wide", "sync_rate local\nlimit 5/30d")+
-			sitetest.ZoneBlock("strict-wide", "sync_rate 0\nlimit 5/30d\nalgorithm token_bucket"))
-	s.Admits("1.2.3.4", 20, 1, sitetest.Header("K", "a"))
-	for i := range 4 {
-		s.Admits("1.2.3.4", 1, 1, sitetest.Header("K", strconv.Itoa(i)))
-	}
-	s.Admits("1.2.3.4", 1, 0, sitetest.Header("K", "last"))
-}
-
 func TestWindowsSurviveAChangeOfSyncRate(t *testing.T) {
 	r := redistest.Start(t)
 	block := func(rate string) string {
@@ -115,21 +75,6 @@ func TestWindowsSurviveAChangeOfSyncRate(t *testing.T) {
 		s.Admits("1.2.3.4", 2, 2)
 	}
 	s.Admits("1.2.3.4", 20, 5)
-}
-
-func TestCountsAreSentWhenTheLastConfigurationEnds(t *testing.T) {
-	r := redistest.Start(t)
-	block := sitetest.ZoneBlock("flushed", "sync_rate 1h\nlimit 10/30d\nalgorithm fixed_window")
-	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
-	s.Admits("1.2.3.4", 1, 1)
-	sitetest.Shows(t, "flushed", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
-	s.Admits("1.2.3.4", 6, 6)
-	s.End()
-	// as a new process: it knows nothing but what Redis has
-	s = sitetest.NewSite(t, sitetest.AppWith(r), block)
-	s.Admits("1.2.3.4", 1, 1)
-	sitetest.Shows(t, "flushed", "is known", func(z operate.LimitState) bool { return z.Remote == 7 })
-	s.Admits("1.2.3.4", 5, 2)
 }
 
 // storage is a Caddy storage that has a Redis client to lend.
@@ -181,36 +126,6 @@ func TestStrictFailuresAreReported(t *testing.T) {
 	if st := s.Shared().Replicator.Status(); st.Up || st.Failing["poor sync_rate strict"] == "" {
 		t.Errorf("redis refuses to decide, and the status says %+v", st)
 	}
-}
-
-func TestQuietNodesLearnTheTotalOfAKey(t *testing.T) {
-	r := redistest.Start(t)
-	s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("quiet", "sync_rate 2s\nlimit 10/30d\nalgorithm fixed_window"))
-	s.Admits("1.2.3.4", 1, 1)
-	sitetest.Shows(t, "quiet", "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
-	// Another node's total for the same key arrives after this node's last request.
-	key := r.Client().Keys(context.Background(), "test:*:quiet:*").Val()[0]
-	sum := strings.Fields(r.Do("HGET", key, "sum").(string)) // total stamp end epoch open
-	r.Do("HSET", key, "other", "1 4 "+sum[3]+" 0", "sum", "5 "+strings.Join(sum[1:], " "))
-	sitetest.Shows(t, "quiet", "is known", func(z operate.LimitState) bool { return z.Remote == 4 })
-}
-
-func TestReloadsLeaveNoGoroutine(t *testing.T) {
-	r := redistest.Start(t)
-	before := goleak.IgnoreCurrent()
-	block := sitetest.ZoneBlock("leaks", "sync_rate 50ms\nlimit 100/30d") + sitetest.ZoneBlock("strict-leaks", "sync_rate 0\nlimit 100/30d\nalgorithm gcra")
-	s := sitetest.NewSite(t, sitetest.AppWith(r), block)
-	for range 10 {
-		s.Admits("1.2.3.4", 2, 2)
-		if _, err := sitetest.TrySite(t, sitetest.AppWith(r), sitetest.ZoneBlock("leaks", "limit 1/30d")+sitetest.ZoneBlock("bad", "key {http.request.nonsense}\nlimit 1/30d")); err == nil {
-			t.Fatal("a bad configuration was accepted")
-		}
-		s2 := sitetest.NewSite(t, sitetest.AppWith(r), block)
-		s.End()
-		s = s2
-	}
-	s.End()
-	goleak.VerifyNone(t, before)
 }
 
 func TestValidateLeavesNoGoroutine(t *testing.T) {
@@ -356,90 +271,6 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	for rule, left := range map[string]int{"local": 0, "divide": 5, "allow": 6, "deny": 6} {
 		sitetest.Shows(t, "strict-"+rule, "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
 		s.Admits("1.2.3.4", 10, left, sitetest.To("/"+rule))
-	}
-}
-
-// A Redis that takes connections and never answers costs those requests a timeout that are under
-// way when it falls silent, and none after them, however long it stays silent. It is probed
-// meanwhile, by nobody's request.
-func TestASilentRedisIsWaitedForOnce(t *testing.T) {
-	const clients = 8
-	r := redistest.Start(t)
-	for _, rule := range []string{"local", "divide", "allow", "deny"} {
-		proxy := faultproxy.Start(t, r.Addr)
-		app := sitetest.AppWith(r)
-		app.Redis.Address, app.Redis.Timeout, app.StrictTimeout = []string{proxy.Addr}, caddy.Duration(400*time.Millisecond), caddy.Duration(400*time.Millisecond)
-		s := sitetest.NewSite(t, app, sitetest.ZoneBlock("silent-"+rule, "sync_rate strict\nlimit 100000/30d\nkey {http.request.header.K}\non_redis_loss "+rule))
-		redistest.Eventually(t, "redis decides", func() bool {
-			before := s.Shared().Strict.Status()
-			s.Get("1.2.3.4", sitetest.Header("K", "a"))
-			return before.Open == 0 && s.Shared().Strict.Status() == before
-		})
-		before := s.Shared().Strict.Status()
-		proxy.Set(faultproxy.Blackhole)
-		var wg sync.WaitGroup
-		for c := range clients {
-			wg.Go(func() {
-				for range 300 {
-					s.Get("1.2.3.4", sitetest.Header("K", strconv.Itoa(c)))
-				}
-			})
-		}
-		wg.Wait()
-		first := s.Shared().Strict.Status()
-		if waited := first.Timeouts - before.Timeouts; waited < 1 || waited > clients || first.Open != 1 {
-			t.Errorf("%s: of %d requests %d waited, want at most one of each of the %d clients: %+v", rule, clients*300, waited, clients, first)
-		}
-		probes := proxy.Requests()
-		redistest.Eventually(t, "the silent redis is probed", func() bool {
-			s.Get("1.2.3.4", sitetest.Header("K", "b"))
-			return proxy.Requests() > probes+2
-		})
-		if now := s.Shared().Strict.Status(); now.Timeouts != first.Timeouts || now.Trips != first.Trips {
-			t.Errorf("%s: while it was probed: %+v, want no more waits than %+v", rule, now, first)
-		}
-		proxy.Set(faultproxy.None)
-		redistest.Eventually(t, "redis decides again", func() bool { return s.Shared().Strict.Status().Open == 0 })
-		calls := r.Calls("evalsha")
-		s.Admits("1.2.3.4", 1, 1, sitetest.Header("K", "c"))
-		if r.Calls("evalsha") == calls {
-			t.Errorf("%s: redis was not asked after it answers again", rule)
-		}
-		s.End()
-	}
-}
-
-// caddy validate takes a configuration whose Redis is away, and doesn't ask for one that is there.
-func TestValidateDoesNotConnect(t *testing.T) {
-	there, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	asked := make(chan struct{})
-	go func() {
-		if c, err := there.Accept(); err == nil {
-			c.Close()
-			close(asked)
-		}
-	}()
-	for _, url := range []string{"redis://" + there.Addr().String(), "redis://nowhere.invalid", "redis://127.0.0.1:1,127.0.0.1:2?master_name=m"} {
-		config, err := sitetest.Adapt("{\n\tadmin off\n\trate_limit {\n\t\tredis " + url + "\n\t}\n}\nhttp://a.example {\n\trate_limit {\n\t\t" + sitetest.ZoneBlock("v", "limit 1/30d\nsync_rate strict") + "\t}\n}\n")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var c caddy.Config
-		if err := caddy.StrictUnmarshalJSON(config, &c); err != nil {
-			t.Fatal(err)
-		}
-		if err := caddy.Validate(&c); err != nil {
-			t.Errorf("Validate with %s: %v", url, err)
-		}
-	}
-	there.Close()
-	select {
-	case <-asked:
-		t.Error("redis was connected to")
-	default:
 	}
 }
 
