@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -391,13 +390,6 @@ func TestDenialOutsideOfAServer(t *testing.T) {
 	}
 	if w.Code != 429 || w.Header().Get("Retry-After") != "1" || w.Body.String() != "{x} slow down" {
 		t.Errorf("%d %v %q", w.Code, w.Header(), w.Body)
-	}
-}
-
-func TestPrebuiltErrorIsOneOfCaddys(t *testing.T) {
-	he, ok := errors.AsType[caddyhttp.HandlerError](NewResponder(Options{Status: 429}).replies[Denied].err)
-	if !ok || he.StatusCode != 429 {
-		t.Errorf("%v, %v", he, ok)
 	}
 }
 

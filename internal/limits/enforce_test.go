@@ -21,7 +21,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
@@ -349,31 +348,6 @@ func left(z *Zone, key string) int64 {
 	return z.AllLimits[0].Take(keys.KeyOf(raw), raw, clock.Now(), 0, 0).Remaining
 }
 
-// What an enforced zone denies is refunded in shadow mode, too, and what a zone in shadow mode
-// would deny is charged to the others and not to it.
-func TestShadowBesideEnforced(t *testing.T) {
-	for _, kind := range kinds[:5] { // all but the queue, which takes time
-		zone := func(name string, limit int64, share float64) config.Settings {
-			return config.Settings{
-				Name: name, Key: keyOfRequests, Kind: kind, Enforce: config.Enforce(share), Limits: []config.Rate{{Limit: limit, Window: 30 * 24 * time.Hour}},
-			}
-		}
-		zones := arranged(t, zone("tight", 2, 0), zone("wide", 5, 1), zone("loose", 9, 0))
-		for i := range 8 {
-			e := decide(t, zones, "a")
-			if e.Denied != (i >= 5) || (e.WouldDeny.Zone == "tight") != (i >= 2) {
-				t.Errorf("%s: request %d: denied %t, would deny %q, want wide to deny from request 6 on, and tight from 3 on",
-					kind, i+1, e.Denied, e.WouldDeny.Zone)
-			}
-		}
-		for _, z := range zones {
-			if got, want := left(z, "a"), map[string]int64{"tight": 0, "wide": 0, "loose": 4}[z.Name]; got != want {
-				t.Errorf("%s: %s has %d left, want %d", kind, z.Name, got, want)
-			}
-		}
-	}
-}
-
 // A queue that is not enforced delays nobody, also beside one that is.
 func TestShadowQueueDelaysNobody(t *testing.T) {
 	queue := func(name string, window time.Duration, share float64) config.Settings {
@@ -437,15 +411,6 @@ func TestShadowsAreAskedLast(t *testing.T) {
 		if r.Shadow != (len(r.Policy.Zone) > len("last-strict")) {
 			t.Errorf("the result of %s: shadow %t", r.Policy.Zone, r.Shadow)
 		}
-	}
-}
-
-// A request without a key would be denied: it passes, and is told of.
-func TestShadowOfDenialsWithoutCounting(t *testing.T) {
-	s := config.Settings{Name: "no-key", Key: keyOfRequests, EmptyKey: config.EmptyDeny, Limits: []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour}}, Enforce: config.Enforce(0)}
-	e := decide(t, arranged(t, s), "")
-	if want := (answer.ShadowDenial{Zone: "no-key", Wait: 30 * 24 * time.Hour}); e.Denied || e.WouldDeny.Zone != want.Zone || e.WouldDeny.Wait != want.Wait {
-		t.Errorf("without a key: denied %t, would deny %v, want %v", e.Denied, e.WouldDeny, want)
 	}
 }
 

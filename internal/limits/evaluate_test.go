@@ -12,8 +12,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
@@ -178,17 +176,6 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 		}
 		z.Release()
 		redis.Close()
-	}
-}
-
-func TestEmptyKeyIsWarnedAboutOnce(t *testing.T) {
-	core, seen := observer.New(zapcore.WarnLevel)
-	z := &Zone{ZoneOptions: ZoneOptions{Settings: config.Settings{Name: "login", Key: "{tenant}"}, Logger: zap.New(core)}}
-	for range 3 {
-		z.Notices.Empty(&z.Settings, z.Once, z.Logger)
-	}
-	if seen.Len() != 1 || seen.All()[0].ContextMap()["empty_key"] != "client_ip" {
-		t.Errorf("%d warnings: %v", seen.Len(), seen.All())
 	}
 }
 

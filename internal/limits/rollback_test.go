@@ -3,12 +3,10 @@ package limits
 import (
 	"context"
 	"errors"
-	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -44,20 +42,6 @@ func newZone(t *testing.T, s config.Settings, redis *Redis) *Zone {
 	}
 	t.Cleanup(z.Release)
 	return z
-}
-
-// A request that a matcher ends is refunded what the zones before it had given.
-func TestAMatchersErrorIsRolledBack(t *testing.T) {
-	first, second := newZone(t, one("a", 2, config.Local), nil), newZone(t, one("b", 2, config.Local), nil)
-	second.Matchers = caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { return false, errors.New("failed") })}}
-	zones := []*Zone{first, second}
-	Arrange(zones)
-	if e, err := Evaluate(zones, request("x"), clock.Now()); err == nil {
-		t.Fatalf("denied %t, want the matcher's error", e.Denied)
-	}
-	if left := leftIn(first); left != 2 {
-		t.Errorf("%d of 2 are left after the matcher's error", left)
-	}
 }
 
 // A client that goes away while Redis is asked for one zone is refunded what other zones gave,

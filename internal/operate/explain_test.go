@@ -1,11 +1,9 @@
 package operate
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -457,36 +455,6 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	}
 }
 
-// A zone is explained for a key without a request, by the key or its ID.
-func TestExplainAKey(t *testing.T) {
-	zones := handler(t, nil, config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
-	defer zones[0].Release()
-	raw, none := zones[0].KeyOf(request("a"))
-	if none {
-		t.Fatal("no key")
-	}
-	if _, ok, err := ExplainKey(zones[0], limits.KeyOfID(raw.ID), nil); ok || err != nil {
-		t.Errorf("a key that never came is found by its ID: %t, %v", ok, err)
-	}
-	for i, want := range []answer.Reason{answer.Admitted, answer.Admitted, answer.Admitted, answer.Denied, answer.Denied} {
-		byKey, ok, err := ExplainKey(zones[0], raw, nil)
-		if !ok || err != nil || byKey.Decision != want || byKey.Zones[0].Limits[0].Used != min(3, int64(i)) || *byKey.Zones[0].Key != "a" {
-			t.Errorf("%d used: %+v, %v", i, byKey, err)
-		}
-		if i > 0 {
-			byID, ok, err := ExplainKey(zones[0], limits.KeyOfID(raw.ID), nil)
-			if !ok || err != nil || byID.Decision != want || byID.Zones[0].Limits[0].Used != byKey.Zones[0].Limits[0].Used || byID.Zones[0].ID != byKey.Zones[0].ID {
-				t.Errorf("%d used: by ID %+v, %v", i, byID, err)
-			}
-		}
-		e, err := limits.Evaluate(zones, request("a"), clock.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		e.Free()
-	}
-}
-
 // A key that is empty and shared is there, and empty; of one known by its ID nothing is said.
 func TestExplainAnEmptyKey(t *testing.T) {
 	zones := handler(t, nil, config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, EmptyKey: config.EmptyShare, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
@@ -577,63 +545,6 @@ func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
 		if err != nil || said.Decision != answer.Denied || said.Zones[0].Limits[0].Used != 3 {
 			t.Errorf("%s: %+v, %v; want denied, as 3 of 3 are used", z.Name, said, err)
 		}
-	}
-}
-
-// Redis sees nothing of what is explained, but of zones that it decides for.
-func TestRedisSeesNoExplaining(t *testing.T) {
-	server := redistest.Start(t)
-	client, other := server.Client(), server.Client()
-	client.Options().ContextTimeoutEnabled = true
-	t.Cleanup(func() { _, _ = client.Close(), other.Close() })
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
-	var all []config.Settings
-	for _, kind := range kinds {
-		for name, rate := range map[string]config.SyncRate{"zone-local": config.Local, "zone-interval": config.SyncRate(time.Hour), "zone-strict": config.Strict} {
-			all = append(all, config.Settings{Name: name + "-" + kind.String(), Kind: kind, Buckets: 1, Queue: 9, SyncRate: rate, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
-		}
-	}
-	zones := handler(t, redis, all...)
-	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
-	for _, z := range zones {
-		c.Add(z)
-		defer z.Release()
-	}
-	c.Start()
-	defer c.Stop()
-	monitor, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "redis://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer monitor.Close()
-	over := time.AfterFunc(redistest.Patience, func() { _ = monitor.Close() })
-	defer over.Stop()
-	lines := bufio.NewScanner(monitor)
-	if _, err := monitor.Write([]byte("MONITOR\r\n")); err != nil || !lines.Scan() || lines.Text() != "+OK" {
-		t.Fatalf("redis answers %q, %v", lines.Text(), err)
-	}
-	for range 5 {
-		if _, err := ExplainZones(zones, request("a")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	other.Echo(t.Context(), "end")
-	strict, ended := 0, false
-	for !ended && lines.Scan() {
-		line := lines.Text()
-		if ended = strings.Contains(line, `"end"`); ended {
-			break
-		}
-		reads := strings.Contains(line, `"HMGET"`) || strings.Contains(line, `"MGET"`)
-		if strings.Contains(line, "zone-interval") && strings.Contains(line, " lua]") && !reads || strings.Contains(line, "zone-local") {
-			t.Errorf("redis was asked %s", line)
-		}
-		if strings.Contains(line, "zone-strict") {
-			strict++
-		}
-	}
-	if !ended || strict < 5 {
-		t.Errorf("redis was asked %d times for zones that it decides for, so not all was seen", strict)
 	}
 }
 

@@ -3,7 +3,6 @@ package operate
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -213,69 +212,5 @@ func TestTopByDeniedAfterAReload(t *testing.T) {
 	all, err := TopOf(t.Context(), then, zone.Name, limits.ByDenied, false, 10)
 	if err != nil || len(all) != 1 || len(all[0].Keys) != 1 || all[0].Keys[0].Denied != 3 {
 		t.Errorf("%+v, %v; want 3 denials of a", all, err)
-	}
-}
-
-// BenchmarkTop measures what a request of a zone with a million keys takes while walks go over it,
-// beside none. docs/operate.md has its figures.
-//
-// no clock: it measures, and expects nothing.
-func BenchmarkTop(b *testing.B) {
-	const keys = 1_000_000
-	o := config.Settings{Name: "z", Key: keyOfRequests, Buckets: 1, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Local, MaxKeys: keys + 1, Limits: []config.Rate{{Limit: 50, Window: 30 * 24 * time.Hour}}}
-	z, err := limits.NewZone(limits.ZoneOptions{Settings: o, Sweep: time.Hour, Logger: zap.NewNop(), Once: new(warning.Once)})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer z.Release()
-	c := &lifecycle.Config{Logger: zap.NewNop()}
-	c.Add(z)
-	c.Start()
-	defer c.Stop()
-	r := request("")
-	ask := func(i int) {
-		r.Header["K"][0] = fmt.Sprint(i)
-		e, err := limits.Evaluate([]*limits.Zone{z}, r, clock.Now())
-		if err != nil {
-			b.Fatal(err)
-		}
-		e.Free()
-	}
-	for i := range keys {
-		ask(i)
-	}
-	for _, walking := range []bool{false, true} {
-		b.Run(fmt.Sprintf("walking=%t", walking), func(b *testing.B) {
-			stop, done, walks := make(chan struct{}), make(chan struct{}), 0
-			go func() {
-				defer close(done)
-				for l := range z.Each {
-					for walking {
-						select {
-						case <-stop:
-							return
-						default:
-							l.EachSpend(limits.NewMost(limits.ByUsed, TopKeys).Add)
-							walks++
-						}
-					}
-				}
-			}()
-			longest := time.Duration(0)
-			over := 0
-			for b.Loop() {
-				began := time.Now()
-				ask(rand.IntN(keys))
-				took := time.Since(began)
-				if longest = max(longest, took); took > time.Millisecond {
-					over++
-				}
-			}
-			close(stop)
-			<-done
-			b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
-			b.ReportMetric(float64(over), "over-1ms")
-			b.ReportMetric(float64(walks), "walks")
-		})
 	}
 }

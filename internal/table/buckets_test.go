@@ -2,7 +2,6 @@ package table
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -216,91 +215,6 @@ func TestABucketIsExactWhateverBecomesOfMessages(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// Ten nodes share a bucket of 10 that drains 100 a second and sync every second. Demand is .8
-// of what drains, so next to nothing should be denied.
-func TestSteadyDemandBelowTheRateIsAdmitted(t *testing.T) {
-	const tick = int64(time.Second)
-	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
-		random := rand.New(rand.NewPCG(3, 4))
-		f := newFleet(algorithms.Params{Kind: kind, Limit: 100, Window: time.Second, Burst: 10}, 10)
-		asked, admitted := 0, 0
-		now := t0
-		for next := now + tick; asked < 8000; {
-			now += int64(random.ExpFloat64() * 1e9 / 80)
-			for ; now >= next; next += tick {
-				for _, n := range f.nodes {
-					n.sync(f.store, next)
-				}
-			}
-			asked++
-			if f.take(random.IntN(len(f.nodes)), now, 1).Allowed {
-				admitted++
-			}
-		}
-		if got := float64(admitted) / float64(asked); got < .97 {
-			t.Errorf("%s: admitted %.2f of .8 of the rate, want nearly all", kind, got)
-		}
-	}
-}
-
-// After an hour in which a store was not reached, a client owes no more than what stands in each
-// node's bucket, here 1, 2 and 3, and what drains in two intervals.
-func TestAnOutageLeavesNoDebt(t *testing.T) {
-	const second = int64(time.Second)
-	f := newFleet(algorithms.Params{Kind: algorithms.TokenBucket, Limit: 60, Window: time.Minute, Burst: 100}, 3)
-	now := t0
-	for i := range f.nodes {
-		f.take(i, now, 1)
-		f.ask(i, now)
-	}
-	for range 3600 {
-		now += second
-		for i := range f.nodes {
-			f.take(i, now, 1)
-		}
-	}
-	for range 2 {
-		for i := range f.nodes {
-			f.ask(i, now)
-		}
-	}
-	for i := range f.nodes {
-		if got := f.level(i, now); got > 6+3*2 {
-			t.Errorf("node %d: level %v after an hour alone at its rate, want 12 at most", i, got)
-		}
-	}
-	if got := f.store.total(f.key); got != 3*3601 {
-		t.Errorf("a total of %d, want all that was spent", got)
-	}
-}
-
-// A node that has forgotten a drained bucket and meets the client again takes nothing of the others
-// back.
-func TestABucketThatComesBackTakesNothingBack(t *testing.T) {
-	f := newFleet(algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Second, Burst: 200}, 2)
-	f.take(0, t0, 99)
-	f.ask(0, t0)
-	now := t0 + int64(time.Minute)
-	f.nodes[0].Sweep(now)
-	f.nodes[0].Sweep(now)
-	if f.nodes[0].Keys() != 0 {
-		t.Fatal("a drained bucket is kept")
-	}
-	f.take(1, now, 99)
-	f.ask(1, now)
-	f.take(0, now, 1)
-	f.ask(0, now)
-	f.ask(1, now)
-	for i := range f.nodes {
-		if got := f.level(i, now); got != 100 {
-			t.Errorf("node %d: level %v, want the 99 and the 1", i, got)
-		}
-	}
-	if got := f.store.total(f.key); got != 199 {
-		t.Errorf("a total of %d, want 199", got)
 	}
 }
 

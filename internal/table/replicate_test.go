@@ -23,68 +23,6 @@ func admit(t *testing.T, n *node, alg algorithms.Params, now int64, count, want 
 	}
 }
 
-func TestTwoNodesConvergeDivergeAndReconverge(t *testing.T) {
-	s, a, b := newStore(), newNode("a", hour), newNode("b", hour)
-	admit(t, a, hour, t0, 6, 6)
-	admit(t, b, hour, t0, 1, 1)
-	a.sync(s, t0)
-	b.sync(s, t0)
-	admit(t, b, hour, t0, 10, 3) // 6 remote, 1 + 3 here
-	b.sync(s, t0)
-	admit(t, a, hour, t0, 3, 3) // a has not stepGrace of those yet
-	a.sync(s, t0)
-	admit(t, a, hour, t0, 3, 0)
-	if got := a.Totals(t0); got.Own != 9 || got.Remote != 4 || got.Unsent != 0 {
-		t.Errorf("Totals() of a = %+v, want own 9, remote 4, unsent 0", got)
-	}
-}
-
-func TestLostRepliesAndRefundsLeaveTheCountExact(t *testing.T) {
-	s, a := newStore(), newNode("a", hour)
-	admit(t, a, hour, t0, 3, 3)
-	a.Tick()
-	said := a.takeOut(t0, false)
-	a.deliver(s, t0, said) // the reply is lost
-	a.Unheard(said)
-	d := take(a.Table, hour, 1, t0)
-	a.sync(s, t0)
-	b := raw(1)
-	a.Refund(hour.Compile(), keys.KeyOf(b), d, 1)
-	take(a.Table, hour, 2, t0)
-	if got := s.total(b); got != 4 {
-		t.Errorf("after a lost reply the store counts %d, want 4", got)
-	}
-	admit(t, a, hour, t0, 1, 1)
-	take(a.Table, hour, 1, t0)
-	a.Refund(hour.Compile(), keys.KeyOf(b), take(a.Table, hour, 1, t0), 1)
-	a.sync(s, t0)
-	if got := s.total(b); got != 5 {
-		t.Errorf("after giving back the store counts %d, want 5", got)
-	}
-}
-
-func TestAStoreThatForgotIsToldAgain(t *testing.T) {
-	s, a, b := newStore(), newNode("a", hour), newNode("b", hour)
-	admit(t, a, hour, t0, 4, 4)
-	admit(t, b, hour, t0, 3, 3)
-	a.sync(s, t0)
-	b.sync(s, t0)
-	*s = *newStore()
-	admit(t, b, hour, t0, 1, 1)
-	if !b.sync(s, t0) {
-		t.Error("Hear() did not notice that the store has forgotten")
-	}
-	admit(t, b, hour, t0, 5, 2) // what a spent is kept: 4 remote, 4 + 2 here
-	a.Resend()
-	b.Resend()
-	a.sync(s, t0)
-	b.sync(s, t0)
-	c := newNode("c", hour)
-	admit(t, c, hour, t0, 1, 1)
-	c.sync(s, t0)
-	admit(t, c, hour, t0, 5, 0) // 4 + 6 + 1: the newcomer knows
-}
-
 func TestAKeyNotDrainedTwice(t *testing.T) {
 	a := newNode("a", hour)
 	admit(t, a, hour, t0, 1, 1)
@@ -207,16 +145,6 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 		return
 	}
 	t.Errorf("%s: nothing was denied", name)
-}
-
-func TestShiftKeepsCountsWhenTheClockIsSetRight(t *testing.T) {
-	alg := fixed(10, time.Minute)
-	a := newNode("a", alg)
-	admit(t, a, alg, t0, 10, 10)
-	a.setOffset(t0, 30*time.Minute, true)
-	admit(t, a, alg, t0, 1, 0)
-	a.setOffset(t0, -time.Hour, true)
-	admit(t, a, alg, t0, 1, 0)
 }
 
 // Of what the store said before a step nothing is believed under the new numbers.

@@ -34,26 +34,6 @@ func take(t *windows, alg algorithms.Params, i int, now int64) Taken {
 	return t.Take(alg.Compile(), keys.KeyOf(b), b, now, 1, allWaits)
 }
 
-func TestConcurrentTakesAdmitExactlyTheLimit(t *testing.T) {
-	alg := fixed(500, time.Hour)
-	tab := newTable(100, alg)
-	var admitted atomic.Int64
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() {
-			for range 200 {
-				if take(tab, alg, 1, t0).Allowed {
-					admitted.Add(1)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if got := admitted.Load(); got != alg.Limit {
-		t.Errorf("3200 concurrent requests: %d admitted, want %d", got, alg.Limit)
-	}
-}
-
 func TestMaxKeysIsHardAndNoBypass(t *testing.T) {
 	const maxKeys = 1000
 	tab := newTable(maxKeys, hour)
@@ -103,29 +83,6 @@ func unshared(tab *windows, from int) int {
 		if _, s := tab.beyond().stripe(key).find(key); s == nil {
 			return i
 		}
-	}
-}
-
-func TestOneKeyBeyondTheBoundUnderRaceGetsItsLimit(t *testing.T) {
-	tab := newTable(1, hour)
-	take(tab, hour, 0, t0)
-	var admitted atomic.Int64
-	var wg sync.WaitGroup
-	for g := range 8 {
-		wg.Go(func() {
-			for i := range 100 {
-				if other := 1000 + g*1000 + i; sharedOf(keys.KeyOf(raw(other))) != sharedOf(keys.KeyOf(raw(1))) {
-					take(tab, hour, other, t0)
-				}
-				if take(tab, hour, 1, t0).Allowed {
-					admitted.Add(1)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if got := admitted.Load(); got > hour.Limit {
-		t.Errorf("beyond the bound: %d admitted, want at most %d", got, hour.Limit)
 	}
 }
 
