@@ -1,3 +1,5 @@
+// Package sitetest is what tests of the whole module use: sites with a handler in this process, and
+// Caddy with a Caddyfile, on any protocol.
 package sitetest
 
 import (
@@ -6,6 +8,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"testing"
 
@@ -16,7 +21,10 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // Site is a provisioned handler with the configuration it belongs to.
@@ -179,3 +187,95 @@ func To(p string) func(*http.Request) {
 }
 
 func ZoneBlock(name, options string) string { return "zone " + name + " {\n" + options + "\n}\n" }
+
+// Tests run in the root of the repository, wherever they stand: pages, examples and testdata have
+// one name for all of them.
+func init() {
+	_, file, _, _ := runtime.Caller(0)
+	if err := os.Chdir(filepath.Join(filepath.Dir(file), "../../..")); err != nil {
+		panic(err)
+	}
+}
+
+// AdaptedSite is a site with the first handler of a Caddyfile.
+func AdaptedSite(t *testing.T, caddyfile string) *Site {
+	t.Helper()
+	config, err := Adapt(caddyfile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := TryHandler(t, new(caddy.Config), &ratelimit.App{}, HandlersIn(t, config)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.End)
+	return s
+}
+
+// Decides is admits for requests that don't queue.
+func (s *Site) Decides(ip string, count, want int, change ...func(*http.Request)) {
+	s.T.Helper()
+	got := 0
+	for range count {
+		r := s.Request(ip, change...)
+		e, err := limits.Evaluate(s.Handler.Zones(), r, clock.Now())
+		if err != nil {
+			s.T.Fatal(err)
+		}
+		if !e.Denied {
+			got++
+		}
+		e.Free()
+	}
+	if got != want {
+		s.T.Errorf("%d requests from %s: %d admitted, want %d", count, ip, got, want)
+	}
+}
+
+// ValueOf returns what a placeholder has in a request.
+func ValueOf(r *http.Request, name string) string {
+	value, _ := reqkey.ReplacerOf(r).GetString(name)
+	return value
+}
+
+// Plan has a request bring a limit.
+func Plan(value string) func(*http.Request) { return Header("X-Plan", value) }
+
+// A Sink is a response that nobody reads.
+type Sink http.Header
+
+// Header is that of the response.
+func (d Sink) Header() http.Header { return http.Header(d) }
+
+func (d Sink) Write(b []byte) (int, error) { return len(b), nil }
+
+func (d Sink) WriteHeader(int) {}
+
+// Home is a machine of its own: a data directory, and a storage.
+type Home struct {
+	T       *testing.T
+	Dir     string
+	Persist string
+}
+
+func NewHome(t *testing.T, persist string) *Home {
+	dir := t.TempDir()
+	t.Setenv("XDG_DATA_HOME", filepath.Join(dir, "data"))
+	t.Setenv("TIDE_TEST_STATE", dir)
+	return &Home{t, dir, persist}
+}
+
+// Boot is a process that begins with a configuration.
+func (h *Home) Boot(block string) *Site {
+	h.T.Helper()
+	return h.BootIn("", block)
+}
+
+func (h *Home) BootIn(namespace, block string) *Site {
+	h.T.Helper()
+	storage, err := json.Marshal(map[string]string{"module": "file_system", "root": filepath.Join(h.Dir, "storage")})
+	if err != nil {
+		h.T.Fatal(err)
+	}
+	return NewSiteWith(h.T, &caddy.Config{StorageRaw: storage}, &ratelimit.App{Persist: h.Persist, Namespace: namespace}, block)
+}

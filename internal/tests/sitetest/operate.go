@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
@@ -36,16 +37,32 @@ func Admin() caddy.AdminRoute {
 }
 
 // Changed makes a change, which must succeed.
-func Changed(t *testing.T, method, path, body string) (c operate.Changed) {
+func Changed(t *testing.T, method, path, body string) operate.Changed {
 	t.Helper()
-	status, text := Ask(method, path, body)
-	if err := json.Unmarshal([]byte(text), &c); status != http.StatusOK || err != nil {
-		t.Fatalf("%s %s %s = %d %s", method, path, body, status, text)
-	}
-	return c
+	return AnswerOf[operate.Changed](t, method, path, body)
 }
 
 const (
 	Overrides   = "/rate_limit/overrides"
 	Enforcement = "/rate_limit/enforcement"
 )
+
+// AnswerOf asks the admin endpoint, which must answer.
+func AnswerOf[T any](t *testing.T, method, path, body string) (answer T) {
+	t.Helper()
+	status, text := Ask(method, path, body)
+	if err := json.Unmarshal([]byte(text), &answer); status != http.StatusOK || err != nil {
+		t.Fatalf("%s %s %s = %d %s", method, path, body, status, text)
+	}
+	return answer
+}
+
+// Explained asks the running configuration.
+func Explained(t *testing.T, q operate.ExplainRequest) (operate.ExplainedSite, error) {
+	t.Helper()
+	app, err := caddy.ActiveContext().AppIfConfigured("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return operate.Explain(app.(*caddyhttp.App), q)
+}

@@ -12,10 +12,12 @@ import (
 	"io"
 	"math/big"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime/pprof"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -213,4 +215,17 @@ func (s *Served) Answers(protocol string, count, status, want int, change ...fun
 func InQueue(t *testing.T) int {
 	t.Helper()
 	return strings.Count(StackTraces(t), "clock.Sleep(")
+}
+
+// Backend is an upstream that says its name, and how often it was asked.
+func Backend(t *testing.T, name string) (address string, asked *atomic.Int64) {
+	t.Helper()
+	asked = new(atomic.Int64)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Cache-Control", "max-age=60")
+		_, _ = io.WriteString(w, name)
+	}))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String(), asked
 }
