@@ -32,8 +32,8 @@ func (*BelowError) CaddyModule() caddy.ModuleInfo {
 // GuardErrorRoutes puts a BelowError before the error routes of a server that loads its handlers,
 // unless one is there. It relies on Caddy to load and compile a server's error routes after its
 // other routes. With a Caddy that does so before, the guard never runs, and answers below 400 keep
-// Retry-After and Cache-Control of the denial. Nothing else breaks. TestHeadersOfErrorRoutes and
-// TestGuardIsLoaded fail with such a Caddy.
+// Retry-After and Cache-Control of the denial. Nothing else breaks. TestHeadersOfErrorRoutes fails
+// with such a Caddy.
 func GuardErrorRoutes(srv *caddyhttp.Server) {
 	if srv.Errors == nil || len(srv.Errors.Routes) == 0 || GuardsErrorRoutes(srv) {
 		return

@@ -52,7 +52,7 @@ var elsewhere = map[string]string{
 	"mkdir -p /var/lib/grafana/dashboards":                                                   "the same",
 	"cp deploy/grafana/tide.json /var/lib/grafana/dashboards/":                               "the same",
 	"prometheus --config.file examples/prometheus/prometheus.yml":                            "it needs port 9090: TestBoard starts one, TestAlerts checks the file",
-	"caddy rate-limit override api_key gold-0001 6000/1m --for forever --note \"plan gold\"": "its zone is of another site than the one that runs: TestOverridesByRate",
+	"caddy rate-limit override api_key gold-0001 6000/1m --for forever --note \"plan gold\"": "its zone is of another site than the one that runs: TestOverridesKeepRatios",
 }
 
 // The commands of each task page do what the page shows, in its order: programs that serve are
