@@ -65,7 +65,7 @@ func jsonLog(all []asked) string {
 }
 
 // oneZone is a configuration of one limit.
-func oneZone(t *testing.T, limit int, options string) []byte {
+func oneZone(t testing.TB, limit int, options string) []byte {
 	t.Helper()
 	zone := map[string]any{}
 	if err := json.Unmarshal(fmt.Appendf(nil, `{"limits":[{"max_events":%d,"window":"10s"}]%s}`, limit, options), &zone); err != nil {
