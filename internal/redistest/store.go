@@ -46,8 +46,8 @@ func NewStore(t testing.TB, clock func() time.Time) *Store {
 	return s
 }
 
-// Eval runs a script and returns its reply as a client has it. The script touches none but its keys, as
-// Dragonfly and servers that scale by themselves demand.
+// Eval runs a script and returns its reply as a client has it. A script touches its keys alone,
+// as Dragonfly and servers that scale by themselves demand.
 func (s *Store) Eval(source string, keys []string, args ...any) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

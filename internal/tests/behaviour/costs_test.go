@@ -76,8 +76,12 @@ func TestACostIsTakenAsAWhole(t *testing.T) {
 
 // What comes as a number, and what doesn't, in a placeholder that no client sets.
 func TestNumbersOfACost(t *testing.T) {
+	numbersOfACost(t, &ratelimit.App{}, "")
+}
+
+func numbersOfACost(t *testing.T, app *ratelimit.App, options string) {
 	const limit = 1000
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("numbers", "key {http.request.host}\nlimit 1000/30d\nalgorithm fixed_window\ncost {http.vars.units}\ncost_default 10"))
+	s := sitetest.NewSite(t, app, sitetest.ZoneBlock("numbers", "key {http.request.host}\nlimit 1000/30d\nalgorithm fixed_window\ncost {http.vars.units}\ncost_default 10"+options))
 	for i, c := range []struct {
 		units string
 		takes int64 // -1 for too large
@@ -587,4 +591,9 @@ func TestRetryAfterOfWhatIsReserved(t *testing.T) {
 			time.Sleep(time.Minute)
 		})
 	}
+}
+
+// So does a strict zone, whose Redis is not even asked for what is too large.
+func TestNumbersOfACostInAStrictZone(t *testing.T) {
+	numbersOfACost(t, sitetest.AppWith(redistest.Start(t)), "\nsync_rate strict")
 }

@@ -170,6 +170,44 @@ var earlyZones atomic.Int64
 // attack matches what does not come for a ticket.
 const attack = "@attack not header K ticket\n"
 
+// Who sends early data from an address that is not his spends nothing that belongs to it, whatever
+// part of the key the address is.
+func TestEarlyDataSpendsNobodysLimit(t *testing.T) {
+	const victim = "127.0.0.9"
+	for name, c := range map[string]struct {
+		global, key string
+		change      []func(*http.Request)
+	}{
+		"the default key":                         {},
+		"the client's address in a composite key": {key: "key {http.request.host}+{client_ip}"},
+		"the peer's address":                      {key: "key {remote_host}"},
+		"the peer's address, not counted without": {key: "key {remote_host}\nempty_key skip"},
+		"the peer's network by Caddy":             {key: "key {http.request.remote.host/24,64}"},
+		"networks":                                {key: "ipv4_prefix 24"},
+		"in place of an empty key":                {key: "key {http.request.header.X-Api-Key}"},
+		"a proxy that is trusted": {
+			global: "servers {\ntrusted_proxies static " + victim + "\ntrusted_proxies_strict\n}",
+			change: []func(*http.Request){sitetest.Header("X-Forwarded-For", "198.51.100.7")},
+		},
+		"a header of a proxy": {
+			key: "key {http.request.header.X-Real-Ip}", change: []func(*http.Request){sitetest.Header("X-Real-Ip", "198.51.100.7")},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			zone := fmt.Sprint("early-", earlyZones.Add(1))
+			s := sitetest.StartCaddy(t, c.global, attack+"rate_limit @attack {\n"+sitetest.ZoneBlock(zone, "limit 20/30d\nalgorithm sliding_log\n"+c.key)+"}\nrespond ok")
+			attacker := overQUIC(s, victim, ticket(s))
+			attacker.early(zone, 30, c.change...)
+			if got := sitetest.DecidedAs(t, zone, "too_early"); got != 30 {
+				t.Errorf("of 30 requests in early data %d were refused as too early, want all", got)
+			}
+			if got := from(s, victim, 25, c.change...); got != 20 {
+				t.Errorf("the owner of the address: %d of 25 requests admitted after early data from it, want 20", got)
+			}
+		})
+	}
+}
+
 // A client whose early data is refused is told to come again when its address is proven, and is
 // admitted then. Nobody takes the refusal for a denial.
 func TestEarlyDataIsRefusedWith425(t *testing.T) {
@@ -229,6 +267,26 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 	}
 }
 
+// Keys that no address can have a part in count the same in early data.
+func TestEarlyDataWithAnotherKey(t *testing.T) {
+	zone := fmt.Sprint("early-", earlyZones.Add(1))
+	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 5/30d\nalgorithm sliding_log\nkey {http.request.tls.server_name}")+"}\nrespond ok")
+	// 2 of the 5
+	c, again := overQUIC(s, "127.0.0.9", ticket(s)), overQUIC(s, "127.0.0.9", ticket(s))
+	answers := c.early(zone, 2)
+	c.open()
+	answers()
+	s.Answers("HTTP/1.1", 2, http.StatusOK, 1)
+	answers = again.early(zone, 1)
+	again.open()
+	if a := answers()[0]; a.Err != nil || a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
+		t.Errorf("a denial in early data by a key without an address: %d %v, %v, want 429", a.Status, a.Header, a.Err)
+	}
+	if n := loggedMessages(s, "rate limit exceeded"); n != 1 {
+		t.Errorf("%d lines of denials, want 1", n)
+	}
+}
+
 // loggedMessages counts the lines with a message.
 func loggedMessages(s *sitetest.Served, message string) (n int) {
 	s.T.Helper()
@@ -263,3 +321,79 @@ func TestEarlyDataFromAnAddressBannedElsewhere(t *testing.T) {
 		t.Errorf("%d requests are admitted", got)
 	}
 }
+
+// victim is the address that is forged, and other one that is not.
+const victim, other = "127.0.0.5", "127.0.0.6"
+
+// byAnotherName are zones that know an address by another name.
+var byAnotherName = map[string]struct {
+	before, zone string
+	passed       int // of 9 requests in early data
+	owner, rest  int // of 5 requests each, after the handshake
+	change       func(*http.Request)
+}{
+	"a key by map":                       {zone: "key {customer}\nlimit 3/30d", owner: 3, rest: 3},
+	"a key by map, with a ban":           {zone: "key {customer}\nlimit 3/30d\nban 1h", owner: 3, rest: 3},
+	"a key by vars":                      {before: "vars owner {customer}", zone: "key {http.vars.owner}\nlimit 3/30d", owner: 3, rest: 3},
+	"a key by a header":                  {before: "request_header X-C {customer}", zone: "key {http.request.header.X-C}\nlimit 3/30d", owner: 3, rest: 3},
+	"a key by the host":                  {before: "request_header Host {customer}", zone: "key {host}\nlimit 3/30d", owner: 3, rest: 3},
+	"a key by the path":                  {before: "rewrite * /{customer}{uri}", zone: "key {path.0}\nlimit 3/30d", owner: 3, rest: 3},
+	"a key that is empty by map":         {before: "map {client_ip} {known} {\n" + victim + " \"\"\ndefault other\n}", zone: "key {known}\nempty_key skip\nlimit 3/30d", owner: 5, rest: 3},
+	"an exception by vars":               {zone: "key all\nlimit 3/30d\nexcept vars {customer} acme", owner: 5, rest: 3},
+	"an exception by an expression":      {zone: "key all\nlimit 3/30d\nexcept `{customer} == \"acme\"`", owner: 5, rest: 3},
+	"an exception by a header":           {before: "request_header X-C {customer}", zone: "key all\nlimit 3/30d\nexcept header X-C acme", owner: 5, rest: 3},
+	"an exception by a rewritten path":   {before: "rewrite * /{customer}{uri}", zone: "key all\nlimit 3/30d\nexcept path /acme/*", owner: 5, rest: 3},
+	"an exception by the path":           {zone: "key all\nlimit 3/30d\nexcept path /free", passed: 9, owner: 5, rest: 5, change: at("/free")},
+	"a matcher by vars":                  {zone: "key all\nlimit 3/30d\nmatch vars {customer} acme", owner: 3, rest: 5},
+	"a reserve by vars":                  {zone: "key all\nlimit 4/30d\nreserve @acme 50%", owner: 4, rest: 0},
+	"a limit by map":                     {zone: "key all\nlimit {plan}/30d\nlimit_default 3/30d", owner: 5, rest: 3},
+	"a count for all, whoever asks":      {zone: "key all\nlimit 3/30d", passed: 3, owner: 0, rest: 0},
+	"a key that the server itself knows": {zone: "key {http.request.tls.server_name}\nlimit 3/30d", passed: 3, owner: 0, rest: 0},
+}
+
+// Whatever a site makes of the address, by its own variables or by what it rewrites, who sends
+// early data from an address that is not his spends, bans, excepts and reserves nothing of
+// anybody's.
+func TestEarlyDataOfAnAddressByAnotherName(t *testing.T) {
+	names := "map {client_ip} {customer} {plan} {\n" + victim + " acme unlimited\ndefault other 3\n}\n"
+	for name, c := range byAnotherName {
+		t.Run(name, func(t *testing.T) {
+			zone := fmt.Sprint("early-", earlyZones.Add(1))
+			s := sitetest.StartCaddy(t, "", "@acme vars {customer} acme\n"+attack+"route {\n"+names+c.before+"\nrate_limit @attack {\n"+
+				sitetest.ZoneBlock(zone, "algorithm sliding_log\n"+c.zone)+"}\nrespond ok\n}")
+			change := []func(*http.Request){func(*http.Request) {}}
+			if c.change != nil {
+				change = append(change, c.change)
+			}
+			attacker := overQUIC(s, victim, ticket(s))
+			answers := attacker.early(zone, 9, change...)
+			attacker.open()
+			passed := 0
+			for _, a := range answers() {
+				switch {
+				case a.Err != nil:
+					t.Fatal(a.Err)
+				case a.Status == http.StatusOK:
+					passed++
+				case a.Status != http.StatusTooEarly && c.owner+c.rest > 0:
+					t.Errorf("early data that is denied: %d, want 425", a.Status)
+				}
+			}
+			if passed != c.passed {
+				t.Errorf("%d of 9 requests in early data pass, want %d", passed, c.passed)
+			}
+			if n := loggedMessages(s, "rate limit banned"); n != 0 {
+				t.Errorf("%d bans by early data", n)
+			}
+			if got := from(s, victim, 5, change...); got != c.owner {
+				t.Errorf("the owner of the address: %d of 5 requests admitted, want %d", got, c.owner)
+			}
+			if got := from(s, other, 5, change...); got != c.rest {
+				t.Errorf("another client: %d of 5 requests admitted, want %d", got, c.rest)
+			}
+		})
+	}
+}
+
+// at is a request for a path.
+func at(path string) func(*http.Request) { return func(r *http.Request) { r.URL.Path = path } }

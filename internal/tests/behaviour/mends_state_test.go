@@ -1,6 +1,7 @@
 package behaviour_test
 
 import (
+	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 	"regexp"
 	"slices"
 	"strings"
@@ -87,5 +88,38 @@ func TestMendsOfAWrongRegion(t *testing.T) {
 			t.Errorf("warned of %q", got)
 		}
 		stop(t)
+	}
+}
+
+// A namespace of its own leaves another program's keys alone, and counts.
+func TestMendOfForeignKeys(t *testing.T) {
+	r := redistest.Start(t)
+	t.Cleanup(func() { stop(t) })
+	site := zone2("")
+	options := "rate_limit {\nnamespace theirs\nsync_rate 20ms\nredis " + r.URL + "\n}"
+	c := r.Client()
+	defer c.Close()
+	keysOf := func(pattern string) []string { return c.Keys(t.Context(), pattern).Val() }
+	serve(t, options, site).admits(anybody, 3, 2)
+	redistest.Eventually(t, "it is counted", func() bool { return len(keysOf("theirs:*:z:*")) > 0 })
+	stop(t)
+	foreign := keysOf("theirs:*:z:*")
+	for _, key := range foreign {
+		c.Set(t.Context(), key, "foreign", 0)
+	}
+	s := serve(t, options, site)
+	s.send(anybody, 1, 1)
+	redistest.Eventually(t, "it is told", func() bool { return slices.Equal(s.warned(), []string{warning.ForeignKey}) })
+	stop(t)
+	s = serve(t, strings.Replace(options, "theirs", "test", 1), site)
+	s.admits(anybody, 3, 2)
+	redistest.Eventually(t, "both zones count", func() bool { // z has one of other
+		return sitetest.SumIn(t, r, "z") == 3 && sitetest.SumIn(t, r, "other") == 1
+	})
+	s.warns()
+	for _, key := range foreign {
+		if c.Get(t.Context(), key).Val() != "foreign" {
+			t.Errorf("%s is not as it was", key)
+		}
 	}
 }

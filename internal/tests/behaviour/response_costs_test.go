@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -26,6 +27,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit"
+	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
@@ -136,6 +138,80 @@ func saysWhatItCosts(t *testing.T, l *sitetest.Lifetime, global, zone string) {
 	}
 }
 
+// When all is settled, limits hold exactly the sum of what was used, whatever ran at once.
+func TestTheSumOfWhatResponsesCost(t *testing.T) { eachMode(t, sumOfWhatResponsesCost) }
+
+func sumOfWhatResponsesCost(t *testing.T, l *sitetest.Lifetime, global, zone string) {
+	var zones strings.Builder
+	for _, algorithm := range settling {
+		limit := 100_000
+		if zone != "" && algorithm == "sliding_log" {
+			limit = 1024
+		}
+		fmt.Fprintf(&zones, "zone sum-of-%[1]s {\nmatch path /%[1]s\nkey all\nlimit %[2]d/30d\nalgorithm %[1]s\ncost 50\nresponse_cost header X-Cost\nresponse_cost bytes\n%[3]s\n}\n", algorithm, limit, zone)
+	}
+	l.Load(l.Config(global, "rate_limit {\n"+zones.String()+"}\nreverse_proxy "+costingBackend(t), ""))
+	sums := make(map[string]int64)
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for worker := range 8 {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(worker), 1))
+			for range 50 {
+				algorithm, cost, size := settling[random.IntN(len(settling))], random.Int64N(200), random.Int64N(100)
+				if algorithm == "sliding_log" {
+					cost, size = cost%4, size%4
+				}
+				response, err := l.Client.Get(fmt.Sprintf("http://site/%s?cost=%d&size=%d", algorithm, cost, size))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+				mu.Lock()
+				sums[algorithm] += cost + size
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	for _, algorithm := range settling {
+		got := int64(-1)
+		redistest.Eventually(t, fmt.Sprintf("%s holds %d", algorithm, sums[algorithm]), func() bool {
+			got = usedOf(t, "/"+algorithm)
+			return got == sums[algorithm]
+		})
+	}
+}
+
+// Explain shows a debt: more than the limit is used. Of a bucket it is what a window drains beyond
+// its size at most.
+func TestExplainShowsADebt(t *testing.T) {
+	redis := redistest.Start(t)
+	for _, rate := range []string{"1s", "strict"} {
+		var zones strings.Builder
+		for _, algorithm := range settling {
+			fmt.Fprintf(&zones, "zone debt-%[1]s-%[2]s {\nmatch path /%[1]s\nkey all\nlimit 100/30d\nalgorithm %[1]s\ncost 10\nresponse_cost header X-Cost\nsync_rate %[2]s\n}\n", algorithm, rate)
+		}
+		l := sitetest.NewLifetime(t)
+		l.Load(l.Config("redis "+redis.URL, "rate_limit {\n"+zones.String()+"}\nreverse_proxy "+costingBackend(t), ""))
+		for _, algorithm := range settling {
+			if _, _, err := l.Post("/" + algorithm + "?cost=5000"); err != nil {
+				t.Fatal(err)
+			}
+			got, want := int64(0), int64(5000)
+			if algorithm == "token_bucket" || algorithm == "gcra" {
+				want = 200
+			}
+			redistest.Eventually(t, fmt.Sprintf("%s of %s uses %d", algorithm, rate, want), func() bool {
+				got = usedOf(t, "/"+algorithm)
+				return got == want
+			})
+		}
+	}
+}
+
 // An estimate above a limit is lowered to it: a wrong one must not lock out for good.
 func TestAnEstimateAboveTheLimit(t *testing.T) {
 	l := sitetest.NewLifetime(t)
@@ -188,6 +264,56 @@ func TestResponseCostsThatDontLoad(t *testing.T) {
 		if err := new(ratelimit.Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser("rate_limit {\nzone x {\n" + limit + "\n}\n}")); err != nil {
 			t.Errorf("%q: %v", limit, err)
 		}
+	}
+}
+
+// Where Redis can't be asked when a response says that it has cost more than was reserved, this
+// node's own counters are charged, and Redis learns of it when it is back: under each algorithm.
+func TestAChargeWhileRedisIsAway(t *testing.T) {
+	proxy := faultproxy.Start(t, redistest.Start(t).Addr)
+	var zones strings.Builder
+	for _, algorithm := range settling {
+		zones.WriteString(sitetest.ZoneBlock("away-"+algorithm, "limit 1000/1000h\nsync_rate strict\nalgorithm "+algorithm+"\ncost 10\nresponse_cost header X-Cost"))
+	}
+	s := sitetest.NewSite(t, sitetest.AppWith(&redistest.Server{Addr: proxy.Addr}), zones.String())
+	left := map[string]string{}
+	s.Next = func(w http.ResponseWriter, r *http.Request) error {
+		for _, algorithm := range settling {
+			left[algorithm] = sitetest.ValueOf(r, "http.rate_limit.away-"+algorithm+".remaining")
+		}
+		cost := "0"
+		if r.Header.Get("Cuts") != "" {
+			proxy.Set(faultproxy.Reset)
+			redistest.Eventually(t, "Redis is known to be away", func() bool {
+				s.Decides("192.0.2.2", 1, 1)
+				return s.Shared().Strict.Status().Open > 0
+			})
+			cost = "200"
+		}
+		w.Header().Set("X-Cost", cost)
+		return nil
+	}
+	charged := func() bool {
+		s.Get("192.0.2.1")
+		for _, algorithm := range settling {
+			if left[algorithm] != "790" {
+				return false
+			}
+		}
+		return true
+	}
+	s.Get("192.0.2.1", sitetest.Header("Cuts", "1"))
+	if !charged() {
+		t.Errorf("while Redis is away %v are left, want 790 each", left)
+	}
+	proxy.Set(faultproxy.None)
+	redistest.Eventually(t, "Redis is back", func() bool { return s.Shared().Strict.Status().Open == 0 })
+	redistest.Eventually(t, "Redis knows of 200", charged)
+	for _, algorithm := range settling {
+		sitetest.Shows(t, "away-"+algorithm, "has sent all", func(z operate.LimitState) bool { return z.Unsent == 0 })
+	}
+	if !charged() {
+		t.Errorf("in the end %v are left, want 790 each", left)
 	}
 }
 
@@ -831,3 +957,175 @@ func TestALongStreamTakesNoMemory(t *testing.T) {
 type flushSink struct{ sitetest.Sink }
 
 func (flushSink) Flush() {}
+
+// A settlements is a site whose zone reserves 10 of 100 for each request, until a header of its
+// response says what it has cost. Requests can be held in the handler.
+type settlements struct {
+	*sitetest.Site
+	t       *testing.T
+	zone    string
+	under   chan struct{}
+	release chan string
+	reached int
+	mu      sync.Mutex
+	ended   sync.WaitGroup
+}
+
+func newSettlements(t *testing.T, zone, block string, app *ratelimit.App, reserves ...any) *settlements {
+	c := &settlements{t: t, zone: zone, under: make(chan struct{}), release: make(chan string)}
+	c.Site = reservedSite(t, app, block, reserves...)
+	t.Cleanup(c.ended.Wait)
+	c.Next = func(w http.ResponseWriter, r *http.Request) error {
+		cost := r.Header.Get("Costs")
+		c.mu.Lock()
+		c.reached++
+		c.mu.Unlock()
+		if cost == "" {
+			c.under <- struct{}{}
+			cost = <-c.release
+		}
+		w.Header().Set("X-Cost", cost)
+		return nil
+	}
+	return c
+}
+
+// cost sends a request that costs so much in truth.
+func (c *settlements) cost(n int, change ...func(*http.Request)) int {
+	return c.Get("192.0.2.1", append(change, sitetest.Header("Costs", fmt.Sprint(n)))...).Status
+}
+
+// hold sends requests that wait in the handler, and end has as many answered.
+func (c *settlements) hold(count int) {
+	for range count {
+		c.ended.Go(func() { c.Get("192.0.2.1") })
+		<-c.under
+	}
+}
+
+func (c *settlements) end(count, cost int) {
+	for range count {
+		c.release <- fmt.Sprint(cost)
+	}
+}
+
+// uses waits until a zone says that so much of the limit is used.
+func (c *settlements) uses(zone, what string, want int) {
+	c.t.Helper()
+	got := -1
+	redistest.Eventually(c.t, fmt.Sprintf("%s: %d are used", what, want), func() bool {
+		status, text := sitetest.Ask(http.MethodPost, operate.ExplainPath, fmt.Sprintf(`{"zone":%q,"key":"192.0.2.1"}`, zone))
+		var x operate.Explained
+		if err := json.Unmarshal([]byte(text), &x); err != nil || status != http.StatusOK {
+			c.t.Fatalf("explain = %d %s", status, text)
+		}
+		got = int(x.Zones[0].Limits[len(x.Zones[0].Limits)-1].Used)
+		return got == want
+	})
+}
+
+// What a response costs, with what else a zone can do: on one node and in Redis, under each
+// algorithm.
+func TestSettlementsWithOtherOptions(t *testing.T) {
+	server := redistest.Start(t)
+	for _, rate := range []string{"local", "strict"} {
+		for _, algorithm := range settling {
+			for name, test := range settlementCases {
+				t.Run(rate+"/"+algorithm+"/"+name, func(t *testing.T) {
+					app := &ratelimit.App{}
+					if rate == "strict" {
+						app = sitetest.AppWith(server)
+					}
+					zone := strings.Join([]string{name, rate, algorithm}, "-")
+					block := sitetest.ZoneBlock(zone, "limit 100/80000h\nsync_rate "+rate+"\nalgorithm "+algorithm+"\ncost 10\nresponse_cost header X-Cost\n"+test.options) + test.more
+					test.run(newSettlements(t, zone, block, app, test.reserves...))
+				})
+			}
+		}
+	}
+}
+
+var settlementCases = map[string]struct {
+	options, more string
+	reserves      []any
+	run           func(c *settlements)
+}{
+	"shadow": {options: "enforce off", run: func(c *settlements) {
+		c.cost(95)
+		if c.uses(c.zone, "the first", 95); c.cost(70) != http.StatusOK {
+			c.t.Error("a zone that is not enforced denies")
+		}
+		c.uses(c.zone, "what would be denied takes and settles nothing", 95)
+	}},
+	"override": {run: func(c *settlements) {
+		c.hold(1)
+		sitetest.Changed(c.t, http.MethodPost, sitetest.Overrides, fmt.Sprintf(`{"zone":%q,"key":"192.0.2.1","limit":"1000/80000h"}`, c.zone))
+		c.end(1, 99)
+		c.uses(c.zone, "after a charge under an override", 99)
+		if status := c.cost(40); status != http.StatusOK {
+			c.t.Errorf("with an override the next one gets %d", status)
+		}
+		c.uses(c.zone, "and the next one", 139)
+	}},
+	"reset": {run: func(c *settlements) {
+		c.hold(2)
+		reset(c.t, fmt.Sprintf(`{"zone":%q,"key":"192.0.2.1"}`, c.zone))
+		c.end(1, 80)
+		c.end(1, 0)
+		c.cost(7)
+		c.uses(c.zone, "what was taken before a reset settles nothing after it", 7)
+	}},
+	"another-zone-denies": {more: sitetest.ZoneBlock("small", "limit 1/80000h"), run: func(c *settlements) {
+		if a, b := c.cost(30), c.cost(30); a != http.StatusOK || b != http.StatusTooManyRequests {
+			c.t.Errorf("answers are %d and %d, want 200 and 429", a, b)
+		}
+		c.uses(c.zone, "of what another zone denied all is refunded", 30)
+	}},
+	"reserve": {reserves: []any{"paying", 20}, run: func(c *settlements) {
+		c.cost(71)
+		c.uses(c.zone, "others", 71)
+		if a, b := c.cost(1), c.cost(5, sitetest.Header("X-Class", "paying")); a != http.StatusTooManyRequests || b != http.StatusOK {
+			c.t.Errorf("others get %d and who pays %d, want 429 and 200", a, b)
+		}
+		c.uses(c.zone, "and who pays", 76)
+	}},
+	"concurrent": {options: "concurrent 1", run: func(c *settlements) {
+		if c.hold(1); c.cost(50) != http.StatusTooManyRequests {
+			c.t.Error("a second request has a place")
+		}
+		c.end(1, 33)
+		c.uses(c.zone, "the one that had a place", 33)
+		redistest.Eventually(c.t, "its place is free", func() bool { return inUse(c.t, c.zone) == 0 })
+		if c.cost(4) != http.StatusOK {
+			c.t.Error("the place is not free")
+		}
+		c.uses(c.zone, "and the next one", 37)
+	}},
+	"ban": {options: "ban 1h after 2/30d", run: func(c *settlements) {
+		c.hold(10)
+		for range 4 {
+			if status := c.cost(1); status != http.StatusTooManyRequests {
+				c.t.Errorf("beside ten estimates: %d", status)
+			}
+		}
+		c.end(10, 0)
+		redistest.Eventually(c.t, "who was denied by what was reserved is not banned", func() bool { return c.cost(1) == http.StatusOK })
+	}},
+	"a-hundred-at-once": {run: func(c *settlements) {
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() { c.Get("192.0.2.1") })
+		}
+		for range 10 {
+			<-c.under
+		}
+		for range 10 {
+			c.release <- "10"
+		}
+		all.Wait()
+		if c.reached != 10 {
+			c.t.Errorf("%d of 100 have reached the handler, which ten estimates are left for", c.reached)
+		}
+		c.uses(c.zone, "ten that cost their estimate", 100)
+	}},
+}

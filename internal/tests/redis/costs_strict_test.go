@@ -69,3 +69,32 @@ func TestAShareMakesNoCostTooLarge(t *testing.T) {
 		t.Errorf("an estimate of 7 of 10, with a share of 5: %d, and %q are reserved", a.Status, cost)
 	}
 }
+
+// A reload sets how many keys' denials a strict zone remembers, as it sets max_keys.
+func TestAReloadSetsHowManyDenialsAreRemembered(t *testing.T) {
+	server := redistest.Start(t)
+	app := sitetest.AppWith(server)
+	load := func(keys string) *sitetest.Site {
+		return sitetest.NewSite(t, app, sitetest.ZoneBlock("remembers", "limit 1/1000h\nsync_rate strict\nalgorithm fixed_window\nmax_keys "+keys))
+	}
+	first := load("1")
+	first.Get("192.0.2.1")
+	second := load("10")
+	first.End()
+	redistest.Eventually(t, "no call is made for two clients that are denied", func() bool {
+		before := scriptsRun(t, server)
+		second.Get("192.0.2.2")
+		second.Get("192.0.2.3")
+		return scriptsRun(t, server) == before
+	})
+}
+
+// scriptsRun is how many scripts a Redis has been asked to run.
+func scriptsRun(t *testing.T, server *redistest.Server) (n int64) {
+	t.Helper()
+	_, stats, _ := strings.Cut(fmt.Sprint(server.Do("INFO", "commandstats")), "cmdstat_evalsha:calls=")
+	if _, err := fmt.Sscan(strings.Split(stats, ",")[0], &n); err != nil {
+		t.Fatalf("INFO commandstats: %q, %v", stats, err)
+	}
+	return n
+}
