@@ -101,7 +101,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.config = &lifecycle.Config{
-		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper, Namespace: a.namespace, Once: &a.warned,
+		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper, Once: &a.warned,
 	}
 	a.config.CheckKeeper()
 	if err := a.check(a.globals()); err != nil {

@@ -35,7 +35,7 @@ type Config struct {
 	Keeper *Keeper
 	// Once is what warnings of the configuration are logged by, nil for any.
 	Once *warning.Once
-	// Namespace is that of the control record where Redis is nil.
+	// Namespace is that of the zones.
 	Namespace string
 
 	zones    []*limits.Zone
@@ -281,7 +281,7 @@ func (c *Config) inherit(before *Config) {
 			from, same := had[was][spec]
 			if same && from.Counters != l.Counters {
 				counts, _ := from.Save()
-				l.Resume(counts, nil) // the zone's name or the namespace has changed
+				l.Resume(counts, nil) // the zone's name has changed
 			}
 			if stays && from == nil && !l.Settings.CountsDenials {
 				c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero",

@@ -274,6 +274,32 @@ func TestStrictRulesWhileRedisIsLost(t *testing.T) {
 	}
 }
 
+// A reload into another namespace says there at once what the node has spent, also of keys that
+// nobody asks for any more, as one to another Redis does.
+func TestAnotherNamespaceIsToldWhatWasSpent(t *testing.T) {
+	r := redistest.Start(t)
+	for _, rate := range []string{"50ms", "strict"} {
+		for _, algorithm := range everyCountingAlgorithm {
+			zone := "moved-" + rate + "-" + algorithm
+			block := sitetest.ZoneBlock(zone, "limit 10/30d\nalgorithm "+algorithm+"\nsync_rate "+rate)
+			old := sitetest.NewSite(t, sitetest.AppWith(r), block)
+			old.Admits("1.2.3.4", 3, 3)
+			app := sitetest.AppWith(r)
+			app.Namespace = "test:moved"
+			next := sitetest.NewSite(t, app, block)
+			old.End()
+			redistest.Eventually(t, zone+" is told", func() bool {
+				if algorithm == "token_bucket" || algorithm == "gcra" {
+					return sitetest.LevelIn(t, r, zone) > 3 // in both, and a part of a unit has drained
+				}
+				return sitetest.SumIn(t, r, zone) == 6
+			})
+			next.Admits("1.2.3.4", 9, 7)
+			next.End()
+		}
+	}
+}
+
 // A reload leads to another Redis while requests that the old configuration took are on their way:
 // they go by the Redis of the current configuration, and never by the rule for a lost one. What the
 // node has counted is brought along.
