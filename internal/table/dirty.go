@@ -27,6 +27,8 @@ const (
 	// failed: the store could not do the last message. The key waits for the next cycle, whatever
 	// is asked of it.
 	failed
+	// denied: a request that was denied has had it synced early since one was admitted.
+	denied
 )
 
 // isInFlight reports whether a message about the key is under way.

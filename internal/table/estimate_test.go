@@ -1,6 +1,7 @@
 package table
 
 import (
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"testing"
 	"time"
 
@@ -70,5 +71,37 @@ func TestDenialsOfAKeyAreEarlyOnce(t *testing.T) {
 		if deny(t0 + 60*second); early != 2 {
 			t.Errorf("limit %d: %d early syncs when it was not synced lately, want one more", limit, early-1)
 		}
+	}
+}
+
+// A key that denials fill further, by count_denied, is told early once when it is spent, and not
+// with each of them. A request that is admitted makes its successors news again.
+func TestDenialsThatCountAreEarlyOnce(t *testing.T) {
+	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 3, Window: 30 * 24 * time.Hour}
+	n, s := newNode("n", alg), newStore()
+	n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
+	n.SetLost(0)
+	early, now := 0, t0
+	request := func() {
+		d := take(n.Table, alg, 1, now)
+		if !d.Allowed {
+			n.Penalize(alg.Compile(), keys.KeyOf(raw(1)), d, 1)
+		}
+		if n.syncEarly(s, now) > 0 {
+			early++
+		}
+		now += 20 * int64(time.Millisecond)
+	}
+	for range 3 {
+		request()
+	}
+	if early != 3 {
+		t.Errorf("%d early syncs of three admitted requests, want 3", early)
+	}
+	for early = 0; now < t0+int64(time.Second); {
+		request()
+	}
+	if early > 1 {
+		t.Errorf("%d early syncs for the denied requests of a second, want one at most", early)
 	}
 }

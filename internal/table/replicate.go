@@ -64,9 +64,19 @@ func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d 
 	if e.regions&inOthers != 0 {
 		regions = 1
 	}
-	if !b.Early || b.Certain && l.Synced || e.flags&(urgent|inFlight|failed) != 0 ||
-		!e.NeedsSync(l, limit, d.Remaining, d.At, regions) && (len(st.urgent) > 0 || !e.NeedsRefresh(b.Rate, limit, d.Remaining, d.At)) {
+	if d.Allowed {
+		e.flags &^= denied
+	}
+	if !b.Early || b.Certain && l.Synced || e.flags&(urgent|inFlight|failed) != 0 {
 		return false
+	}
+	// Denials that count tell nobody more than that the key is spent.
+	news := (e.flags&denied == 0 || !l.Synced) && e.NeedsSync(l, limit, d.Remaining, d.At, regions)
+	if !news && (len(st.urgent) > 0 || !e.NeedsRefresh(b.Rate, limit, d.Remaining, d.At)) {
+		return false
+	}
+	if !d.Allowed && l.Synced {
+		e.flags |= denied
 	}
 	return t.markUrgent(st, i, e)
 }
