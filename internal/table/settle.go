@@ -111,10 +111,10 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, at, now, n int64) 
 	case n <= 0 || r.group == nil:
 		return 0
 	case r.inParts:
-		stands := t.unsettled.Stands(key, r.group, now)
+		stands, refunded := t.unsettled.Stands(key, r.group, now)
 		level, _ := t.machine.Level(s, r.limit, at)
-		if r.noted > 0 { // what was added since stands above it, whatever others refund
-			above := t.bucket.Added(s) - r.noted
+		if r.noted > 0 { // what was added since stands above it, but for what this node has refunded
+			above := t.bucket.Added(s) - r.noted - refunded
 			if above < 0 { // the store has forgotten
 				return 0
 			}

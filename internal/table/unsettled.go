@@ -55,6 +55,8 @@ type UnsettledGroup struct {
 	// limit.
 	number uint32
 	window int64
+	// above is what was taken after it and has been refunded since.
+	above int64
 }
 
 func (r *Unsettled) stripe(key keys.Key) *unsettledStripe { return &r.stripes[key.B>>60] }
@@ -163,10 +165,11 @@ func (r *Unsettled) FindOne(key keys.Key, number uint32) (found *UnsettledGroup)
 	return found
 }
 
-// Stands returns how much of a request's units still stands in its bucket at now.
-func (r *Unsettled) Stands(key keys.Key, g *UnsettledGroup, now int64) (n int64) {
-	r.look(key, func(e *unsettledKey) { n = e.stands(g, now) })
-	return n
+// Stands returns how much of a request's units still stands in its bucket at now, and what was taken
+// after them and has been refunded since.
+func (r *Unsettled) Stands(key keys.Key, g *UnsettledGroup, now int64) (n, refunded int64) {
+	r.look(key, func(e *unsettledKey) { n, refunded = e.stands(g, now), g.above })
+	return n, refunded
 }
 
 // stands is what of a group counts at now. Of a bucket that is what has yet to drain of it.
@@ -201,7 +204,8 @@ func (r *Unsettled) Rate(key keys.Key, rate, now int64) {
 
 // Sink notes that n units have left the bucket of a key before they drained: what was taken after
 // those of a group moves down in it by as much, and ends to count sooner. Otherwise it would be
-// refunded though it has drained. For nil all moves, as nobody knows what was taken before.
+// refunded though it has drained. For nil all moves, as nobody knows what was taken before. Those of
+// before have as much less above them.
 func (r *Unsettled) Sink(key keys.Key, after *UnsettledGroup, n int64) {
 	r.look(key, func(e *unsettledKey) {
 		moves := after == nil
@@ -209,7 +213,9 @@ func (r *Unsettled) Sink(key keys.Key, after *UnsettledGroup, n int64) {
 			if moves && g.number > 0 && e.rate > 0 {
 				g.ends = saturate.Add(g.ends, -saturate.MulDivUp(n, g.window, 0, e.rate))
 			}
-			moves = moves || g == after
+			if moves = moves || g == after; !moves {
+				g.above += n
+			}
 		}
 	})
 }

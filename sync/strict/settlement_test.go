@@ -145,6 +145,29 @@ func TestWhatIsSettledInRedisIsWhatWasUsed(t *testing.T) {
 	}
 }
 
+// Of requests of a bucket on one node each gets back what it has not used, in whatever order their
+// responses begin.
+func TestRequestsOfABucketSettleInAnyOrder(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
+		for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}} {
+			onALine(t, time.Second, func(t *testing.T, l *line, s *Limiter) {
+				rule := algorithms.Params{Kind: kind, Limit: 1000, Window: 1000 * long, Burst: 1000, Reserves: true}
+				var open []settling
+				for range order {
+					open = append(open, settling{by: s, grant: pay(t, s, "z", 200, rule), cost: 10})
+				}
+				for _, i := range order {
+					open[i].settle()
+					time.Sleep(time.Second) // virtual time
+				}
+				if got := spentIn(l.server.HGet, "z", rule); got < 38 || got > 40 {
+					t.Errorf("%s, %v: %d are held, and 40 were used", kind, order, got)
+				}
+			})
+		}
+	}
+}
+
 // spentIn is what the cell of the tests' key has in a Redis: of a bucket what is in it.
 func spentIn(hget func(key, field string) string, zone string, rule algorithms.Params) (n int64) {
 	cell := ratesync.NewKeyspace("test").Cells(ratesync.SpecOf(zone, rule)).Of(keyID())
