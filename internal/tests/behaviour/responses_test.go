@@ -25,17 +25,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// answers has a site answer with a status that the request brings, 200 for none.
-func answers(s *sitetest.Site) *sitetest.Site {
-	s.Next = func(w http.ResponseWriter, r *http.Request) error {
-		if r.Header.Get("Password") == "wrong" {
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-		return nil
-	}
-	return s
-}
-
 var wrongPassword = sitetest.Header("Password", "wrong")
 
 const loginZone = "limit 5/30d\ncount_responses 401 403"
