@@ -115,8 +115,8 @@ type Table interface {
 }
 
 // AcquireCounters returns the counters of one limit: new ones, or those that a configuration
-// already holds. Counts go on over a reload where zone, algorithm and window stay the same, whatever
-// becomes of the Redis and its namespace.
+// already holds. Counts go on over a reload where zone, algorithm and window stay the same,
+// whatever becomes of the Redis and its namespace.
 func AcquireCounters(namespace string, z *config.Settings, r config.Rate) *Counters {
 	key := strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " " + SpecOf(z, r).Name()
 	c, _, _ := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) { return newCounters(key, namespace, z, r), nil })

@@ -34,8 +34,8 @@ type ZoneOptions struct {
 	Except caddyhttp.MatcherSets
 	// Reserved select the requests that each entry of Reserve is for.
 	Reserved []caddyhttp.MatcherSets
-	// Namespace keeps the counters of several users of the process apart; a server has one. Redis is
-	// nil where nothing is synced.
+	// Namespace keeps the counters of several users of the process apart; a server has one. Redis
+	// is nil where nothing is synced.
 	Namespace string
 	Redis     *Redis
 	// Successor returns the zone of a name in the current configuration, nil where it has none. It

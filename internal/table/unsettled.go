@@ -165,8 +165,8 @@ func (r *Unsettled) FindOne(key keys.Key, number uint32) (found *UnsettledGroup)
 	return found
 }
 
-// Stands returns how much of a request's units still stands in its bucket at now, and what was taken
-// after them and has been refunded since.
+// Stands returns how much of a request's units still stands in its bucket at now, and what was
+// taken after them and has been refunded since.
 func (r *Unsettled) Stands(key keys.Key, g *UnsettledGroup, now int64) (n, refunded int64) {
 	r.look(key, func(e *unsettledKey) { n, refunded = e.stands(g, now), g.above })
 	return n, refunded
@@ -204,8 +204,8 @@ func (r *Unsettled) Rate(key keys.Key, rate, now int64) {
 
 // Sink notes that n units have left the bucket of a key before they drained: what was taken after
 // those of a group moves down in it by as much, and ends to count sooner. Otherwise it would be
-// refunded though it has drained. For nil all moves, as nobody knows what was taken before. Those of
-// before have as much less above them.
+// refunded though it has drained. For nil all moves, as nobody knows what was taken before. Those
+// of before have as much less above them.
 func (r *Unsettled) Sink(key keys.Key, after *UnsettledGroup, n int64) {
 	r.look(key, func(e *unsettledKey) {
 		moves := after == nil

@@ -290,7 +290,7 @@ func TestAnotherNamespaceIsToldWhatWasSpent(t *testing.T) {
 			old.End()
 			redistest.Eventually(t, zone+" is told", func() bool {
 				if algorithm == "token_bucket" || algorithm == "gcra" {
-					return sitetest.LevelIn(t, r, zone) > 3 // in both, and a part of a unit has drained
+					return sitetest.LevelIn(t, r, zone) > 3 // in both, less what has drained
 				}
 				return sitetest.SumIn(t, r, zone) == 6
 			})
