@@ -2,6 +2,7 @@ package redis_test
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -340,5 +341,39 @@ func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
 		last.End()
 		status := map[string]int{"local": http.StatusTooManyRequests, "divide": http.StatusTooManyRequests, "allow": http.StatusOK, "deny": http.StatusServiceUnavailable}
 		redistest.Eventually(t, rule+" holds after the end", func() bool { return next.Get("5.6.7.8").Status == status[rule] })
+	}
+}
+
+// caddy validate takes a configuration whose Redis is away, and doesn't ask for one that is there.
+func TestValidateDoesNotConnect(t *testing.T) {
+	there, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked := make(chan struct{})
+	go func() {
+		if c, err := there.Accept(); err == nil {
+			c.Close()
+			close(asked)
+		}
+	}()
+	for _, url := range []string{"redis://" + there.Addr().String(), "redis://nowhere.invalid", "redis://127.0.0.1:1,127.0.0.1:2?master_name=m"} {
+		config, err := sitetest.Adapt("{\n\tadmin off\n\trate_limit {\n\t\tredis " + url + "\n\t}\n}\nhttp://a.example {\n\trate_limit {\n\t\t" + sitetest.ZoneBlock("v", "limit 1/30d\nsync_rate strict") + "\t}\n}\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c caddy.Config
+		if err := caddy.StrictUnmarshalJSON(config, &c); err != nil {
+			t.Fatal(err)
+		}
+		if err := caddy.Validate(&c); err != nil {
+			t.Errorf("Validate with %s: %v", url, err)
+		}
+	}
+	there.Close()
+	select {
+	case <-asked:
+		t.Error("redis was connected to")
+	default:
 	}
 }
