@@ -101,7 +101,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 		return err
 	}
 	a.config = &lifecycle.Config{
-		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper, Once: &a.warned,
+		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper, Namespace: a.apart(), Once: &a.warned,
 	}
 	a.config.CheckKeeper()
 	if err := a.check(a.globals()); err != nil {
@@ -140,6 +140,15 @@ func (a *App) check(g globals) error {
 		}
 	}
 	return nil
+}
+
+// apart is what counters go by beside their zone: nothing where they go through Redis, so that a
+// reload to another namespace keeps them.
+func (a *App) apart() string {
+	if a.shared != nil || a.Namespace == "" {
+		return ""
+	}
+	return a.namespace
 }
 
 func (a *App) provisionRedis(ctx caddy.Context) error {

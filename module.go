@@ -497,7 +497,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s config.Settings) 
 	config := h.RateLimits[s.Name]
 	sets := h.headerSetsOf(config)
 	o := limits.ZoneOptions{
-		Settings: s, Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
+		Settings: s, Namespace: app.apart(), Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
 		Headers: sets, ByDefault: len(config.Headers) == 0, Waits: sets != 0 || !h.DisablePlaceholders,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 		AfterErrors: h.afterErrors,

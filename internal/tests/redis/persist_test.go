@@ -206,7 +206,7 @@ func written(t *testing.T, at int64, limit string) []byte {
 //
 // no clock: the window is one of a file that is no snapshot.
 func TestPersistOfWhatCannotBeRead(t *testing.T) {
-	const limit = `"caddy" "persist-bad" s-720h`
+	const limit = `"" "persist-bad" s-720h`
 	old := written(t, clock.Now()-int64(1500*time.Hour), limit)
 	early := written(t, clock.Now()+int64(time.Hour), limit)
 	whole := written(t, clock.Now(), limit)
