@@ -57,7 +57,7 @@ func TestPlacesOfAKilledNode(t *testing.T) {
 	})
 }
 
-// A node that ends in order frees its places with that.
+// A node that ends in order frees its places with that, and waits for nothing else.
 func TestPlacesOfANodeThatEnds(t *testing.T) {
 	withSlotNodes(t, 2, true, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
 		a, b := nodes[0], nodes[1]
@@ -73,7 +73,11 @@ func TestPlacesOfANodeThatEnds(t *testing.T) {
 		for range slotLimit {
 			a.free("k")
 		}
+		began := time.Now()
 		a.src.Detach()
+		if took := time.Since(began); took >= flushTime {
+			t.Errorf("a node that has told all takes %s to end", took)
+		}
 		slot, s, err := b.sync.Take(t.Context(), b.src, askOf("k"))
 		if err != nil || !s.Allowed {
 			t.Errorf("after the other node has ended: %+v, %v", s, err)
