@@ -1,6 +1,7 @@
 package ratesync
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -21,9 +22,10 @@ type lone struct {
 	*Replicator
 }
 
-func newLone(w *wire, alg algorithms.Params, rate time.Duration) lone {
+func newLone(i int, w *wire, alg algorithms.Params, rate time.Duration) lone {
 	n := lone{Table: tableOf[algorithms.WindowState](alg, 1000), Replicator: NewReplicator(w, "test", time.Second, wallClock, zap.NewNop())}
 	n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
+	n.Source.node = fmt.Sprint("node", i) // by which it waits after a loss
 	n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Waker: n.Waker}, 1000)
 	n.Attach(n.Source, rate)
 	return n
@@ -41,7 +43,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		net := &network{random: rand.New(rand.NewPCG(4, 4))} // the loops of the nodes use it
 		var nodes [2]lone
 		for i := range nodes {
-			nodes[i] = newLone(&wire{net: net, store: store}, alg, rate)
+			nodes[i] = newLone(i, &wire{net: net, store: store}, alg, rate)
 		}
 		count := func(i int, n int64) {
 			nodes[i].Take(alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), n, 0)

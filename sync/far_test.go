@@ -26,7 +26,7 @@ func farFlood(t *testing.T, seed uint64, alg algorithms.Params, trips []time.Dur
 		var nodes []lone
 		for i, trip := range trips {
 			net := &network{random: rand.New(rand.NewPCG(seed, uint64(i))), way: trip / 2}
-			nodes = append(nodes, newLone(&wire{net: net, store: store}, alg, rate))
+			nodes = append(nodes, newLone(len(nodes), &wire{net: net, store: store}, alg, rate))
 		}
 		time.Sleep(2500 * time.Millisecond) // they know how far away it is
 		random := rand.New(rand.NewPCG(seed, 99))

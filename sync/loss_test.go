@@ -30,7 +30,7 @@ func newLosers(t *testing.T, keys int) *losers {
 	x := &losers{t: t, store: newLuaStore(t), keys: keys, rate: time.Second, alg: anEpoch, nodes: make([]lone, 3)}
 	net := &network{random: rand.New(rand.NewPCG(1, 1))}
 	for i := range x.nodes {
-		x.nodes[i] = newLone(&wire{net: net, store: x.store}, x.alg, x.rate)
+		x.nodes[i] = newLone(i, &wire{net: net, store: x.store}, x.alg, x.rate)
 	}
 	for range 3 { // the first two syncs of a key come early
 		for i := range x.nodes {
@@ -152,7 +152,7 @@ func TestWhatWasLostIsSentAgainSpreadOut(t *testing.T) {
 		defer x.close()
 		net := &network{random: rand.New(rand.NewPCG(1, 2))}
 		for i := range x.nodes {
-			x.nodes[i] = newLone(&wire{net: net, store: x.store}, x.alg, rate)
+			x.nodes[i] = newLone(i, &wire{net: net, store: x.store}, x.alg, rate)
 			for key := range keys {
 				x.count(i, key)
 			}

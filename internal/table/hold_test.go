@@ -299,3 +299,21 @@ func (m *mover) check(t *testing.T) {
 		}
 	}
 }
+
+// What is refunded of a request whose key was reset since stands above none that came after.
+func TestARefundOfBeforeAResetStandsAboveNothing(t *testing.T) {
+	var u Unsettled
+	key := keys.KeyOf(raw(1))
+	before := u.FindOne(key, u.AddOne(key, 5, 0, t0+int64(time.Hour), 10, int64(time.Hour)))
+	u.Forget(key)
+	since := u.FindOne(key, u.AddOne(key, 5, 0, t0+int64(time.Hour), 10, int64(time.Hour)))
+	u.Sink(key, before, 5)
+	if _, refunded := u.Stands(key, since, t0); refunded != 0 {
+		t.Errorf("%d are taken for refunded above it", refunded)
+	}
+	later := u.FindOne(key, u.AddOne(key, 5, 0, t0+int64(time.Hour), 10, int64(time.Hour)))
+	u.Sink(key, later, 3)
+	if _, refunded := u.Stands(key, since, t0); refunded != 3 {
+		t.Errorf("%d are taken for refunded above it, want 3", refunded)
+	}
+}

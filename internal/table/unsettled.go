@@ -209,6 +209,9 @@ func (r *Unsettled) Rate(key keys.Key, rate, now int64) {
 func (r *Unsettled) Sink(key keys.Key, after *UnsettledGroup, n int64) {
 	r.look(key, func(e *unsettledKey) {
 		moves := after == nil
+		if !moves && !slices.Contains(e.own, after) {
+			return // the key was reset since
+		}
 		for _, g := range e.own {
 			if moves && g.number > 0 && e.rate > 0 {
 				g.ends = saturate.Add(g.ends, -saturate.MulDivUp(n, g.window, 0, e.rate))
