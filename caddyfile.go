@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -15,85 +17,24 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/lifecycle"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
 func init() {
+	httpcaddyfile.RegisterGlobalOption("rate_limit", parseGlobalOption)
 	httpcaddyfile.RegisterDirective("rate_limit", parseDirective)
 	httpcaddyfile.RegisterDirectiveOrder("rate_limit", httpcaddyfile.After, "try_files")
 }
 
-// UnmarshalCaddyfile sets the handler up from a Caddyfile:
+// UnmarshalCaddyfile sets the handler up from a Caddyfile, whose grammar docs/grammar.md has:
 //
-//	rate_limit [<matcher>] <rate>...
-//
-//	rate_limit [<matcher>] <rate>... {
-//		<options of the limit and of the handler>
+//	rate_limit [<matcher>] [<rate>...] {
+//		<options>
 //	}
 //
-//	rate_limit [<matcher>] {
-//		zone <name> {
-//			# options of a limit
-//			match         @<name>|{ <matchers> }
-//			except        @<name>|<cidr>...|private_ranges|{ <matchers> }
-//			key           <template>
-//			limit         <rate>...
-//			limit_default <rate>...
-//			concurrent    <requests>
-//			algorithm     sliding_window|fixed_window|sliding_log|token_bucket|gcra|leaky_bucket
-//			burst         <requests>
-//			buckets       <number>
-//			queue         <requests>
-//			sync_rate     local|strict|<seconds>|<duration>
-//			ipv4_prefix   <bits>
-//			ipv6_prefix   <bits>
-//			empty_key     client_ip|skip|share|deny
-//			count_denied  [on|off]
-//			count_responses <code>...|{ <response matcher> }
-//			cost          <number>|<placeholder>|bytes [* <factor>]
-//			cost_default  <number>
-//			response_cost header <field>|json <path>...|bytes|<placeholder> [* <factor>]
-//			response_cost_default <number>
-//			on_redis_loss local|divide|allow|deny
-//			early_sync    [on|off]
-//			regions       [on|off]
-//			bandwidth     <size>/s
-//			max_keys      <number>
-//			headers       draft|kong|github|off...
-//			enforce       <share>|off
-//			ban           <duration> [after <rate>]
-//			reserve       @<name> <share>
-//
-//			# the older plugin's words for limit
-//			window        <duration>
-//			events        <number>
-//		}
-//
-//		# options of the handler
-//		sync_rate       local|strict|<seconds>|<duration>
-//		status          <code>
-//		message         <text>
-//		headers         draft|kong|github|off...
-//		jitter          <share>
-//		log_key         [on|off]
-//		sweep_interval  <duration>
-//		disable_metrics [on|off]
-//		disable_placeholders [on|off]
-//
-//		# the older plugin's words for sync_rate
-//		distributed {
-//			read_interval  <duration>
-//			write_interval <duration>
-//			purge_age      <duration>
-//		}
-//	}
-//
-// A rate is <number>/<window>: 100/1m, 10/s, 5/90s. In the limit of a zone the number may be a
-// placeholder, and limit_default has a number for each such window. <matchers> are one a line, as
-// in the definition of a named matcher. zone may stand several times, and so may match, where one
-// of them must match, except, where one of them is enough, reserve, and cost and response_cost,
-// whose lines add up; every other option stands once. Next to a rate on the directive's own line,
-// sync_rate and headers are the handler's. A share is 25% or 0.25.
+// The tables of internal/config have the options.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	p, err := parseHandler(d, nil, "")
 	if err != nil {
@@ -118,7 +59,7 @@ func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 // parseDirective reads the directive in a site. There the names of unnamed limits and of other
 // sites' zones are known, and so are the global options.
 func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
-	alike := alikeIn(h) // before the matcher is taken out
+	alike := config.AlikeIn(h) // before the matcher is taken out
 	if !h.Next() {
 		return nil, h.ArgErr()
 	}
@@ -146,12 +87,33 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 	if p.unnamed == nil {
 		return h.NewRoute(matcher, p.handler), p.register(h, zones)
 	}
-	name, err := nameUnnamed(h, p.unnamed, p.given["rate"], zones[0].Limits, matcher, alike)
+	shape, err := p.unnamed.identity(matcher, h.IsNamedRoute())
+	if err != nil {
+		return nil, err
+	}
+	name, err := config.NameUnnamed(h, shape, p.given["rate"], zones[0].Limits, alike)
 	if err != nil {
 		return nil, placeAt(p.given["rate"], err)
 	}
 	p.handler.RateLimits = map[string]*Zone{name: p.unnamed}
 	return h.NewRoute(matcher, p.handler), nil
+}
+
+// identity returns what tells limits with the same rates apart: which requests they count and by
+// what. Named routes are adapted apart from sites, without knowing what names are taken there, so
+// they are part of it for the case that the site is unknown.
+func (z *Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error) {
+	fields := map[string]any{"matcher": matcher, "named_route": namedRoute}
+	for _, o := range config.Zone.Options {
+		if o.Is&config.Tells != 0 {
+			fields["zone."+o.Name] = fieldOf(z, o.Field())
+		}
+	}
+	text, err := json.Marshal(fields)
+	if err != nil {
+		return nil, fmt.Errorf("naming the limit: %w", err)
+	}
+	return text, nil
 }
 
 // matcherToken returns the directive's matcher as it is written, "" for none. It rejects a rate
@@ -175,8 +137,8 @@ func matcherToken(d *caddyfile.Dispenser) (string, error) {
 
 // register notes the names of the zones and rejects one that is taken by another limit.
 func (p *handlerParser) register(h httpcaddyfile.Helper, zones []config.Settings) error {
-	names := perAdaptation[config.Registry](h, "rate_limit.zones")
-	unnamed := perAdaptation[map[string]caddyfile.Token](h, "rate_limit.unnamed")
+	names := config.PerAdaptation[config.Registry](h, "rate_limit.zones")
+	unnamed := config.PerAdaptation[map[string]caddyfile.Token](h, "rate_limit.unnamed")
 	for i, s := range zones {
 		token := p.zones[i].token
 		if first, taken := unnamed[s.Name]; taken {
@@ -202,7 +164,6 @@ func globalApp(h httpcaddyfile.Helper) (*App, error) {
 // handlerParser is the directive as far as it is read.
 type handlerParser struct {
 	parser
-	site    *httpcaddyfile.Helper // nil where there is none, and so no named matchers
 	handler *Handler
 	unnamed *Zone        // of rates on the directive's own line; then it is the only one
 	given   optionTokens // options of the handler, and of the unnamed zone
@@ -220,7 +181,7 @@ type parsedZone struct {
 // parseHandler reads the directive from its name on, in a site unless that is nil. Its matcher was
 // taken out. What one option contradicts in another is left to check.
 func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, matcher string) (*handlerParser, error) {
-	p := &handlerParser{parser: parser{d}, site: site, handler: new(Handler), given: optionTokens{}}
+	p := &handlerParser{parser: parser{Dispenser: d, site: site}, handler: new(Handler), given: optionTokens{}}
 	if !p.Next() {
 		return nil, p.ArgErr()
 	}
@@ -239,7 +200,7 @@ func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, matcher st
 		p.given["rate"] = p.Token()
 		p.zones = []parsedZone{{"", p.unnamed, p.Token(), p.given}}
 	}
-	if err := p.options(p.given, p.option, "zone", "match", "except", "reserve", "cost", "response_cost"); err != nil {
+	if err := p.options(p.given, p.option); err != nil {
 		return nil, err
 	}
 	if z := p.unnamed; z != nil && z.countsUnits() && len(z.Headers) == 0 {
@@ -251,48 +212,29 @@ func parseHandler(d *caddyfile.Dispenser, site *httpcaddyfile.Helper, matcher st
 	return p, nil
 }
 
-// option reads one option of the directive's block.
-func (p *handlerParser) option(option string) (err error) {
-	h := p.handler
-	switch option {
-	case "zone":
-		return p.zone()
-	case "sync_rate":
-		h.SyncRate, err = p.syncRate()
-	case "status":
-		if h.StatusCode, err = whole[int](p.parser); err == nil {
-			err = statusRange(h.StatusCode) // here as well: 0 in a Handler is the default
-		}
-	case "message":
-		h.Message, err = p.word()
-	case "headers":
-		h.Headers, err = p.words()
-	case "jitter":
-		h.Jitter, err = one(p.parser, config.ParseShare)
-	case "log_key":
-		h.LogKey, err = p.flag()
-	case "sweep_interval":
-		h.SweepInterval, err = p.duration()
-	case "disable_metrics":
-		h.DisableMetrics, err = p.flag()
-	case "disable_placeholders":
-		h.DisablePlaceholders, err = p.flag()
-	case "distributed":
-		h.Distributed = new(Distributed)
-		err = p.distributed(h.Distributed)
-	case "storage":
-		err = errStorage
-	default:
-		return p.limitOption(option)
-	}
-	return wrong(option, err)
-}
-
-// limitOption reads an option of a zone in the directive's block, where it is right only next to a
+// option reads one option of the directive's block. Those of a zone are right there only next to a
 // rate on the directive's line.
-func (p *handlerParser) limitOption(option string) error {
+func (p *handlerParser) option(option string) error {
+	h := p.handler
+	if config.Handler.Has(option) {
+		return p.set(config.Handler, option, h, map[string]func() error{
+			"zone": p.zone,
+			"status": func() (err error) {
+				if h.StatusCode, err = whole[int](p.parser); err == nil {
+					err = statusRange(h.StatusCode) // here as well: 0 in a Handler is the default
+				}
+				return err
+			},
+			"distributed": func() error {
+				h.Distributed = new(Distributed)
+				return p.distributed(h.Distributed)
+			},
+		})
+	}
 	rate := option == "limit" || option == "window" || option == "events"
 	switch {
+	case option == "storage":
+		return wrong(option, errStorage)
 	case p.unnamed != nil && option == "limit_default":
 		return errors.New("limit_default is given next to a rate after rate_limit; a limit that comes with the request needs a zone, like `zone plan`, with `limit {plan}/1m` in its block")
 	case p.unnamed != nil && rate:
@@ -322,7 +264,7 @@ func (p *handlerParser) zone() error {
 		return fmt.Errorf("zone %q is given twice, first at %s; give one of them another name", name, placeOf(p.zones[i].token))
 	}
 	z := parsedZone{name, new(Zone), token, optionTokens{}}
-	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, config.Zone) }, "match", "except", "reserve", "cost", "response_cost")
+	err = p.options(z.given, func(option string) error { return p.zoneOption(z.zone, option, config.Zone) })
 	if err == nil {
 		if err = z.zone.setDefaults(); err != nil {
 			err = p.place(err, z.given, token)
@@ -340,105 +282,54 @@ func (p *handlerParser) zone() error {
 }
 
 // zoneOption reads one option of a zone, in this block.
-func (p *handlerParser) zoneOption(z *Zone, option string, block config.Block) (err error) {
-	if known, err := p.plainOption(z, option); known {
-		return wrong(option, err)
-	}
-	switch option {
-	case "match":
-		err = p.match(z)
-	case "except":
-		err = p.except(z)
-	case "key":
-		z.Key, err = p.key()
-	case "limit":
-		var all []config.Rate
-		all, err = p.rates(z.sized(config.ParseLimit))
-		z.Limits = limitsOf(all)
-	case "limit_default":
-		z.defaults, err = p.rates(config.ParseRate)
-	case "sync_rate":
-		z.SyncRate, err = p.syncRate()
-	case "count_denied":
-		z.CountDenied, err = p.flag()
-	case "count_responses":
-		z.CountResponses, err = p.responses()
-	case "cost", "response_cost":
-		err = p.cost(z, option)
-	case "cost_default":
-		z.CostDefault, err = pointer(p.size(z))
-	case "response_cost_default":
-		z.ResponseCostDefault, err = pointer(p.size(z))
-	case "bandwidth":
-		z.Bandwidth, err = one(p.parser, config.ParseBandwidth)
-	case "headers":
-		z.Headers, err = p.words()
-	case "enforce":
-		z.Enforce, err = pointer(one(p.parser, config.ParseEnforcement))
-	case "ban":
-		z.Ban, err = p.ban()
-	case "reserve":
-		err = p.reserve(z)
-	case "window":
-		z.Window, err = p.duration()
-	case "events":
-		z.MaxEvents, err = p.events()
-	default:
-		return config.UnknownOption(option, block)
-	}
-	return wrong(option, err)
+func (p parser) zoneOption(z *Zone, option string, block config.Block) error {
+	return p.set(block, option, z, map[string]func() error{
+		"match":                 func() error { return p.match(z) },
+		"except":                func() error { return p.except(z) },
+		"key":                   func() (err error) { z.Key, err = p.key(); return err },
+		"limit":                 func() error { return p.limit(z) },
+		"limit_default":         func() (err error) { z.defaults, err = p.rates(config.ParseRate); return err },
+		"count_responses":       func() (err error) { z.CountResponses, err = p.responses(); return err },
+		"cost":                  func() error { return p.cost(z) },
+		"response_cost":         func() error { return p.responseCost(z) },
+		"cost_default":          func() (err error) { z.CostDefault, err = pointer(p.size(z)); return err },
+		"response_cost_default": func() (err error) { z.ResponseCostDefault, err = pointer(p.size(z)); return err },
+		"enforce":               func() (err error) { z.Enforce, err = pointer(one(p, config.ParseEnforcement)); return err },
+		"ban":                   func() (err error) { z.Ban, err = p.ban(); return err },
+		"reserve":               func() error { return p.reserve(z) },
+		"events":                func() (err error) { z.MaxEvents, err = p.events(); return err },
+	})
 }
 
-// plainOption reads an option of a zone that is one word, number or flag. known is false for
-// others.
-func (p *handlerParser) plainOption(z *Zone, option string) (known bool, err error) {
-	words := map[string]*string{"algorithm": &z.Algorithm, "empty_key": &z.EmptyKey, "on_redis_loss": &z.OnRedisLoss}
-	requests := map[string]**int64{"concurrent": &z.Concurrent, "burst": &z.Burst, "queue": &z.Queue}
-	numbers := map[string]**int{"buckets": &z.Buckets, "ipv4_prefix": &z.IPv4Prefix, "ipv6_prefix": &z.IPv6Prefix, "max_keys": &z.MaxKeys}
-	flags := map[string]**bool{"early_sync": &z.EarlySync, "regions": &z.Regions}
-	switch {
-	case words[option] != nil:
-		*words[option], err = p.word()
-	case requests[option] != nil:
-		*requests[option], err = pointer(whole[int64](p.parser))
-	case numbers[option] != nil:
-		*numbers[option], err = pointer(whole[int](p.parser))
-	case flags[option] != nil:
-		*flags[option], err = pointer(p.flag())
-	default:
-		return false, nil
-	}
-	return true, err
+// limit reads the rates of a zone.
+func (p parser) limit(z *Zone) error {
+	all, err := p.rates(z.sized(config.ParseLimit))
+	z.Limits = limitsOf(all)
+	return err
 }
 
 // match adds a matcher set. One set of several must match.
-func (p *handlerParser) match(z *Zone) error {
+func (p parser) match(z *Zone) error {
 	set, err := config.ParseMatchers(p.Dispenser, p.site)
-	if err != nil {
-		return err
-	}
-	if len(set) == 0 {
-		return errors.New("it is empty; write matchers into it, like `path /login`, or remove it to match all requests")
+	if err == nil && len(set) == 0 {
+		err = errors.New("it is empty; write matchers into it, like `path /login`, or remove it to match all requests")
 	}
 	z.MatcherSetsRaw = append(z.MatcherSetsRaw, set)
-	return nil
+	return err
 }
 
 // except adds a matcher set of requests that are not limited.
-func (p *handlerParser) except(z *Zone) error {
+func (p parser) except(z *Zone) error {
 	set, err := config.ParseOrAddresses(p.Dispenser, p.site)
-	if err != nil {
-		return err
-	}
-	if len(set) == 0 {
-		return errors.New("it is empty; write what is not limited, like `except private_ranges`, `except 203.0.113.0/24`, `except @internal`, or matchers in a block")
+	if err == nil && len(set) == 0 {
+		err = errors.New("it is empty; write what is not limited, like `except private_ranges`, `except 203.0.113.0/24`, `except @internal`, or matchers in a block")
 	}
 	z.ExceptRaw = append(z.ExceptRaw, set)
-	return nil
+	return err
 }
 
 // reserve adds a share that is kept for what a named matcher matches.
-func (p *handlerParser) reserve(z *Zone) error {
+func (p parser) reserve(z *Zone) error {
 	if p.CountRemainingArgs() != 2 {
 		return p.count("reserve")
 	}
@@ -496,19 +387,13 @@ func (p parser) responses() (*caddyhttp.ResponseMatcher, error) {
 
 func (p parser) events() (*int64, error) {
 	n, err := one(p, config.ParseCount)
-	return pointer(carried(n), err)
+	return pointer(config.Carried(n), err)
 }
 
-// cost adds an amount to what a request costs, or a source to what its response says that it has
-// cost.
-func (p *handlerParser) cost(z *Zone, option string) error {
+// cost adds an amount to what a request costs.
+func (p parser) cost(z *Zone) error {
 	values, err := p.words()
 	if err != nil {
-		return err
-	}
-	if option == "response_cost" {
-		t, err := config.ParseResponseTerm(values)
-		z.ResponseCost = append(z.ResponseCost, t)
 		return err
 	}
 	t, sized, err := config.ParseCostTerm(values)
@@ -518,17 +403,28 @@ func (p *handlerParser) cost(z *Zone, option string) error {
 	return err
 }
 
+// responseCost adds a source to what its response says that a request has cost.
+func (p parser) responseCost(z *Zone) error {
+	values, err := p.words()
+	if err != nil {
+		return err
+	}
+	t, err := config.ParseResponseTerm(values)
+	z.ResponseCost = append(z.ResponseCost, t)
+	return err
+}
+
 // size reads a whole number, or a size.
-func (p *handlerParser) size(z *Zone) (int64, error) {
+func (p parser) size(z *Zone) (int64, error) {
 	if p.CountRemainingArgs() == 1 {
 		value := p.RemainingArgs()[0]
 		if n, ok := config.ParseSize(value); ok {
 			z.size = value
-			return carried(n), nil
+			return config.Carried(n), nil
 		}
 		p.Prev()
 	}
-	return whole[int64](p.parser)
+	return whole[int64](p)
 }
 
 // sized returns a function that reads rates, of which the number may be a size.
@@ -560,7 +456,7 @@ func (p parser) ban() (*Ban, error) {
 	b, err := config.ParseBan(values)
 	ban := &Ban{For: caddy.Duration(b.For)}
 	if b.After.Window != 0 {
-		ban.After = &BanAfter{carried(b.After.Limit), caddy.Duration(b.After.Window)}
+		ban.After = &BanAfter{config.Carried(b.After.Limit), caddy.Duration(b.After.Window)}
 	}
 	return ban, err
 }
@@ -570,19 +466,7 @@ func (p parser) distributed(d *Distributed) error {
 	if p.NextArg() {
 		return p.count("distributed")
 	}
-	return p.options(optionTokens{}, func(option string) (err error) {
-		switch option {
-		case "read_interval":
-			d.ReadInterval, err = p.duration()
-		case "write_interval":
-			d.WriteInterval, err = p.duration()
-		case "purge_age":
-			d.PurgeAge, err = p.duration()
-		default:
-			return config.UnknownOption(option, config.Distributed)
-		}
-		return wrong(option, err)
-	})
+	return p.options(optionTokens{}, func(option string) error { return p.set(config.Distributed, option, d, nil) })
 }
 
 // check does what Handler.settings does, with file and line in its errors. The settings are in the
@@ -610,5 +494,358 @@ func (z parsedZone) place() string {
 	return placeOf(z.token)
 }
 
-// Interface guard.
-var _ caddyfile.Unmarshaler = (*Handler)(nil)
+// parseGlobalOption reads the global option. redis stands once, in one of its forms. off is no
+// Redis, and so is no value: that is an environment variable that is not set, and logged as a
+// warning. persist without a value is storage, and with an empty one off, for the same reason.
+// regions stand in the place of redis: the block of a region is that of redis.
+func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
+	p := parser{Dispenser: d}
+	if !p.Next() {
+		return nil, p.ArgErr()
+	}
+	start := p.Token()
+	if existing != nil {
+		return nil, placeAt(start, errors.New("the global option rate_limit is given twice; put all options into one of them"))
+	}
+	if p.NextArg() {
+		return nil, placeAt(start, errors.New("the global option rate_limit takes a block; a rate belongs into a site, and Redis into the block: `redis redis://localhost:6379`"))
+	}
+	app, options := new(App), optionTokens{}
+	if err := p.options(options, func(option string) error { return p.appOption(app, option) }); err != nil {
+		return nil, err
+	}
+	if err := app.check(app.globalsAsWritten()); err != nil {
+		return nil, p.place(err, options, start)
+	}
+	if err := app.Regions.check(app.Redis, nil); err != nil {
+		return nil, p.place(wrong("regions", err), options, start)
+	}
+	if err := app.checkNamespace(); err != nil {
+		return nil, p.place(wrong("namespace", err), options, options["redis"])
+	}
+	text, err := json.Marshal(app)
+	if err != nil {
+		return nil, placeAt(start, err)
+	}
+	return httpcaddyfile.App{Name: "rate_limit", Value: text}, nil
+}
+
+// checkNamespace checks it and its other name, unless they hold placeholders.
+func (a *App) checkNamespace() error {
+	var prefix string
+	if a.Redis != nil {
+		prefix = a.Redis.KeyPrefix
+	}
+	if strings.Contains(a.Namespace+prefix, "{") {
+		return nil
+	}
+	_, err := redisconn.Namespace(a.Namespace, prefix)
+	return err
+}
+
+// appOption reads one of the global options.
+func (p parser) appOption(app *App, option string) error {
+	return p.set(config.Global, option, app, map[string]func() error{
+		"redis":   func() (err error) { app.Redis, err = p.redis(); return err },
+		"regions": func() (err error) { app.Regions, err = p.regions(); return err },
+		"persist": func() (err error) {
+			if app.Persist, err = p.wordOr(lifecycle.InStorage); err == nil {
+				err = lifecycle.CheckPersist(app.Persist)
+			}
+			return err
+		},
+	})
+}
+
+// regions reads the block of that name.
+func (p parser) regions() (*Regions, error) {
+	r := &Regions{Redis: map[string]*redisconn.Options{}}
+	return r, p.options(optionTokens{}, func(option string) error {
+		if option == "region" {
+			return p.region(r)
+		}
+		return p.set(config.Regions, option, r, nil)
+	})
+}
+
+// region reads one of the regions.
+func (p parser) region(r *Regions) (err error) {
+	if !p.NextArg() {
+		return wrong("region", p.count("region"))
+	}
+	name := p.Val()
+	if r.Redis[name] != nil {
+		return wrongf("region", "%s is given twice; keep one of them", spelling.Clip(name))
+	}
+	r.Redis[name], err = p.redis()
+	return wrong("region "+spelling.Clip(name), err)
+}
+
+// redis reads the option in all its forms.
+func (p parser) redis() (*redisconn.Options, error) {
+	r, values := new(redisconn.Options), p.RemainingArgs()
+	switch {
+	case len(values) == 0, len(values) == 1 && slices.Contains(redisModes, values[0]):
+		r.Mode = strings.Join(values, "")
+		p.mayLack = true
+		if err := p.options(optionTokens{}, func(option string) error { return p.set(config.Redis, option, r, nil) }); err != nil {
+			return nil, err
+		}
+	case len(values) == 1 && values[0] == "storage":
+		r.Storage = true
+	case len(values) == 1 && values[0] == redisconn.Off:
+		r.URL = redisconn.Off
+	case len(values) > 1 && slices.Contains(values, redisconn.Off):
+		return nil, errors.New("off stands alone; remove it, or the other values")
+	default:
+		r.URL = strings.Join(values, ",")
+		if strings.Trim(r.URL, ", ") == "" {
+			r.URL = ""
+		} else if near := spelling.Nearest(values[0], append(redisModes, "storage", redisconn.Off)); near != "" {
+			return nil, fmt.Errorf("there is no %q; did you mean %s?", spelling.Clip(values[0]), near)
+		}
+	}
+	_, _, err := r.ResolveAsWritten()
+	return r, err
+}
+
+var redisModes = []string{string(redisconn.Simple), string(redisconn.Failover), string(redisconn.Cluster)}
+
+// parser reads options and their values.
+type parser struct {
+	*caddyfile.Dispenser
+	site *httpcaddyfile.Helper // nil where there is none, and so no named matchers
+	// mayLack is set where a value may come from an environment variable, so that none is an empty
+	// one.
+	mayLack bool
+}
+
+// optionTokens are the options of one block so far, and where they stand.
+type optionTokens map[string]caddyfile.Token
+
+// place adds the place of the option that an error is about.
+func (p parser) place(err error, options optionTokens, otherwise caddyfile.Token) error {
+	var about *optionError
+	if errors.As(err, &about) {
+		if token, ok := options[about.option]; ok {
+			return placeAt(token, err)
+		}
+	}
+	return placeAt(otherwise, err)
+}
+
+// options reads the block that opens here, if one does. It calls set at each option, and set reads
+// the values. Only options that repeat may stand several times.
+func (p parser) options(seen optionTokens, set func(option string) error) error {
+	for nesting := p.Nesting(); p.NextBlock(nesting); {
+		option, token := p.Val(), p.Token()
+		if first, twice := seen[option]; twice && !config.IsRepeatable(option) {
+			return placeAt(token, fmt.Errorf("%s is given twice, first at %s; keep one of them%s", option, placeOf(first), onOneLine(option)))
+		}
+		if err := set(option); err != nil {
+			return placeAt(token, err)
+		}
+		seen[option] = token
+	}
+	return nil
+}
+
+// set reads an option of a block into its field of a struct that JSON is read into as well: as one
+// of these functions does, else by the field's type.
+func (p parser) set(block config.Block, option string, of any, readers map[string]func() error) error {
+	o := block.Find(option)
+	switch {
+	case o == nil:
+		return config.UnknownOption(option, block)
+	case option == "zone": // whose errors name it
+		return readers[option]()
+	case readers[option] != nil:
+		return wrong(option, readers[option]())
+	}
+	return wrong(option, p.value(fieldOf(of, o.Field())))
+}
+
+// fieldOf returns a pointer to the field of a struct that has a name in JSON.
+func fieldOf(of any, name string) any {
+	v := reflect.ValueOf(of).Elem()
+	for i := range v.NumField() {
+		if tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); tag == name {
+			return v.Field(i).Addr().Interface()
+		}
+	}
+	return nil
+}
+
+// value reads the values of an option by the type of what they are read into.
+func (p parser) value(into any) (err error) {
+	lacks := p.mayLack && p.CountRemainingArgs() == 0
+	switch f := into.(type) {
+	case *string:
+		if lacks {
+			return nil
+		}
+		*f, err = p.word()
+	case *[]string:
+		if lacks {
+			*f = []string{""}
+			return nil
+		}
+		*f, err = p.words()
+	case *bool:
+		*f, err = p.flag()
+	case **bool:
+		*f, err = pointer(p.flag())
+	case *int:
+		*f, err = whole[int](p)
+	case **int:
+		*f, err = pointer(whole[int](p))
+	case **int64:
+		*f, err = pointer(whole[int64](p))
+	case *float64:
+		*f, err = one(p, config.ParseShare)
+	case *caddy.Duration:
+		var d time.Duration
+		d, err = one(p, config.ParseWindow)
+		*f = caddy.Duration(d)
+	case **config.SyncRate:
+		*f, err = pointer(one(p, config.ParseSyncRate))
+	case *config.Bandwidth:
+		*f, err = one(p, config.ParseBandwidth)
+	default:
+		panic(fmt.Sprintf("no way to read a %T", into))
+	}
+	return err
+}
+
+func onOneLine(option string) string {
+	switch option {
+	case "limit":
+		return ", with all rates on it, like `limit 5/1m 20/1h`"
+	case "headers":
+		return ", with all sets on it, like `headers draft kong`"
+	}
+	return ""
+}
+
+// count returns the error for too few or too many values.
+func (p parser) count(option string) error {
+	return fmt.Errorf("the number of values is wrong; write it like `%s`, with quotes around a value that holds spaces", config.ExampleOf(option))
+}
+
+// word reads the option's one value.
+func (p parser) word() (string, error) {
+	option := p.Val()
+	var value string
+	if !p.AllArgs(&value) {
+		return "", p.count(option)
+	}
+	return value, nil
+}
+
+// one reads the option's one value by parse.
+func one[T any](p parser, parse func(string) (T, error)) (value T, err error) {
+	text, err := p.word()
+	if err != nil {
+		return value, err
+	}
+	return parse(text)
+}
+
+// words reads the option's values, at least one.
+func (p parser) words() ([]string, error) {
+	option := p.Val()
+	values := p.RemainingArgs()
+	if len(values) == 0 {
+		return nil, p.count(option)
+	}
+	return values, nil
+}
+
+// wordOr reads the option's one value, or returns what no value stands for.
+func (p parser) wordOr(none string) (string, error) {
+	if p.CountRemainingArgs() == 0 {
+		return none, nil
+	}
+	return p.word()
+}
+
+// flag reads on or off, and no value as on.
+func (p parser) flag() (bool, error) {
+	option := p.Val()
+	values := p.RemainingArgs()
+	if len(values) == 0 {
+		return true, nil
+	}
+	if len(values) > 1 || values[0] == "" {
+		return false, fmt.Errorf("it takes on or off, or nothing for on; write `%s`", option)
+	}
+	i, err := config.ChooseName[int](values[0], []string{"on", "off"})
+	return err == nil && i == 0, err
+}
+
+// whole reads a whole number that fits into T.
+func whole[T int | int64](p parser) (T, error) {
+	value, err := p.word()
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange) || err == nil && int64(T(n)) != n:
+		return 0, fmt.Errorf("the number %s is out of range; write a smaller one", spelling.Clip(value))
+	case err != nil:
+		return 0, fmt.Errorf("%q is not a whole number; write digits only", spelling.Clip(value))
+	}
+	return T(config.Carried(n)), nil
+}
+
+// pointer returns a pointer to a value, so that 0 and nothing differ.
+func pointer[T any](value T, err error) (*T, error) { return &value, err }
+
+// rates reads values as rates.
+func (p parser) rates(parse func(string) (config.Rate, error)) (all []config.Rate, err error) {
+	values, err := p.words()
+	if err != nil {
+		return nil, err
+	}
+	return parseRates(values, parse)
+}
+
+func parseRates(values []string, parse func(string) (config.Rate, error)) (all []config.Rate, err error) {
+	for _, value := range values {
+		r, err := parse(value)
+		if err != nil {
+			return nil, err
+		}
+		r.Limit = config.Carried(r.Limit)
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// limitsOf returns rates as the limits of a zone.
+func limitsOf(all []config.Rate) (limits []Limit) {
+	for _, r := range all {
+		limits = append(limits, Limit{MaxEvents: config.Events{Number: r.Limit, From: r.From}, Window: caddy.Duration(r.Window)})
+	}
+	return limits
+}
+
+// placed is an error whose text names its file and line.
+type placed struct{ error }
+
+func (e placed) Unwrap() error { return e.error }
+
+// placeOf returns the token's file and line.
+func placeOf(token caddyfile.Token) string { return token.File + ":" + strconv.Itoa(token.Line) }
+
+// placeAt adds file and line, unless the error has them.
+func placeAt(token caddyfile.Token, err error) error {
+	var already placed
+	if errors.As(err, &already) || strings.Contains(err.Error(), ", at "+token.File+":") {
+		return placed{err}
+	}
+	d := caddyfile.NewDispenser([]caddyfile.Token{token})
+	d.Next()
+	return placed{d.WrapErr(err)}
+}

@@ -116,8 +116,8 @@ func TestNameOfUnnamedLimit(t *testing.T) {
 		":8080 { \n rate_limit 5/10s \n }":                                                                                        {":8080 5/10s"},
 		"http://bücher.example { \n rate_limit 5/10s \n }":                                                                        {"http://b%c3%bccher.example 5/10s"},
 		"http://a.example { \n rate_limit /x 5/1m \n rate_limit 5/1h \n }":                                                        {"http://a.example 5/1h", "http://a.example 5/1m"},
-		"http://a.example { \n rate_limit /x 5/1m \n rate_limit 5/60s \n rate_limit 6/1m \n }":                                    {"http://a.example 5/1m (11cd52)", "http://a.example 5/1m (87dffb)", "http://a.example 6/1m"},
-		"http://a.example { \n rate_limit 5/1m \n handle { \n rate_limit 5/1m \n } \n }":                                          {"http://a.example 5/1m (87dffb 2)", "http://a.example 5/1m (87dffb)"},
+		"http://a.example { \n rate_limit /x 5/1m \n rate_limit 5/60s \n rate_limit 6/1m \n }":                                    {"http://a.example 5/1m (ecb02e)", "http://a.example 5/1m (f39a0c)", "http://a.example 6/1m"},
+		"http://a.example { \n rate_limit 5/1m \n handle { \n rate_limit 5/1m \n } \n }":                                          {"http://a.example 5/1m (f39a0c 2)", "http://a.example 5/1m (f39a0c)"},
 		"http://a.example { \n respond ok \n handle_errors { \n rate_limit 5/1m \n } \n }":                                        {"http://a.example 5/1m"},
 		"&(shared) { \n rate_limit 5/1m \n } \n http://a.example { \n invoke shared \n }":                                         {"&(shared) 5/1m"},
 		"http://" + strings.Repeat("a", 60) + ".example { \n rate_limit 5/1m \n }":                                                {"http://" + strings.Repeat("a", 48) + "~ef2a567f 5/1m"},
@@ -253,17 +253,17 @@ func TestNamesNeedTheSiteOfCaddy(t *testing.T) {
 // Where Caddy doesn't name the site, names are made without it, and still never shared.
 func TestNamesWithoutASite(t *testing.T) {
 	for _, helper := range []any{struct{}{}, struct{ parentBlock int }{1}, struct{ parentBlock struct{ Keys []string } }{}, struct{ parentBlock caddyfile.ServerBlock }{}} {
-		if text, ok := ratelimit.FirstKey(reflect.ValueOf(helper)); ok || text != "" {
+		if text, ok := config.FirstKey(reflect.ValueOf(helper)); ok || text != "" {
 			t.Errorf("firstKey(%+v) = %q, %t, want none", helper, text, ok)
 		}
 	}
 	known := struct{ parentBlock caddyfile.ServerBlock }{caddyfile.ServerBlock{Keys: []caddyfile.Token{{Text: "a.example"}}}}
-	if text, ok := ratelimit.FirstKey(reflect.ValueOf(known)); !ok || text != "a.example" {
+	if text, ok := config.FirstKey(reflect.ValueOf(known)); !ok || text != "a.example" {
 		t.Errorf("firstKey = %q, %t, want a.example", text, ok)
 	}
 	h := parseOnly(t, "rate_limit 10/s 1000/1h")
 	for name := range h.RateLimits {
-		if want := "10/1s 1000/1h (87dffb)"; name != want {
+		if want := "10/1s 1000/1h (f39a0c)"; name != want {
 			t.Errorf("name = %q, want %q", name, want)
 		}
 	}

@@ -6,6 +6,7 @@ package ratelimit
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"reflect"
@@ -23,6 +24,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -451,7 +453,7 @@ func (h *Handler) inWords(text string) string {
 			return text
 		}
 	}
-	return config.InJSON(text)
+	return inWordsOfJSON(text)
 }
 
 // mayFollowError reports whether a request may come to the handler that is being provisioned by an
@@ -581,6 +583,40 @@ func (h *Handler) Cleanup() error {
 		z.Release()
 	}
 	return nil
+}
+
+// zonePath returns the path of a zone in its handler.
+func zonePath(zone string) string { return fmt.Sprintf("rate_limits[%q]", spelling.Clip(zone)) }
+
+// pathInJSON returns the path of the route that is being provisioned, such as
+// apps.http.servers.srv0.routes[2], or of as much of it as is known, "" for nothing. Handlers in
+// routes within that one have the same path.
+func pathInJSON(ctx caddy.Context) string {
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server == nil {
+		return ""
+	}
+	path := "apps.http.servers." + server.Name()
+	if i := provisioning(server.Routes); i >= 0 {
+		return fmt.Sprintf("%s.routes[%d]", path, i)
+	}
+	if server.Errors != nil {
+		if i := provisioning(server.Errors.Routes); i >= 0 {
+			if answer.GuardsErrorRoutes(server) {
+				i--
+			}
+			return fmt.Sprintf("%s.errors.routes[%d]", path, i)
+		}
+	}
+	return path
+}
+
+// provisioning returns the route whose handlers are being loaded, -1 for none: Caddy loads them in
+// order, and clears their JSON when it has them, as LoadModule of caddy.Context documents. With a
+// Caddy that does otherwise, messages name no route or another one, and TestWarningsAtLoadOfJSON
+// fails.
+func provisioning(routes caddyhttp.RouteList) int {
+	return slices.IndexFunc(routes, func(r caddyhttp.Route) bool { return len(r.HandlersRaw) > 0 })
 }
 
 // Interface guards

@@ -2,15 +2,20 @@ package ratelimit
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"reflect"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
@@ -30,7 +35,7 @@ const (
 	defaultDistributedInterval = caddy.Duration(5 * time.Second) // the older plugin's
 )
 
-var errStorage = errors.New("counts are synced through Redis, not through Caddy's storage; remove storage, and " + config.RedisMend)
+var errStorage = errors.New("counts are synced through Redis, not through Caddy's storage; remove storage, and " + redisMend)
 
 // globals are what the global options mean for a handler.
 type globals struct {
@@ -58,7 +63,7 @@ func checkSyncRate(s *config.SyncRate, hasRedis bool) error {
 		return wrong("sync_rate", err)
 	}
 	if *s >= 0 && !hasRedis {
-		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s, or write `sync_rate local`", s, config.RedisMend)
+		return wrongf("sync_rate", "%s needs Redis, and none is configured; %s, or write `sync_rate local`", s, redisMend)
 	}
 	return nil
 }
@@ -164,7 +169,7 @@ func (d *Distributed) check(g globals) error {
 		}
 	}
 	if !g.hasRedis && !g.redisEmpty {
-		return fmt.Errorf("it needs Redis, and none is configured; %s, or remove distributed", config.RedisMend)
+		return fmt.Errorf("it needs Redis, and none is configured; %s, or remove distributed", redisMend)
 	}
 	return nil
 }
@@ -212,12 +217,39 @@ func (z *Zone) settings(inherited config.SyncRate, g globals) (s config.Settings
 	if z == nil {
 		return s, nil, errors.New("it is null; write an object with limits, like {\"limits\": [{\"max_events\": 100, \"window\": \"1m\"}]}")
 	}
-	// The first error counts. Each step runs, also where one before it has failed.
-	err = cmp.Or(z.limits(&s, &found), z.concurrent(&s), z.algorithm(&s), z.shape(&s), z.spans(&s), z.prefixes(&s), z.key(&s, &found), z.sync(&s, inherited, g, &found), z.counting(&s), z.responses(&s), z.costs(&s, &found), z.responseCosts(&s, &found), z.selects(), z.enforce(&s, &found), z.reserve(&s, &found), z.ban(&s, &found), wrong("headers", checkHeaders(z.Headers)))
-	if err != nil {
-		return config.Settings{}, nil, err
+	c := &zoneCheck{Zone: z, s: &s, globals: g, inherited: inherited}
+	for _, check := range []func() error{
+		c.limits, c.concurrent, c.algorithm, c.shape, c.spans, c.prefixes, c.key, c.sync, c.regions, c.counting, c.responses,
+		c.costs, c.responseCosts, c.selects, c.enforce, c.reserve, c.ban,
+		func() error { return wrong("headers", checkHeaders(c.Headers)) },
+	} {
+		if err := check(); err != nil {
+			return config.Settings{}, nil, err
+		}
 	}
-	return s, found, nil
+	return s, c.found, nil
+}
+
+// A zoneCheck makes the settings of a zone, option by option: what is inherited, what the default
+// is, what is wrong, and what is to be warned of.
+type zoneCheck struct {
+	*Zone
+	s *config.Settings
+	globals
+	inherited config.SyncRate
+	found     []warning.Warning
+}
+
+func (c *zoneCheck) warn(code, text string, values ...any) {
+	c.found = append(c.found, warning.New(code, text, values...))
+}
+
+// between reports a number that is out of an option's range. mend is what to write.
+func between(option string, n, least, most int64, mend string) error {
+	if n < least || n > most {
+		return wrongf(option, "%d is not between %d and %d; write %s", n, least, most, mend)
+	}
+	return nil
 }
 
 // legacy reports whether the zone is written in the older plugin's words. What it did there stays
@@ -225,21 +257,19 @@ func (z *Zone) settings(inherited config.SyncRate, g globals) (s config.Settings
 func (z *Zone) legacy() bool { return z.MaxEvents != nil || z.Window != 0 }
 
 // limits sets the rates that decide, by window.
-func (z *Zone) limits(s *config.Settings, found *[]warning.Warning) error {
-	limits, option := z.Limits, "limit"
+func (c *zoneCheck) limits() error {
+	limits, option := c.Limits, "limit"
 	switch {
-	case z.legacy() && len(limits) > 0:
+	case c.legacy() && len(limits) > 0:
 		return wrongf("limit", "it is given together with window and events, which are a limit as well; keep one of the two")
-	case z.MaxEvents != nil && z.Window == 0:
+	case c.MaxEvents != nil && c.Window == 0:
 		return wrongf("events", "there is no window to go with it; add one, like `window 1m`")
-	case z.Window != 0 && z.MaxEvents == nil:
+	case c.Window != 0 && c.MaxEvents == nil:
 		return wrongf("window", "there is no number of events to go with it; add one, like `events 100`")
-	case z.legacy():
-		limits, option = []Limit{{MaxEvents: config.Events{Number: *z.MaxEvents}, Window: z.Window}}, "window"
-	case len(limits) == 0 && !z.needsNoLimit():
-		return wrongf("limit", "there is none; add one, like `limit 100/1m`")
+	case c.legacy():
+		limits, option = []Limit{{MaxEvents: config.Events{Number: *c.MaxEvents}, Window: c.Window}}, "window"
 	case len(limits) == 0:
-		return z.ofNoLimit()
+		return c.withoutLimit()
 	}
 	for _, limit := range limits {
 		r, err := limit.rate()
@@ -251,21 +281,21 @@ func (z *Zone) limits(s *config.Settings, found *[]warning.Warning) error {
 			if err != nil {
 				return wrong(option, err)
 			}
-			*found = append(*found, slips...)
+			c.found = append(c.found, slips...)
 		}
-		if slices.ContainsFunc(s.Limits, func(other config.Rate) bool {
+		if slices.ContainsFunc(c.s.Limits, func(other config.Rate) bool {
 			return other.Window == r.Window && other.From+r.From != ""
 		}) {
 			return wrongf(option, "two limits of %s, one of which comes with the request; keep one of them", config.WindowText(r.Window))
 		}
-		s.Limits = append(s.Limits, r)
+		c.s.Limits = append(c.s.Limits, r)
 		if r.From != "" && reqkey.NewNumber(r.From).IsClients() {
-			*found = append(*found, warning.New(warning.ClientsLimit, "a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does in a block `route { … }`, behind basic_auth and before rate_limit", r.From))
+			c.warn(warning.ClientsLimit, "a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does in a block `route { … }`, behind basic_auth and before rate_limit", r.From)
 		}
 	}
-	given := s.Limits
-	s.Limits = config.Sorted(given)
-	*found = append(*found, ofOneWindow(s.Limits, given)...)
+	given := c.s.Limits
+	c.s.Limits = config.Sorted(given)
+	c.found = append(c.found, ofOneWindow(c.s.Limits, given)...)
 	return nil
 }
 
@@ -285,29 +315,27 @@ func ofOneWindow(decide, given []config.Rate) (found []warning.Warning) {
 	return found
 }
 
-// needsNoLimit reports whether the zone does something without a limit.
-func (z *Zone) needsNoLimit() bool { return z.Bandwidth != 0 || z.Concurrent != nil }
-
-// ofNoLimit reports an option about limits in a zone that has none.
-func (z *Zone) ofNoLimit() error {
-	for _, o := range []struct {
-		name  string
-		given bool
-	}{{"algorithm", z.Algorithm != ""}, {"burst", z.Burst != nil}, {"buckets", z.Buckets != nil}, {"queue", z.Queue != nil}, {"count_denied", z.CountDenied}, {"count_responses", z.CountResponses != nil}, {"cost", len(z.Cost) > 0}, {"response_cost", len(z.ResponseCost) > 0}, {"reserve", len(z.Reserve) > 0}, {"ban", z.Ban != nil}} {
-		if o.given {
-			return wrongf(o.name, "it is about a limit, and the zone has none; add one, like `limit 100/1m`, or remove it")
+// withoutLimit reports a zone without a limit that needs one: it does nothing else, or has an
+// option about a limit.
+func (c *zoneCheck) withoutLimit() error {
+	if c.Bandwidth == 0 && c.Concurrent == nil {
+		return wrongf("limit", "there is none; add one, like `limit 100/1m`")
+	}
+	for _, o := range config.Zone.Options {
+		if o.Is&config.OfLimit != 0 && !reflect.ValueOf(fieldOf(c.Zone, o.Field())).Elem().IsZero() {
+			return wrongf(o.Name, "it is about a limit, and the zone has none; add one, like `limit 100/1m`, or remove it")
 		}
 	}
 	return nil
 }
 
 // concurrent sets how many requests may run at once.
-func (z *Zone) concurrent(s *config.Settings) error {
-	s.Concurrent = or(z.Concurrent, 0)
-	if z.Concurrent != nil && (s.Concurrent < 1 || s.Concurrent > maxConcurrent) {
-		return wrongf("concurrent", "%d is not between 1 and %d; write how many requests of one key may run at once, like 4, or remove it for any number", s.Concurrent, maxConcurrent)
+func (c *zoneCheck) concurrent() error {
+	if c.Concurrent == nil {
+		return nil
 	}
-	return nil
+	c.s.Concurrent = *c.Concurrent
+	return between("concurrent", c.s.Concurrent, 1, maxConcurrent, "how many requests of one key may run at once, like 4, or remove it for any number")
 }
 
 // rate returns the limit as a rate. What comes with the request has its default.
@@ -342,37 +370,43 @@ func (z *Zone) setDefaults() error {
 	return nil
 }
 
-func (z *Zone) algorithm(s *config.Settings) (err error) {
-	if s.Kind, err = config.ChooseName[algorithms.Kind](z.Algorithm, algorithms.KindNames()); err != nil {
+// algorithm sets how requests are counted. What only a bucket has implies one, where there is one
+// limit: of several, each would have the burst.
+func (c *zoneCheck) algorithm() (err error) {
+	if c.s.Kind, err = config.ChooseName[algorithms.Kind](c.Algorithm, algorithms.KindNames()); err != nil {
 		return wrong("algorithm", err)
 	}
-	if z.Algorithm == "" && z.legacy() {
-		s.Kind = algorithms.SlidingLog
+	switch oneLimit := len(c.Limits) == 1; {
+	case c.Algorithm != "":
+	case c.legacy():
+		c.s.Kind = algorithms.SlidingLog
+	case oneLimit && c.Queue != nil:
+		c.s.Kind = algorithms.LeakyBucket
+	case oneLimit && c.Burst != nil:
+		c.s.Kind = algorithms.TokenBucket
 	}
 	return nil
 }
 
 // shape sets the options that only some algorithms have.
-func (z *Zone) shape(s *config.Settings) error {
-	s.Buckets = 1
+func (c *zoneCheck) shape() error {
+	c.s.Buckets = 1
 	switch {
-	case z.Burst != nil && !s.Kind.Traits().TakesBurst:
-		return wrongf("burst", "%s has no burst; remove it, or write %s", s.Kind, those(func(t *algorithms.Traits) bool { return t.TakesBurst }))
-	case z.Burst != nil && *z.Burst < 1:
-		return wrongf("burst", "%d is too small; write 1 or more, or remove it for a burst of the whole limit", *z.Burst)
-	case z.Buckets != nil && !s.Kind.Traits().TakesBuckets:
-		return wrongf("buckets", "%s has no buckets; remove it, or write %s", s.Kind, those(func(t *algorithms.Traits) bool { return t.TakesBuckets }))
-	case z.Buckets != nil && (*z.Buckets < 1 || *z.Buckets > maxBuckets):
-		return wrongf("buckets", "%d is not between 1 and %d; write 10 for a finer window", *z.Buckets, maxBuckets)
-	case z.Queue != nil && !s.Kind.Traits().Queues:
-		return wrongf("queue", "%s has no queue; remove it, or write %s", s.Kind, those(func(t *algorithms.Traits) bool { return t.Queues }))
-	case z.Queue != nil && *z.Queue < 0:
-		return wrongf("queue", "%d is negative; write how many requests of one key may wait, like 10", *z.Queue)
-	case z.Queue == nil && s.Kind.Traits().Queues:
-		return wrongf("algorithm", "%s needs a queue; add how many requests of one key may wait, like `queue 10`", s.Kind)
+	case c.Burst != nil && !c.s.Kind.Traits().TakesBurst:
+		return wrongf("burst", "%s has no burst; remove it, or write %s", c.s.Kind, those(func(t *algorithms.Traits) bool { return t.TakesBurst }))
+	case c.Burst != nil && *c.Burst < 1:
+		return wrongf("burst", "%d is too small; write 1 or more, or remove it for a burst of the whole limit", *c.Burst)
+	case c.Buckets != nil && !c.s.Kind.Traits().TakesBuckets:
+		return wrongf("buckets", "%s has no buckets; remove it, or write %s", c.s.Kind, those(func(t *algorithms.Traits) bool { return t.TakesBuckets }))
+	case c.Queue != nil && !c.s.Kind.Traits().Queues:
+		return wrongf("queue", "%s has no queue; remove it, or write %s", c.s.Kind, those(func(t *algorithms.Traits) bool { return t.Queues }))
+	case c.Queue != nil && *c.Queue < 0:
+		return wrongf("queue", "%d is negative; write how many requests of one key may wait, like 10", *c.Queue)
+	case c.Queue == nil && c.s.Kind.Traits().Queues:
+		return wrongf("algorithm", "%s needs a queue; add how many requests of one key may wait, like `queue 10`", c.s.Kind)
 	}
-	s.Burst, s.Buckets, s.Queue = or(z.Burst, 0), or(z.Buckets, 1), or(z.Queue, 0)
-	return nil
+	c.s.Burst, c.s.Buckets, c.s.Queue = or(c.Burst, 0), or(c.Buckets, 1), or(c.Queue, 0)
+	return between("buckets", int64(c.s.Buckets), 1, maxBuckets, "10 for a finer window")
 }
 
 // those lists the algorithms of which something holds.
@@ -395,59 +429,49 @@ func or[T any](given *T, otherwise T) T {
 }
 
 // spans checks the times that come of each limit and the shape.
-func (z *Zone) spans(s *config.Settings) error {
-	for _, limit := range s.Limits {
-		if limit.Window/time.Duration(s.Buckets) < config.MinWindow {
-			return wrongf("buckets", "%d buckets of a window of %s are shorter than 1ms each; write fewer", s.Buckets, config.WindowText(limit.Window))
+func (c *zoneCheck) spans() error {
+	for _, limit := range c.s.Limits {
+		if limit.Window/time.Duration(c.s.Buckets) < config.MinWindow {
+			return wrongf("buckets", "%d buckets of a window of %s are shorter than 1ms each; write fewer", c.s.Buckets, config.WindowText(limit.Window))
 		}
-		if limit.Span(s.Burst) > config.MaxWindow {
-			return wrongf("burst", "at %s, %d take longer than ten years to come back; write a smaller burst", limit, s.Burst)
+		if limit.Span(c.s.Burst) > config.MaxWindow {
+			return wrongf("burst", "at %s, %d take longer than ten years to come back; write a smaller burst", limit, c.s.Burst)
 		}
-		if limit.Span(s.Queue) > config.MaxWindow {
-			return wrongf("queue", "at %s, the last of %d would wait longer than ten years; write a shorter queue", limit, s.Queue)
+		if limit.Span(c.s.Queue) > config.MaxWindow {
+			return wrongf("queue", "at %s, the last of %d would wait longer than ten years; write a shorter queue", limit, c.s.Queue)
 		}
 	}
 	return nil
 }
 
-// prefixes sets by what networks addresses are grouped.
-func (z *Zone) prefixes(s *config.Settings) (err error) {
-	if s.IPv4Prefix, err = prefix(z.IPv4Prefix, 32, 32); err != nil {
-		return wrong("ipv4_prefix", err)
-	}
-	s.IPv6Prefix, err = prefix(z.IPv6Prefix, 64, 128)
-	return wrong("ipv6_prefix", err)
-}
-
-// prefix returns a number of bits. 0 switches grouping off, which is the same as all of them.
-func prefix(given *int, otherwise, all int) (int, error) {
-	bits := or(given, otherwise)
-	if bits < 0 || bits > all {
-		return 0, fmt.Errorf("%d is not between 0 and %d; write %d, or 0 for no grouping", bits, all, otherwise)
-	}
-	return cmp.Or(bits, all), nil
+// prefixes sets by what networks addresses are grouped. 0 switches that off, which is the same as
+// all bits.
+func (c *zoneCheck) prefixes() error {
+	four, six := or(c.IPv4Prefix, 32), or(c.IPv6Prefix, 64)
+	c.s.IPv4Prefix, c.s.IPv6Prefix = cmp.Or(four, 32), cmp.Or(six, 128)
+	return cmp.Or(between("ipv4_prefix", int64(four), 0, 32, "32, or 0 for no grouping"), between("ipv6_prefix", int64(six), 0, 128, "64, or 0 for no grouping"))
 }
 
 // key sets the template of the key, and what happens where it comes out empty.
-func (z *Zone) key(s *config.Settings, found *[]warning.Warning) (err error) {
-	if s.EmptyKey, err = config.ChooseName[config.EmptyKey](z.EmptyKey, config.EmptyKeyNames); err != nil {
+func (c *zoneCheck) key() (err error) {
+	if c.s.EmptyKey, err = config.ChooseName[config.EmptyKey](c.EmptyKey, config.EmptyKeyNames); err != nil {
 		return wrong("empty_key", err)
 	}
 	// the word of Caddyfiles, also in JSON
-	s.Key = strings.ReplaceAll(z.Key, "{client_ip}", reqkey.Default)
+	c.s.Key = strings.ReplaceAll(c.Key, "{client_ip}", reqkey.Default)
 	switch {
-	case z.legacy():
-		*found = append(*found, z.legacyKey(s)...)
-	case z.Key == "":
-		s.Key = reqkey.Default
+	case c.legacy():
+		c.found = append(c.found, c.legacyKey()...)
+	case c.Key == "":
+		c.s.Key = reqkey.Default
 	}
-	slips, err := reqkey.Check(s.Key)
+	slips, err := reqkey.Check(c.s.Key)
 	for _, slip := range slips {
 		isSaid := func(w warning.Warning) bool {
 			return w.Code == warning.AddressIntended && w.Unset != "" && w.Unset == slip.Unset
 		}
-		if !slices.ContainsFunc(*found, isSaid) {
-			*found = append(*found, slip)
+		if !slices.ContainsFunc(c.found, isSaid) {
+			c.found = append(c.found, slip)
 		}
 	}
 	return wrong("key", err)
@@ -456,93 +480,92 @@ func (z *Zone) key(s *config.Settings, found *[]warning.Warning) (err error) {
 // legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all
 // requests. A placeholder that was meant for the client's address is the address here. Where map or
 // another module can set the placeholder, the address stands in for it only when it is empty.
-func (z *Zone) legacyKey(s *config.Settings) (found []warning.Warning) {
-	if z.EmptyKey == "" {
-		s.EmptyKey = config.EmptyShare
+func (c *zoneCheck) legacyKey() (found []warning.Warning) {
+	if c.EmptyKey == "" {
+		c.s.EmptyKey = config.EmptyShare
 	}
-	if z.Key == "" {
+	if c.Key == "" {
 		return []warning.Warning{{Code: warning.OneKey, Text: "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
 	}
-	key, found, unsure := reqkey.ForAddress(s.Key)
-	s.Key = key
-	if len(unsure) > 0 && z.EmptyKey == "" {
-		s.EmptyKey = config.EmptyClientIP
+	key, found, unsure := reqkey.ForAddress(c.s.Key)
+	c.s.Key = key
+	if len(unsure) > 0 && c.EmptyKey == "" {
+		c.s.EmptyKey = config.EmptyClientIP
 		found = append(found, unsure...)
 	}
 	return found
 }
 
 // sync sets how often counts are synced.
-func (z *Zone) sync(s *config.Settings, inherited config.SyncRate, g globals, found *[]warning.Warning) error {
-	s.SyncRate = max(or(z.SyncRate, inherited), config.Local)
-	if s.SyncRate >= 0 && g.redisEmpty {
-		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", s.SyncRate)
+func (c *zoneCheck) sync() error {
+	c.s.SyncRate = max(or(c.SyncRate, c.inherited), config.Local)
+	if c.s.SyncRate >= 0 && c.redisEmpty {
+		return wrongf("sync_rate", "%s needs Redis, and redis is off or has an empty value; give it an address, or remove sync_rate here: an inherited one falls to local without Redis", c.s.SyncRate)
 	}
-	for _, r := range s.Limits {
-		if rate := time.Duration(s.SyncRate); rate > r.Window {
-			*found = append(*found, warning.New(warning.NotMeant, "sync_rate %s is longer than the window %s, so nodes hear of each other too late; write a shorter one with its unit, like `sync_rate 500ms`", config.WindowText(rate), config.WindowText(r.Window)))
-			break
-		}
+	rate := time.Duration(c.s.SyncRate)
+	if i := slices.IndexFunc(c.s.Limits, func(r config.Rate) bool { return rate > r.Window }); i >= 0 {
+		c.warn(warning.NotMeant, "sync_rate %s is longer than the window %s, so nodes hear of each other too late; write a shorter one with its unit, like `sync_rate 500ms`",
+			config.WindowText(rate), config.WindowText(c.s.Limits[i].Window))
 	}
-	return cmp.Or(checkSyncRate(z.SyncRate, g.hasRedis), z.regions(s, g, found))
+	return checkSyncRate(c.SyncRate, c.hasRedis)
 }
 
 // regions sets whether the zone counts over all regions.
-func (z *Zone) regions(s *config.Settings, g globals, found *[]warning.Warning) error {
-	if or(z.Regions, false) && !g.hasRegions {
+func (c *zoneCheck) regions() error {
+	if or(c.Regions, false) && !c.hasRegions {
 		return wrongf("regions", "there is one region only; write the regions into the global option rate_limit, as `regions { … }`, or remove it here")
 	}
-	s.Regions = g.hasRegions && s.SyncRate >= 0 && or(z.Regions, true)
-	if s.Regions && s.Concurrent > 0 {
-		*found = append(*found, warning.New(warning.ConcurrentByRegion, "concurrent counts each region for itself, so a client may run %d requests at once in each; write its part for a region, in a zone of its own with `regions off`", s.Concurrent))
+	c.s.Regions = c.hasRegions && c.s.SyncRate >= 0 && or(c.Regions, true)
+	if c.s.Regions && c.s.Concurrent > 0 {
+		c.warn(warning.ConcurrentByRegion, "concurrent counts each region for itself, so a client may run %d requests at once in each; write its part for a region, in a zone of its own with `regions off`", c.s.Concurrent)
 	}
 	return nil
 }
 
 // enforce sets the share of keys that the zone is enforced for.
-func (z *Zone) enforce(s *config.Settings, found *[]warning.Warning) error {
-	share := or(z.Enforce, 1)
+func (c *zoneCheck) enforce() error {
+	share := or(c.Enforce, 1)
 	if err := config.CheckShare(share); err != nil {
 		return wrong("enforce", err)
 	}
-	s.Enforce = config.Enforce(share)
-	if share > 0 && share < 1 && reqkey.IsConstant(s.Key) {
-		*found = append(*found, warning.New(warning.ShareOfOneKey, "all requests have one key, and it is enforced for %s of all keys: so for this one or not at all; write `enforce off` or remove enforce, or `key {client_ip}` to enforce it for a share of the clients", s.Enforce))
+	c.s.Enforce = config.Enforce(share)
+	if share > 0 && share < 1 && reqkey.IsConstant(c.s.Key) {
+		c.warn(warning.ShareOfOneKey, "all requests have one key, and it is enforced for %s of all keys: so for this one or not at all; write `enforce off` or remove enforce, or `key {client_ip}` to enforce it for a share of the clients", c.s.Enforce)
 	}
 	return nil
 }
 
 // ban sets when keys are banned, and for how long.
-func (z *Zone) ban(s *config.Settings, found *[]warning.Warning) error {
-	if z.Ban == nil {
+func (c *zoneCheck) ban() error {
+	if c.Ban == nil {
 		return nil
 	}
-	if len(z.Reserve) > 0 {
+	if len(c.Reserve) > 0 {
 		return wrongf("ban", "with reserve, requests are denied before the limit is spent, which is no reason for a ban; remove one of the two")
 	}
-	if len(s.Limits) == 0 {
+	if len(c.s.Limits) == 0 {
 		return wrongf("ban", "there is no limit whose denied requests could begin a ban; add one, like `limit 100/1m`")
 	}
-	s.Ban.For = time.Duration(z.Ban.For)
-	if after := z.Ban.After; after != nil {
-		s.Ban.After = config.Rate{Limit: after.MaxEvents, Window: time.Duration(after.Window)}
+	c.s.Ban.For = time.Duration(c.Ban.For)
+	if after := c.Ban.After; after != nil {
+		c.s.Ban.After = config.Rate{Limit: after.MaxEvents, Window: time.Duration(after.Window)}
 		if *after == (BanAfter{}) {
 			return wrongf("ban", "after has no number and no window; write them, like {\"max_events\": 3, \"window\": \"10m\"}, or remove after for the first denied request")
 		}
 	}
-	*found = append(*found, s.Ban.Warnings(s.Key, s.EmptyKey)...)
-	return wrong("ban", s.Ban.Check())
+	c.found = append(c.found, c.s.Ban.Warnings(c.s.Key, c.s.EmptyKey)...)
+	return wrong("ban", c.s.Ban.Check())
 }
 
 // reserve sets the shares that are kept for classes of requests.
-func (z *Zone) reserve(s *config.Settings, found *[]warning.Warning) (err error) {
-	if len(z.Reserve) == 0 {
+func (c *zoneCheck) reserve() (err error) {
+	if len(c.Reserve) == 0 {
 		return nil
 	}
 	var shares []float64
-	for _, r := range z.Reserve {
+	for _, r := range c.Reserve {
 		if len(r.MatcherSetsRaw) == 0 || slices.ContainsFunc(r.MatcherSetsRaw, func(set caddy.ModuleMap) bool { return len(set) == 0 }) {
-			return wrongf("reserve", "it is for all requests, so it keeps nothing back; write for which ones it is, like `reserve @paying 20%%`")
+			return wrongf("reserve", "it is for all requests, so it keeps nothing back; write for which ones it is, like `reserve @paying 20%%`, in JSON `{\"share\": 0.2, \"match\": [{\"header\": {\"X-Plan\": [\"paid\"]}}]}`")
 		}
 		for _, set := range r.MatcherSetsRaw {
 			if err := config.CheckMatchers(set); err != nil {
@@ -552,28 +575,28 @@ func (z *Zone) reserve(s *config.Settings, found *[]warning.Warning) (err error)
 		shares = append(shares, r.Share)
 	}
 	switch {
-	case s.Kind.Traits().Queues:
-		return wrongf("reserve", "the requests of a %s wait in one queue, in the order in which they come, so none can go first; choose another algorithm, or queue only those who don't pay, with `match` in the zone", s.Kind)
-	case z.CountDenied:
+	case c.s.Kind.Traits().Queues:
+		return wrongf("reserve", "the requests of a %s wait in one queue, in the order in which they come, so none can go first; choose another algorithm, or queue only those who don't pay, with `match` in the zone", c.s.Kind)
+	case c.CountDenied:
 		return wrongf("reserve", "with count_denied, requests that are denied take what is reserved for others; remove one of the two")
 	}
-	if s.Reserve, err = config.Reserves(shares); err != nil {
+	if c.s.Reserve, err = config.Reserves(shares); err != nil {
 		return wrong("reserve", err)
 	}
-	if name := reqkey.ClientIn(s.Key); name != "" {
-		*found = append(*found, warning.New(warning.ReserveOfOne, "each client has a count of its own, by {%s} in the key, so nobody else can take what is reserved; write a key that clients share, like `key all`, or remove reserve", name))
+	if name := reqkey.ClientIn(c.s.Key); name != "" {
+		c.warn(warning.ReserveOfOne, "each client has a count of its own, by {%s} in the key, so nobody else can take what is reserved; write a key that clients share, like `key all`, or remove reserve", name)
 	}
 	return nil
 }
 
 // selects reports matchers that match every request or none.
-func (z *Zone) selects() error {
-	for _, set := range z.MatcherSetsRaw {
+func (c *zoneCheck) selects() error {
+	for _, set := range c.MatcherSetsRaw {
 		if err := config.CheckMatchers(set); err != nil {
 			return wrong("match", err)
 		}
 	}
-	for _, set := range z.ExceptRaw {
+	for _, set := range c.ExceptRaw {
 		if len(set) == 0 {
 			return wrongf("except", "an empty set matches every request, so nothing would be limited; write matchers into it, or remove it")
 		}
@@ -585,18 +608,18 @@ func (z *Zone) selects() error {
 }
 
 // responses sets which responses count.
-func (z *Zone) responses(s *config.Settings) error {
-	m := z.CountResponses
-	if s.CountResponses = m; m == nil {
+func (c *zoneCheck) responses() error {
+	m := c.CountResponses
+	if c.s.CountResponses = m; m == nil {
 		return nil
 	}
 	const option = "count_responses"
 	switch {
 	case len(m.StatusCode)+len(m.Headers) == 0:
 		return wrongf(option, "it is empty, so every response would count, as without it; write the responses that count, like `count_responses 401 403`, or remove it")
-	case s.Kind.Traits().Queues:
-		return wrongf(option, "%s is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`", s.Kind)
-	case s.CountDenied:
+	case c.s.Kind.Traits().Queues:
+		return wrongf(option, "%s is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`", c.s.Kind)
+	case c.s.CountDenied:
 		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says whether these count; keep one of the two")
 	}
 	for _, status := range m.StatusCode {
@@ -608,66 +631,66 @@ func (z *Zone) responses(s *config.Settings) error {
 }
 
 // costs sets what a request takes.
-func (z *Zone) costs(s *config.Settings, found *[]warning.Warning) (err error) {
-	if len(z.Cost) == 0 {
+func (c *zoneCheck) costs() (err error) {
+	if len(c.Cost) == 0 {
 		switch {
-		case z.CostDefault != nil:
+		case c.CostDefault != nil:
 			return wrongf("cost_default", "there is no cost that could lack a number; add one, like `cost {units}`, or remove it")
-		case z.size != "" && len(z.ResponseCost) == 0:
-			return wrongf("limit", "%s is a size, and the zone counts requests; add `cost bytes`, or write how many requests, like `limit 100/1m`", z.size)
+		case c.size != "" && len(c.ResponseCost) == 0:
+			return wrongf("limit", "%s is a size, and the zone counts requests; add `cost bytes`, or write how many requests, like `limit 100/1m`", c.size)
 		}
 		return nil
 	}
-	s.Cost = config.Cost{Terms: z.Cost, Default: or(z.CostDefault, 0)}
-	for i := range z.Cost {
-		if err := z.costTerm(&z.Cost[i], "each costs 1 at least; take the cost from what is asked for, as `map {path} {units}` does", found); err != nil {
+	c.s.Cost = config.Cost{Terms: c.Cost, Default: or(c.CostDefault, 0)}
+	for i := range c.Cost {
+		if err := c.costTerm(&c.Cost[i], "each costs 1 at least; take the cost from what is asked for, as `map {path} {units}` does"); err != nil {
 			return wrong("cost", err)
 		}
-		if units := z.Cost[i].Units; units != nil && units.From != "" {
+		if units := c.Cost[i].Units; units != nil && units.From != "" {
 			slips, _ := reqkey.CheckNumber(units.From) // costTerm has returned the error
-			*found = append(*found, slips...)
+			c.found = append(c.found, slips...)
 		}
 	}
-	constant := s.Cost.IsConstant()
+	constant := c.s.Cost.IsConstant()
 	switch {
-	case constant && z.fraction(s) != nil:
-		return z.fraction(s)
-	case constant && z.CostDefault != nil:
+	case constant && c.fraction() != nil:
+		return c.fraction()
+	case constant && c.CostDefault != nil:
 		return wrongf("cost_default", "the cost is the same for all requests; remove it, or write a cost that comes with the request, like `cost {units}`")
-	case !constant && z.CostDefault == nil:
+	case !constant && c.CostDefault == nil:
 		return wrongf("cost", "a request may come without it; add what it costs then, like `cost_default 10`")
-	case s.Cost.Default < 0 || s.Cost.Default > config.MaxCost:
-		return wrongf("cost_default", "%d is not between 0 and 2^40; write what such a request costs, like 10", s.Cost.Default)
-	case z.size != "" && len(z.ResponseCost) == 0 && !s.Cost.IsBytes():
-		return wrongf("cost", "%s is a size, and the zone doesn't count bytes alone; write `cost bytes`, or numbers without a unit", z.size)
-	case s.CountDenied:
+	case c.s.Cost.Default < 0 || c.s.Cost.Default > config.MaxCost:
+		return wrongf("cost_default", "%d is not between 0 and 2^40; write what such a request costs, like 10", c.s.Cost.Default)
+	case c.size != "" && len(c.ResponseCost) == 0 && !c.s.Cost.IsBytes():
+		return wrongf("cost", "%s is a size, and the zone doesn't count bytes alone; write `cost bytes`, or numbers without a unit", c.size)
+	case c.s.CountDenied:
 		return wrongf("count_denied", "with cost, a denied request would take what it costs, so that a few large ones lock a client out for long; remove one of the two")
-	case constant && len(z.ResponseCost) == 0:
-		err = admits(s)
-	case constant && s.Cost.Constant() == 0:
+	case constant && len(c.ResponseCost) == 0:
+		err = admits(c.s)
+	case constant && c.s.Cost.Constant() == 0:
 		return wrongf("cost", "0 reserves nothing, so that response_cost could correct nothing; write an estimate near the mean, like `cost 500`")
 	}
 	return err
 }
 
 // fraction reports a cost that is a number with a fraction. Requests would take another one.
-func (z *Zone) fraction(s *config.Settings) error {
-	sum, times, whole := s.Cost.Fraction()
+func (c *zoneCheck) fraction() error {
+	sum, times, whole := c.s.Cost.Fraction()
 	if sum == 0 {
 		return nil
 	}
-	what, limits, like := fmt.Sprintf("%.10g is not a whole number, and a request would take %d", sum, s.Cost.Constant()), "limits", ""
-	if whole == 0 || len(z.ResponseCost) > 0 {
-		return wrongf("cost", "%s; write `cost %d`, or another whole number", what, s.Cost.Constant())
+	what, limits, like := fmt.Sprintf("%.10g is not a whole number, and a request would take %d", sum, c.s.Cost.Constant()), "limits", ""
+	if whole == 0 || len(c.ResponseCost) > 0 {
+		return wrongf("cost", "%s; write `cost %d`, or another whole number", what, c.s.Cost.Constant())
 	}
-	if s.Burst > 0 {
+	if c.s.Burst > 0 {
 		limits += " and burst"
 	}
-	if s.Queue > 0 {
+	if c.s.Queue > 0 {
 		limits += " and queue"
 	}
-	if len(s.Limits) > 0 && s.Limits[0].From == "" && s.Limits[0].Limit < 1<<50 {
-		r := s.Limits[0]
+	if len(c.s.Limits) > 0 && c.s.Limits[0].From == "" && c.s.Limits[0].Limit < 1<<50 {
+		r := c.s.Limits[0]
 		r.Limit *= times
 		like = ", like " + r.String()
 	}
@@ -675,37 +698,37 @@ func (z *Zone) fraction(s *config.Settings) error {
 }
 
 // responseCosts sets what a response says that it has cost.
-func (z *Zone) responseCosts(s *config.Settings, found *[]warning.Warning) error {
+func (c *zoneCheck) responseCosts() error {
 	const option = "response_cost"
-	if s.ResponseCost = (config.ResponseCost{Terms: z.ResponseCost, Default: or(z.ResponseCostDefault, 0)}); len(z.ResponseCost) == 0 {
-		if z.ResponseCostDefault != nil {
+	if c.s.ResponseCost = (config.ResponseCost{Terms: c.ResponseCost, Default: or(c.ResponseCostDefault, 0)}); len(c.ResponseCost) == 0 {
+		if c.ResponseCostDefault != nil {
 			return wrongf("response_cost_default", "there is no response_cost that could be missing; add one, like `response_cost header X-Cost`, or remove it")
 		}
 		return nil
 	}
-	for i := range z.ResponseCost {
-		t := &z.ResponseCost[i]
+	for i := range c.ResponseCost {
+		t := &c.ResponseCost[i]
 		if err := t.Check(); err != nil {
 			return wrong(option, err)
 		}
 		if t.Units == "" {
 			continue
 		}
-		if err := z.costTerm(&config.CostTerm{Units: &config.Amount{From: t.Units}}, "take it from the response, as `response_cost header X-Cost` does", found); err != nil {
+		if err := c.costTerm(&config.CostTerm{Units: &config.Amount{From: t.Units}}, "take it from the response, as `response_cost header X-Cost` does"); err != nil {
 			return wrong(option, err)
 		}
 	}
 	switch {
-	case s.Kind.Traits().Queues:
-		return wrongf(option, "%s is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`", s.Kind)
-	case s.CountDenied:
+	case c.s.Kind.Traits().Queues:
+		return wrongf(option, "%s is a queue, in which a request keeps its place whatever its response; remove one of the two, or write `algorithm token_bucket`", c.s.Kind)
+	case c.s.CountDenied:
 		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says what these cost; keep one of the two")
-	case z.ResponseCostDefault != nil && z.CountResponses == nil:
+	case c.ResponseCostDefault != nil && c.CountResponses == nil:
 		return wrongf("response_cost_default", "it is charged where a response that counts has no figure, and nothing says which ones count; add `count_responses 2xx`")
-	case s.ResponseCost.Default < 0 || s.ResponseCost.Default > config.MaxCost:
-		return wrongf("response_cost_default", "%d is not between 0 and 2^40; write what the largest answer costs, like 4000", s.ResponseCost.Default)
-	case z.size != "" && !s.ResponseCost.IsBytes():
-		return wrongf(option, "%s is a size, and the zone doesn't count bytes alone; write `response_cost bytes`, or numbers without a unit", z.size)
+	case c.s.ResponseCost.Default < 0 || c.s.ResponseCost.Default > config.MaxCost:
+		return wrongf("response_cost_default", "%d is not between 0 and 2^40; write what the largest answer costs, like 4000", c.s.ResponseCost.Default)
+	case c.size != "" && !c.s.ResponseCost.IsBytes():
+		return wrongf(option, "%s is a size, and the zone doesn't count bytes alone; write `response_cost bytes`, or numbers without a unit", c.size)
 	}
 	return nil
 }
@@ -722,7 +745,7 @@ func admits(s *config.Settings) error {
 }
 
 // costTerm checks one amount, in place of which there may be a better one.
-func (z *Zone) costTerm(t *config.CostTerm, better string, found *[]warning.Warning) error {
+func (c *zoneCheck) costTerm(t *config.CostTerm, better string) error {
 	if err := t.Check(); err != nil || t.Units == nil || t.Units.From == "" {
 		return err
 	}
@@ -730,25 +753,123 @@ func (z *Zone) costTerm(t *config.CostTerm, better string, found *[]warning.Warn
 		return err
 	}
 	if reqkey.NewNumber(t.Units.From).IsClients() {
-		*found = append(*found, warning.New(warning.ClientsCost, "a client can send any %s, and so choose what its requests cost, unless a proxy replaces it; %s", t.Units.From, better))
+		c.warn(warning.ClientsCost, "a client can send any %s, and so choose what its requests cost, unless a proxy replaces it; %s", t.Units.From, better)
 	}
 	return nil
 }
 
 // counting sets what is counted, and what happens while Redis is unavailable.
-func (z *Zone) counting(s *config.Settings) (err error) {
-	switch s.MaxKeys = or(z.MaxKeys, defaultMaxKeys); {
-	case s.MaxKeys == 0:
-		return wrongf("max_keys", "0 would be no bound, and there is none here; write a number up to %d, or remove it for %d", maxMaxKeys, defaultMaxKeys)
-	case s.MaxKeys < 1 || s.MaxKeys > maxMaxKeys:
-		return wrongf("max_keys", "%d is not between 1 and %d; write %d", s.MaxKeys, maxMaxKeys, defaultMaxKeys)
+func (c *zoneCheck) counting() (err error) {
+	c.s.MaxKeys = or(c.MaxKeys, defaultMaxKeys)
+	if err := between("max_keys", int64(c.s.MaxKeys), 1, maxMaxKeys, "a number, or remove it for 1000000; there is no way to have no bound"); err != nil {
+		return err
 	}
-	if s.Bandwidth = z.Bandwidth; s.Bandwidth != 0 {
-		if err := s.Bandwidth.Check(); err != nil {
+	if c.s.Bandwidth = c.Bandwidth; c.s.Bandwidth != 0 {
+		if err := c.s.Bandwidth.Check(); err != nil {
 			return wrong("bandwidth", err)
 		}
 	}
-	s.OnRedisLoss, err = config.ChooseName[config.OnRedisLoss](z.OnRedisLoss, config.OnRedisLossNames)
-	s.CountDenied, s.EarlySync = z.CountDenied, or(z.EarlySync, true)
+	c.s.OnRedisLoss, err = config.ChooseName[config.OnRedisLoss](c.OnRedisLoss, config.OnRedisLossNames)
+	c.s.CountDenied, c.s.EarlySync = c.CountDenied, or(c.EarlySync, true)
 	return wrong("on_redis_loss", err)
+}
+
+// optionError is a mistake in the value of one option, by the option's name in a Caddyfile. The
+// Caddyfile parser finds the line by it, and inJSON the field.
+type optionError struct {
+	option string
+	err    error
+}
+
+func (e *optionError) Error() string { return "parsing " + e.option + ": " + e.err.Error() }
+func (e *optionError) Unwrap() error { return e.err }
+
+func wrong(option string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &optionError{option, err}
+}
+
+func wrongf(option, format string, args ...any) error {
+	return &optionError{option, fmt.Errorf(format, args...)}
+}
+
+// zoneError is a mistake in a zone.
+type zoneError struct {
+	zone string
+	err  error
+}
+
+func (e *zoneError) Error() string { return fmt.Sprintf("zone %q: %s", spelling.Clip(e.zone), e.err) }
+func (e *zoneError) Unwrap() error { return e.err }
+
+// redisMend is how Redis is configured, as a part of a sentence.
+const redisMend = "add the line `redis redis://localhost:6379` to the rate_limit block of the global options at the top"
+
+var (
+	// bothWays is a line of a Caddyfile with what it is in JSON.
+	bothWays = regexp.MustCompile("`[^`]*`, in JSON ")
+	oneLine  = regexp.MustCompile("`[a-z_0-9]+ [^`]+`")
+	lengths  = regexp.MustCompile(`"(window|for)": (\d+)`)
+)
+
+// inWordsOfJSON returns the text of a message about JSON: where it says what to write as a line of
+// a zone in a Caddyfile, that is what the parser makes of the line. Other lines stay.
+func inWordsOfJSON(text string) string {
+	text = strings.ReplaceAll(text, redisMend, "add `\"redis\": {\"url\": \"redis://localhost:6379\"}` to apps.rate_limit")
+	text = bothWays.ReplaceAllString(text, "")
+	return oneLine.ReplaceAllStringFunc(text, func(line string) string {
+		z, line := new(Zone), strings.Trim(line, "`")
+		read := func(text string) error {
+			p := parser{Dispenser: caddyfile.NewTestDispenser(text)}
+			p.Next()
+			return p.zoneOption(z, p.Val(), config.Zone)
+		}
+		fields, err := []byte(nil), read(line)
+		if err == nil {
+			fields, err = json.Marshal(z)
+		} else if err = read("match " + line); err == nil {
+			fields, err = json.Marshal(z.MatcherSetsRaw[0])
+		}
+		if err != nil || len(fields) < 3 {
+			return "`" + line + "`"
+		}
+		spaced := strings.NewReplacer(`":`, `": `, `,"`, `, "`).Replace(string(fields[1 : len(fields)-1]))
+		return "`" + lengths.ReplaceAllStringFunc(spaced, func(length string) string {
+			m := lengths.FindStringSubmatch(length)
+			n, _ := strconv.ParseInt(m[2], 10, 64)
+			return fmt.Sprintf(`"%s": "%s"`, m[1], config.WindowText(time.Duration(n)))
+		}) + "`"
+	})
+}
+
+// jsonError is an error in the words of JSON.
+type jsonError struct {
+	text string
+	err  error
+}
+
+func (e *jsonError) Error() string { return e.text }
+func (e *jsonError) Unwrap() error { return e.err }
+
+// inJSON says an error about a handler in the words of JSON, and adds the field that it is about.
+// Caddy adds the handler's own path.
+func inJSON(err error) error {
+	var path []string
+	text := inWordsOfJSON(err.Error())
+	var zone *zoneError
+	if errors.As(err, &zone) {
+		path = append(path, zonePath(zone.zone))
+	}
+	var about *optionError
+	if errors.As(err, &about) {
+		field := config.FieldOf(about.option)
+		text = strings.Replace(text, "parsing "+about.option+":", "parsing "+field+":", 1)
+		path = append(path, field)
+	}
+	if len(path) > 0 {
+		text += ", at " + strings.Join(path, ".")
+	}
+	return &jsonError{text, err}
 }

@@ -412,7 +412,6 @@ func (h *Handler) WithoutErrorRoutes() *Handler {
 }
 
 var (
-	FirstKey          = firstKey
 	ParseGlobalOption = parseGlobalOption
 	Fingerprint       = fingerprint
 )

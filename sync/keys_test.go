@@ -17,7 +17,7 @@ import (
 func TestKeysOfDifferentZonesDiffer(t *testing.T) {
 	var zones []string
 	for _, site := range []string{"", ":80", "http://a.example:80", "a.example", "a", "a:s-1m", "{5}", "a{5}:b", ":", "a:s-1m:AAAAAAAAAAAAAAAAAAAAAA:0"} {
-		zones = append(zones, site+" 5/1m", site+" 5/1m (87dffb 2)", site)
+		zones = append(zones, site+" 5/1m", site+" 5/1m (f39a0c 2)", site)
 	}
 	seen := map[string]string{}
 	for _, prefix := range []string{"caddy", "caddy:", "a:b"} {

@@ -56,7 +56,7 @@ func (b Ban) Check() error {
 		return nil
 	}
 	if b.After.Limit == 0 {
-		return errors.New("after 0 denied requests everybody would be banned; write how many in how long, like `after 3/10m`, or remove after for the first one")
+		return errors.New("after 0 denied requests everybody would be banned; write how many in how long, like `ban 15m after 3/10m`, or remove after for the first one")
 	}
 	return b.After.Check()
 }

@@ -29,7 +29,7 @@ func TestUnknown(t *testing.T) {
 		{"path", Handler, "put it into the match block of a zone"},
 		{"respond", Distributed, "close the block before it"},
 		{"{", Zone, "remove the braces"},
-		{"persist", Zone, "into rate_limit there, as `persist`"},
+		{"persist", Zone, "into rate_limit there, as `persist /var/lib/caddy/rate_limit`"},
 		{"zone", Global, "belongs into a site"},
 		{"key", Global, "belongs into a site"},
 		{"namespace", Redis, "an option beside redis"},

@@ -1,22 +1,50 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
-// A Block is a block of a Caddyfile: its options in the order in which errors list them.
+// A Block is a block of a Caddyfile: its options in the order in which the grammar and errors list
+// them.
 type Block struct {
 	place   optionPlace
-	options []hintOption
+	Options []Option
 }
 
-// An hintOption is a name and how the whole line is written right, "" for the name and any value.
-type hintOption struct{ name, example string }
+// An Option is all that is said of an option outside of what it does: parsing, messages, the
+// grammar and the page of options go by it.
+type Option struct {
+	Name string
+	// Values are those of its line, in the words of the grammar.
+	Values string
+	// Example is such a line.
+	Example string
+	// JSON is the field's name where it is another one.
+	JSON string
+	Is   OptionFlags
+}
+
+// OptionFlags are what else there is to know of an option.
+type OptionFlags uint8
+
+const (
+	// Repeats is set where several lines of the option are right.
+	Repeats OptionFlags = 1 << iota
+	// OfLimit is set where it says something of a limit, so that the zone needs one.
+	OfLimit
+	// Tells is set where unnamed limits that differ in it are two.
+	Tells
+)
+
+// Field returns the option's name in JSON.
+func (o *Option) Field() string { return cmp.Or(o.JSON, o.Name) }
 
 type optionPlace uint8
 
@@ -28,74 +56,149 @@ const (
 	inRegions
 )
 
+const (
+	onOff     = "[on|off]"
+	syncRates = "local|strict|<seconds>|<duration>"
+	sets      = "draft|kong|github|off..."
+)
+
 // The blocks that there are.
 var (
-	Handler = Block{inHandler, []hintOption{
-		{"zone", "zone login { … }"}, {"sync_rate", "sync_rate 1s"}, {"status", "status 429"}, {"message", `message "slow down"`},
-		{"headers", "headers draft"}, {"jitter", "jitter 0.1"}, {"log_key", "log_key"}, {"sweep_interval", "sweep_interval 1m"},
-		{"disable_metrics", "disable_metrics"}, {"disable_placeholders", "disable_placeholders"},
-		{"distributed", "distributed { … }"},
+	Zone = Block{inZone, []Option{
+		{"match", "@<name>|{ <matchers> }", "match path /login*", "", Repeats | Tells},
+		{"except", "@<name>|<cidr>...|private_ranges|{ <matchers> }", "except private_ranges", "", Repeats | Tells},
+		{"key", "<template>", "key {client_ip}", "", Tells},
+		{"limit", "<rate>...", "limit 100/1m", "limits", 0},
+		{"limit_default", "<rate>...", "limit_default 60/1m", "limits[].default", 0},
+		{"concurrent", "<requests>", "concurrent 4", "", 0},
+		{"algorithm", strings.Join(algorithms.KindNames(), "|"), "algorithm token_bucket", "", OfLimit | Tells},
+		{"burst", "<requests>", "burst 50", "", OfLimit},
+		{"buckets", "<number>", "buckets 10", "", OfLimit | Tells},
+		{"queue", "<requests>", "queue 10", "", OfLimit},
+		{"sync_rate", syncRates, "sync_rate 1s", "", 0},
+		{"ipv4_prefix", "<bits>", "ipv4_prefix 24", "", Tells},
+		{"ipv6_prefix", "<bits>", "ipv6_prefix 64", "", Tells},
+		{"empty_key", strings.Join(EmptyKeyNames, "|"), "empty_key skip", "", Tells},
+		{"count_denied", onOff, "count_denied", "", OfLimit | Tells},
+		{"count_responses", "<code>...|{ <response matcher> }", "count_responses 401 403", "", OfLimit | Tells},
+		{"cost", "<number>|<placeholder>|bytes [* <factor>]", "cost 10", "", Repeats | OfLimit},
+		{"cost_default", "<number>", "cost_default 10", "", 0},
+		{"response_cost", "header <field>|json <path>...|bytes|<placeholder> [* <factor>]", "response_cost json usage.total_tokens", "", Repeats | OfLimit},
+		{"response_cost_default", "<number>", "response_cost_default 4000", "", 0},
+		{"on_redis_loss", strings.Join(OnRedisLossNames, "|"), "on_redis_loss divide", "", 0},
+		{"early_sync", onOff, "early_sync off", "", 0},
+		{"regions", onOff, "regions off", "", 0},
+		{"bandwidth", "<size>/s", "bandwidth 1MiB/s", "", Tells},
+		{"max_keys", "<number>", "max_keys 100000", "", 0},
+		{"headers", sets, "headers off", "", 0},
+		{"enforce", "<share>|off", "enforce 25%", "", 0},
+		{"ban", "<duration> [after <rate>]", "ban 15m after 3/10m", "", OfLimit},
+		{"reserve", "@<name> <share>", "reserve @paying 20%", "", Repeats | OfLimit},
+		{"window", "<duration>", "window 1m", "", Tells},
+		{"events", "<number>", "events 100", "max_events", Tells},
 	}}
-	Zone = Block{inZone, []hintOption{
-		{"match", "match { … }"}, {"except", "except private_ranges"}, {"key", "key {client_ip}"}, {"limit", "limit 100/1m"}, {"limit_default", "limit_default 60/1m"}, {"concurrent", "concurrent 4"}, {"algorithm", "algorithm token_bucket"},
-		{"burst", "burst 50"}, {"buckets", "buckets 10"}, {"queue", "queue 10"}, {"sync_rate", "sync_rate 1s"},
-		{"ipv4_prefix", "ipv4_prefix 24"}, {"ipv6_prefix", "ipv6_prefix 64"}, {"empty_key", "empty_key skip"}, {"count_denied", "count_denied"}, {"count_responses", "count_responses 401 403"},
-		{"cost", "cost 10"}, {"cost_default", "cost_default 10"}, {"response_cost", "response_cost json usage.total_tokens"}, {"response_cost_default", "response_cost_default 4000"},
-		{"on_redis_loss", "on_redis_loss divide"}, {"early_sync", "early_sync off"}, {"regions", "regions off"}, {"bandwidth", "bandwidth 1MiB/s"}, {"max_keys", "max_keys 100000"}, {"headers", "headers off"}, {"enforce", "enforce 25%"}, {"ban", "ban 15m after 3/10m"}, {"reserve", "reserve @paying 20%"},
-		{"window", "window 1m"}, {"events", "events 100"},
+	Handler = Block{inHandler, []Option{
+		{"zone", "<name> { … }", "zone login { … }", "rate_limits", Repeats},
+		{"sync_rate", syncRates, "sync_rate 1s", "", 0},
+		{"status", "<code>", "status 429", "status_code", 0},
+		{"message", "<text>", `message "slow down"`, "", 0},
+		{"headers", sets, "headers draft", "", 0},
+		{"jitter", "<share>", "jitter 0.1", "", 0},
+		{"log_key", onOff, "log_key", "", 0},
+		{"sweep_interval", "<duration>", "sweep_interval 1m", "", 0},
+		{"disable_metrics", onOff, "disable_metrics", "", 0},
+		{"disable_placeholders", onOff, "disable_placeholders", "", 0},
+		{"distributed", "{ … }", "distributed { … }", "", 0},
 	}}
 	// Unnamed is the block after rates, whose limit has no zone block.
-	Unnamed = Block{inZone, slices.Concat(Handler.options[1:], Zone.options)}
-	Global  = Block{inGlobal, []hintOption{
-		{"redis", "redis redis://localhost:6379"}, {"regions", "regions { … }"}, {"sync_rate", "sync_rate 1s"}, {"namespace", "namespace shop"},
-		{"strict_timeout", "strict_timeout 100ms"}, {"persist", "persist`, or `persist /var/lib/caddy/rate_limit"}, {"quiet", "quiet TIDE024"},
+	Unnamed     = Block{inZone, slices.Concat(Handler.Options[1:], Zone.Options)}
+	Distributed = Block{inHandler, []Option{
+		{"read_interval", "<duration>", "read_interval 5s", "", 0},
+		{"write_interval", "<duration>", "write_interval 5s", "", 0},
+		{"purge_age", "<duration>", "purge_age 1m", "", 0},
 	}}
-	Regions = Block{inRegions, []hintOption{
-		{"here", "here {env.TIDE_REGION}"}, {"region", "region eu rediss://redis.eu.example.com:6380"}, {"sync_rate", "sync_rate 1s"}, {"on_loss", "on_loss divide"},
+	Global = Block{inGlobal, []Option{
+		{"redis", "<url>...|storage|off|[simple|failover|cluster] { … }", "redis redis://localhost:6379", "", 0},
+		{"sync_rate", syncRates, "sync_rate 1s", "", 0},
+		{"namespace", "<name>", "namespace shop", "", 0},
+		{"strict_timeout", "<duration>", "strict_timeout 100ms", "", 0},
+		{"persist", "[on|off|storage|<file>]", "persist /var/lib/caddy/rate_limit", "", 0},
+		{"quiet", "<code>...", "quiet TIDE024", "", 0},
+		{"regions", "{ … }", "regions { … }", "", 0},
 	}}
-	Redis = Block{inRedis, []hintOption{
-		{"key_prefix", "key_prefix shop"}, {"master_name", "master_name mymaster"}, {"password", "password {env.REDIS_PASSWORD}"}, {"sentinel_password", "sentinel_password {env.SENTINEL_PASSWORD}"}, {"sentinel_username", "sentinel_username watcher"},
-		{"tls_client_cert", "tls_client_cert /etc/caddy/node.pem"}, {"tls_client_key", "tls_client_key /etc/caddy/node.key"}, {"tls_server_certs_path", "tls_server_certs_path /etc/ssl/redis"}, {"tls_server_certs_pem", "tls_server_certs_pem {file./etc/ssl/redis.pem}"}, {"tls_server_name", "tls_server_name redis.internal"}, {"username", "username tide"},
-		{"address", "address localhost:6379"}, {"db", "db 0"}, {"timeout", "timeout 1s"}, {"tls_enabled", "tls_enabled"}, {"tls_insecure", "tls_insecure"}, {"pool_size", "pool_size 10"},
+	Redis = Block{inRedis, []Option{
+		{"address", "<host:port>...", "address localhost:6379", "", 0},
+		{"username", "<name>", "username tide", "", 0},
+		{"password", "<secret>", "password {env.REDIS_PASSWORD}", "", 0},
+		{"db", "<number>", "db 0", "", 0},
+		{"timeout", "<duration>", "timeout 1s", "", 0},
+		{"key_prefix", "<namespace>", "key_prefix shop", "", 0},
+		{"master_name", "<name>", "master_name mymaster", "", 0},
+		{"sentinel_username", "<name>", "sentinel_username watcher", "", 0},
+		{"sentinel_password", "<secret>", "sentinel_password {env.SENTINEL_PASSWORD}", "", 0},
+		{"tls_enabled", onOff, "tls_enabled", "", 0},
+		{"tls_insecure", onOff, "tls_insecure", "", 0},
+		{"tls_server_certs_pem", "<pem>", "tls_server_certs_pem {file./etc/ssl/redis.pem}", "", 0},
+		{"tls_server_certs_path", "<directory>", "tls_server_certs_path /etc/ssl/redis", "", 0},
+		{"tls_client_cert", "<file>", "tls_client_cert /etc/caddy/node.pem", "", 0},
+		{"tls_client_key", "<file>", "tls_client_key /etc/caddy/node.key", "", 0},
+		{"tls_server_name", "<name>", "tls_server_name redis.internal", "", 0},
+		{"pool_size", "<number>", "pool_size 10", "", 0},
 	}}
-	Distributed = Block{inHandler, []hintOption{
-		{"read_interval", "read_interval 5s"}, {"write_interval", "write_interval 5s"}, {"purge_age", "purge_age 1m"},
+	Regions = Block{inRegions, []Option{
+		{"here", "<name>", "here {env.TIDE_REGION}", "", 0},
+		{"region", "<name> <url>...|{ … }", "region eu rediss://redis.eu.example.com:6380", "redis", Repeats},
+		{"sync_rate", "<duration>", "sync_rate 1s", "", 0},
+		{"on_loss", "local|divide", "on_loss divide", "", 0},
 	}}
 )
 
-// Has reports whether an option is one of the block's.
-func (b Block) Has(name string) bool {
-	return slices.ContainsFunc(b.options, func(o hintOption) bool { return o.name == name })
+// Find returns an option of the block, nil where it has none of that name.
+func (b Block) Find(name string) *Option {
+	if i := slices.IndexFunc(b.Options, func(o Option) bool { return o.Name == name }); i >= 0 {
+		return &b.Options[i]
+	}
+	return nil
 }
+
+// Has reports whether an option is one of the block's.
+func (b Block) Has(name string) bool { return b.Find(name) != nil }
 
 // begins returns the longest option that a name begins with, as a word of it, "" for none.
 func (b Block) begins(name string) (longest string) {
-	for _, o := range b.options {
-		if strings.HasPrefix(name, o.name+"_") && len(o.name) > len(longest) {
-			longest = o.name
+	for _, o := range b.Options {
+		if strings.HasPrefix(name, o.Name+"_") && len(o.Name) > len(longest) {
+			longest = o.Name
 		}
 	}
 	return longest
 }
 
 func (b Block) names() (all []string) {
-	for _, o := range b.options {
-		all = append(all, o.name)
+	for _, o := range b.Options {
+		all = append(all, o.Name)
 	}
 	return all
 }
 
-// ExampleOf returns how an option is written right.
-func ExampleOf(name string) string {
+// findAnywhere returns an option of any block, a nameless one where there is none.
+func findAnywhere(name string) *Option {
 	for _, b := range []Block{Handler, Zone, Global, Redis, Distributed, Regions} {
-		for _, o := range b.options {
-			if o.name == name && o.example != "" {
-				return o.example
-			}
+		if o := b.Find(name); o != nil {
+			return o
 		}
 	}
-	return name + " <value>"
+	return new(Option)
 }
+
+// ExampleOf returns how an option is written right.
+func ExampleOf(name string) string { return cmp.Or(findAnywhere(name).Example, name+" <value>") }
+
+// FieldOf returns an option's name in JSON.
+func FieldOf(name string) string { return cmp.Or(findAnywhere(name).JSON, name) }
+
+// IsRepeatable reports whether several lines of an option are right.
+func IsRepeatable(name string) bool { return findAnywhere(name).Is&Repeats != 0 }
 
 // UnknownOption returns the error for an option that a block doesn't have: where it belongs, what
 // it looks like, or which options there are.
@@ -152,8 +255,7 @@ func misplaced(name string, b Block) error {
 		return fmt.Errorf("%s is an option beside redis, not one of redis itself; move it out of the braces of redis", name)
 	case b.place == inGlobal, b.place == inRedis, b.place == inRegions:
 	case Global.Has(name):
-		text, _, _ := strings.Cut(ExampleOf(name), "`")
-		return fmt.Errorf("%s belongs into the global options, not into a site; move it to the block without a site at the top of the Caddyfile, into rate_limit there, as `%s`", name, text)
+		return fmt.Errorf("%s belongs into the global options, not into a site; move it to the block without a site at the top of the Caddyfile, into rate_limit there, as `%s`", name, ExampleOf(name))
 	case isMatcherName(name) && b.place == inZone:
 		return fmt.Errorf("%s is a matcher, not an option; put it into the block of match", name)
 	case isMatcherName(name):

@@ -7,6 +7,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -58,33 +59,33 @@ func (l OnRedisLoss) String() string { return OnRedisLossNames[l] }
 type Settings struct {
 	Name string
 	// Key is the template of the key.
-	Key string
+	Key string `option:"key"`
 	// IPv4Prefix and IPv6Prefix are by how many bits addresses are grouped, 1 to 32 and 1 to 128.
-	IPv4Prefix int
-	IPv6Prefix int
+	IPv4Prefix int `option:"ipv4_prefix"`
+	IPv6Prefix int `option:"ipv6_prefix"`
 	// Limits are one or more rates, as Sorted returns them. A zone with Concurrent or
 	// Bandwidth may have none.
-	Limits []Rate
+	Limits []Rate `option:"limit"`
 	// Concurrent is how many requests of a key may run at once, 0 for any number.
-	Concurrent int64
+	Concurrent int64 `option:"concurrent"`
 	// Bandwidth is how many bytes a second the responses of a key share, 0 for any number.
-	Bandwidth Bandwidth
-	Kind      algorithms.Kind
+	Bandwidth Bandwidth       `option:"bandwidth"`
+	Kind      algorithms.Kind `option:"algorithm"`
 	// Burst is 0 for the limit.
-	Burst int64
+	Burst int64 `option:"burst"`
 	// Buckets is 1 or more.
-	Buckets     int
-	Queue       int64
-	SyncRate    SyncRate
-	MaxKeys     int
-	EmptyKey    EmptyKey
-	CountDenied bool
-	OnRedisLoss OnRedisLoss
-	EarlySync   bool
+	Buckets     int         `option:"buckets"`
+	Queue       int64       `option:"queue"`
+	SyncRate    SyncRate    `option:"sync_rate"`
+	MaxKeys     int         `option:"max_keys"`
+	EmptyKey    EmptyKey    `option:"empty_key"`
+	CountDenied bool        `option:"count_denied"`
+	OnRedisLoss OnRedisLoss `option:"on_redis_loss"`
+	EarlySync   bool        `option:"early_sync"`
 	// Regions has the zone count over all regions, where there are several.
-	Regions bool
-	Enforce Enforcement
-	Ban     Ban
+	Regions bool        `option:"regions"`
+	Enforce Enforcement `option:"enforce"`
+	Ban     Ban         `option:"ban"`
 	// CountsDenials is set of what DenialsOf returns, which is no zone.
 	CountsDenials bool
 	// Cost is what a request takes. Zones of one name may have different ones, as counts are units.
@@ -93,9 +94,9 @@ type Settings struct {
 	ResponseCost ResponseCost
 	// Reserve are the shares that are kept for classes of requests. Which requests these are is no
 	// setting, as Matchers are none.
-	Reserve []Reserve
+	Reserve []Reserve `option:"reserve"`
 	// CountResponses matches the responses that count, nil where all requests do.
-	CountResponses *caddyhttp.ResponseMatcher
+	CountResponses *caddyhttp.ResponseMatcher `option:"count_responses"`
 }
 
 // CountsBytes reports whether all that is counted is bytes.
@@ -157,45 +158,32 @@ func (z *Settings) FirstWindow() time.Duration {
 	return z.Limits[0].Window
 }
 
-// Lines returns the settings except the name as lines of a Caddyfile, always the same ones in the
-// same order.
-func (z *Settings) Lines() []string {
-	var limits, defaults strings.Builder
-	for _, limit := range z.Limits {
-		limits.WriteString(" " + limit.String())
-		if limit.From != "" {
-			limit.From = ""
-			defaults.WriteString(" " + limit.String())
+// Lines returns what zones of one name have in common, as lines of a Caddyfile, always the same
+// ones in the same order: the fields that are marked with an option.
+func (z *Settings) Lines() (all []string) {
+	v := reflect.ValueOf(z).Elem()
+	for i := range v.NumField() {
+		option, ok := v.Type().Field(i).Tag.Lookup("option")
+		if !ok {
+			continue
 		}
+		value := v.Field(i).Interface()
+		switch of := value.(type) {
+		case []Rate:
+			for _, r := range of {
+				option += " " + r.String()
+				if r.From != "" {
+					option += fmt.Sprintf(" (limit_default %d)", r.Limit)
+				}
+			}
+		case *caddyhttp.ResponseMatcher:
+			option += ResponsesText(of)
+		default:
+			option += " " + strings.Trim(fmt.Sprint(value), "[]")
+		}
+		all = append(all, option)
 	}
-	var reserved strings.Builder
-	for _, r := range z.Reserve {
-		reserved.WriteString(" " + r.String())
-	}
-	return []string{
-		"limit" + limits.String(),
-		"limit_default" + defaults.String(),
-		fmt.Sprintf("concurrent %d", z.Concurrent),
-		fmt.Sprintf("bandwidth %s", z.Bandwidth),
-		fmt.Sprintf("key %q", z.Key),
-		fmt.Sprintf("algorithm %s", z.Kind),
-		fmt.Sprintf("burst %d", z.Burst),
-		fmt.Sprintf("buckets %d", z.Buckets),
-		fmt.Sprintf("queue %d", z.Queue),
-		fmt.Sprintf("sync_rate %s", z.SyncRate),
-		fmt.Sprintf("ipv4_prefix %d", z.IPv4Prefix),
-		fmt.Sprintf("ipv6_prefix %d", z.IPv6Prefix),
-		fmt.Sprintf("empty_key %s", z.EmptyKey),
-		fmt.Sprintf("count_denied %t", z.CountDenied),
-		fmt.Sprintf("on_redis_loss %s", z.OnRedisLoss),
-		fmt.Sprintf("early_sync %t", z.EarlySync),
-		fmt.Sprintf("regions %t", z.Regions),
-		fmt.Sprintf("max_keys %d", z.MaxKeys),
-		fmt.Sprintf("enforce %s", z.Enforce),
-		fmt.Sprintf("ban %s", z.Ban),
-		"reserve" + reserved.String(),
-		"count_responses" + ResponsesText(z.CountResponses),
-	}
+	return all
 }
 
 // ResponsesText returns a matcher as the value of the option. A status of one digit stands for a

@@ -49,7 +49,7 @@ package ratelimit
 var b = 1
 -- new.go --
 package ratelimit
-`, "internal/keys/a.go:2: imports sync, which is not in a layer below|internal/keys/a.go:3: imports internal/redistest, which is no part|new.go: a file|place.go:2: uses b of app.go"},
+`, "internal/keys/a.go:2: imports sync, which is not in a layer below|internal/keys/a.go:3: imports internal/redistest, which is no part"},
 	{"aliases", `-- a.go --
 package p
 import "` + module + `/sync"
@@ -75,7 +75,7 @@ func f(k algorithms.Kind) {
 	}
 }
 `, "p.go:10: it asks which kind|p.go:4: it asks which kind|p.go:5: it asks which kind"},
-	{"reflection", "-- sync/p.go --\npackage p\nimport (\n\t\"reflect\"\n\t\"unsafe\"\n\t\"time\"\n)\n-- app.go --\npackage a\nimport (\n\t\"reflect\"\n)\n", "internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|sync/p.go:3: it imports reflect|sync/p.go:4: it imports unsafe"},
+	{"reflection", "-- sync/p.go --\npackage p\nimport (\n\t\"reflect\"\n\t\"unsafe\"\n\t\"time\"\n)\n-- app.go --\npackage a\nimport (\n\t\"reflect\"\n)\n", "internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|sync/p.go:3: it imports reflect|sync/p.go:4: it imports unsafe"},
 	{"sleeps", "-- a_test.go --\npackage a\n\nfunc f() {\n\ttime.Sleep(1)\n\t// why\n\ttime.Sleep(1)\n\n\ttime.Sleep(1) // why\n}\n-- b_test.go --\npackage b\nimport \"testing/synctest\"\nvar x = time.Sleep(1)\n", "a_test.go:3: a test sleeps"},
 	{"lines", "-- a.md --\nshort\n" + long + "\n- [link](" + strings.Repeat("x", 120) + ")\n- `" + long + "`\n|a|b|c|d|e|f|`g|h`|\n|a|b|c|d|e|f \\| g, `h|i`|\n| " + long + " |\n-- docs/internals/e.md --\n|a|b|c|d|e|f|g|\n-- b.md --\n```\n" + long + "\n", "a.md:2: a line of 115 columns|a.md:5: a table of 7 columns|b.md: a block has no end"},
 	{"tables", "-- a.md --\n| a |\n\n| b |\n| c |\n-- b.md --\n| a |\n\n| b |\n|---|\n", "a.md:1: a blank line in a table"},
@@ -132,19 +132,6 @@ func TestRulesThatSeeNothing(t *testing.T) {
 		if !slices.Contains(r.findings, "internal/lint: nothing needs the exception for "+place+": remove it") {
 			t.Errorf("the exception for %s is no finding: %q", place, r.findings)
 		}
-	}
-}
-
-func TestOptionsAndHardEndsAreNamed(t *testing.T) {
-	r := repoOf(t, "-- a.go --\npackage a\n\nfunc (p *zoneParser) f() {\n\tswitch x {\n\tcase \"burst\", \"queue\":\n\t}\n}\n-- docs/options.md --\n`queue` fixed_window\n")
-	r.options()
-	if want := optionsPage + ": it doesn't name the option or choice burst"; !slices.Contains(r.findings, want) || slices.Contains(r.findings, strings.ReplaceAll(want, "burst", "queue")) {
-		t.Errorf("found %q, want %q and no finding for queue", r.findings, want)
-	}
-	r = repoOf(t, "-- docs/internals/hard-ends.md --\n| what happens | a |\n|---|---|\n| a reload | `TestA` |\n| another | *no* |\n| a third | nothing |\n")
-	r.hardEnds()
-	if want := `docs/internals/hard-ends.md: a third: "nothing" names no test`; len(r.findings) != 1+len(shownByEveryHardEnd) || !slices.Contains(r.findings, want) {
-		t.Errorf("found %q, want %q and all rows of TestEveryHardEnd", r.findings, want)
 	}
 }
 
@@ -266,5 +253,13 @@ var x = "5/1s"
 	slices.Sort(want)
 	if !slices.Equal(got, want) || len(found) != 1 {
 		t.Errorf("found\n%s\nwant\n%s\nand only in one file: %v", strings.Join(got, "\n"), strings.Join(want, "\n"), found)
+	}
+}
+
+func TestHardEndsAreNamed(t *testing.T) {
+	r := repoOf(t, "-- docs/internals/hard-ends.md --\n| what happens | a |\n|---|---|\n| a reload | `TestA` |\n| another | *no* |\n| a third | nothing |\n")
+	r.hardEnds()
+	if want := `docs/internals/hard-ends.md: a third: "nothing" names no test`; len(r.findings) != 1+len(shownByEveryHardEnd) || !slices.Contains(r.findings, want) {
+		t.Errorf("found %q, want %q and all rows of TestEveryHardEnd", r.findings, want)
 	}
 }

@@ -64,7 +64,6 @@ var rules = []rule{
 	{"events", "events and their data are those of the code", 3, (*repo).events},
 	{"codes", "each warning has a code, once, and an entry in its page", 10, (*repo).codes},
 	{"coded", "a warning is logged with its code", 6, (*repo).coded},
-	{"options", "options and their choices are in the page of options", 60, (*repo).options},
 	{"generated", "pages and pictures that a command writes are what it writes", 3, (*repo).generated},
 
 	{"platforms", "the module has the right types on Windows, macOS and with 32 bits", 100, (*repo).platforms},

@@ -6,13 +6,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
 const (
-	namesPage, optionsPage, alertsPage = "docs/names.md", "docs/options.md", "docs/observability.md"
-	board, alertsFile                  = "deploy/grafana/tide.json", "deploy/grafana/alerts.yml"
+	namesPage, alertsPage = "docs/names.md", "docs/observability.md"
+	board, alertsFile     = "deploy/grafana/tide.json", "deploy/grafana/alerts.yml"
 )
 
 var alertTests = []string{"deploy/grafana/alerts_test.yml", "deploy/grafana/alerts_week_test.yml"}
@@ -209,29 +207,5 @@ func (r *repo) grafana() {
 		if r.seen++; !strings.Contains(r.texts[alertsPage], text) {
 			r.report(alertsPage, "it doesn't have %q", text)
 		}
-	}
-}
-
-// options are the cases of the parsers' switches over an option and the keys of their maps of
-// texts, and the variables that list the words of an option.
-func (r *repo) options() {
-	check := func(like, name string) {
-		if r.seen++; !regexp.MustCompile(like).MatchString(r.texts[optionsPage]) {
-			r.report(optionsPage, "it doesn't name the option or choice %s", name)
-		}
-	}
-	for _, parser := range named(`(?ms)^func \(\w+ \*?\w*[pP]arser\) (.*?)^\}`, r.textOf(".")) {
-		for _, list := range append(named(`(?m)^\s+case (".*):$`, parser), named(`("\w+"):`, parser)...) {
-			for _, name := range named(`"(\w+)"`, list) {
-				check("`"+name+"[ `]", name)
-			}
-		}
-	}
-	words := algorithms.KindNames()
-	for _, list := range named(`(?m)^var (?:EmptyKeyNames|OnRedisLossNames|HeaderSetNames) = \[\]string(\{.*\})$`, r.textOf("internal/config")+r.textOf("internal/answer")) {
-		words = append(words, named(`"(\w+)"`, list)...)
-	}
-	for _, name := range words {
-		check("[`| ]"+name+"[`|.]", name)
 	}
 }

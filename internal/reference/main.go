@@ -55,7 +55,7 @@ func compare(name, want string) error {
 
 // pages returns the text of each page by its name. It is called in the root of the repository.
 func pages() (map[string]string, error) {
-	code, err := read("caddyfile.go", "globaloption.go", "module.go", "app.go", "regions.go", "internal/redisconn/options.go", "internal/config/cost.go", "internal/warning/warning.go", "internal/redisconn/classify.go", "internal/answer/reason.go")
+	code, err := read("module.go", "app.go", "internal/redisconn/options.go", "internal/config/cost.go", "internal/warning/warning.go", "internal/redisconn/classify.go", "internal/answer/reason.go")
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,7 @@
 package main
 
 import (
-	"cmp"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,21 +9,30 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 )
 
-// grammarOf is the indented block in the comment of a function.
-func (s *source) grammarOf(function string) string {
-	var code strings.Builder
-	for line := range strings.Lines(s.docs[function]) {
-		if line == "\n" || line[0] == '\t' {
-			code.WriteString(strings.TrimPrefix(line, "\t"))
-		}
+// grammarOf are the lines of a block, in columns. The comment that stands before one of them is in
+// before.
+func grammarOf(b config.Block, indent string, before map[string]string) string {
+	width := 0
+	for _, o := range b.Options {
+		width = max(width, len(o.Name))
 	}
-	return strings.Trim(code.String(), "\n") + "\n"
+	var text strings.Builder
+	for _, o := range b.Options {
+		if comment := before[o.Name]; comment != "" {
+			text.WriteString("\n" + indent + comment + "\n")
+		}
+		text.WriteString(indent + strings.TrimRight(fmt.Sprintf("%-*s %s", width, o.Name, strings.ReplaceAll(o.Values, "…", "...")), " ") + "\n")
+	}
+	return text.String()
 }
 
 func (s *source) grammarPage() string {
-	return "# How is the directive written?\n\nIn a site, or in a `route` or `handle` block:\n\n```text\n" + s.grammarOf("UnmarshalCaddyfile") + "```\n\n" +
-		wrap("A rate is `<number>/<window>`: `100/1m`, `10/s`, `5/90s`. `zone` may be given several times, and so may `match`, `except`, `reserve` and `cost`; every other option once. Next to a rate on the directive's own line, `sync_rate` and `headers` are the handler's.", "") +
-		"\nAmong the global options, at the top of the Caddyfile:\n\n```text\n" + s.grammarOf("parseGlobalOption") + "```\n\n[Options](options.md) tells of each.\n"
+	older := map[string]string{"window": "# the older plugin's words for limit", "distributed": "# the older plugin's words for sync_rate"}
+	return "# How is the directive written?\n\nIn a site, or in a `route` or `handle` block:\n\n```text\n" +
+		"rate_limit [<matcher>] <rate>... {\n\t<options of the limit and of the handler>\n}\n\nrate_limit [<matcher>] {\n\tzone <name> {\n" + grammarOf(config.Zone, "\t\t", older) + "\t}\n\n\t# options of the handler\n" +
+		grammarOf(config.Block{Options: config.Handler.Options[1:]}, "\t", older) + "}\n\ndistributed {\n" + grammarOf(config.Distributed, "\t", nil) + "}\n```\n\n" +
+		wrap("A rate is `<number>/<window>`: `100/1m`, `10/s`, `5/90s`. `zone`, `match`, `except`, `reserve`, `cost` and `response_cost` may be given several times, other options once. Next to a rate on the directive's own line, `sync_rate` and `headers` are the handler's.", "") +
+		"\nAmong the global options, at the top of the Caddyfile:\n\n```text\nrate_limit {\n" + grammarOf(config.Global, "\t", nil) + "}\n\nredis {\n" + grammarOf(config.Redis, "\t", nil) + "}\n\nregions {\n" + grammarOf(config.Regions, "\t", nil) + "}\n```\n\n[Options](options.md) tells of each.\n"
 }
 
 // A section is a block of the grammar on the page of options.
@@ -31,21 +40,15 @@ type section struct {
 	title, intro string
 	of           string // the type of its JSON
 	where        string // follows the name of an option that an earlier section has as well
-	function     string // that the grammar stands on
-	from, to     string // lines around its options there
+	block        config.Block
 }
 
 var sections = []section{
-	{"Options of a limit", "In the block of a `zone`, or in the block after a rate. In JSON they are fields of an entry in `rate_limits`.", "Zone", "", "UnmarshalCaddyfile", "\tzone <name> {\n", "\n\t}\n"},
-	{"Options of the handler", "In the block of the directive, for all its zones.", "Handler", "of the handler", "UnmarshalCaddyfile", "# options of the handler\n", "\tdistributed"},
-	{"Global options", "In the block `rate_limit` among the global options. In JSON they are the app `rate_limit`.", "App", "among the global options", "parseGlobalOption", "\t}\n", "\tregions {\n"},
-	{"Redis options", "In the block of `redis`. In JSON, its fields. `{env.*}` and `{file.*}` work in every text, and secrets are never logged.", "Options", "of Redis", "parseGlobalOption", "cluster] {\n", "\t}\n"},
-	{"Options of regions", "In the block of `regions`.", "Regions", "of regions", "parseGlobalOption", "\tregions {\n", "\t}\n"},
-}
-
-// inJSON are the names of options that JSON has others for.
-var inJSON = map[string]string{
-	"limit": "limits", "limit_default": "limits[].default", "status": "status_code", "events": "max_events", "zone": "rate_limits", "region": "redis",
+	{"Options of a limit", "In the block of a `zone`, or in the block after a rate. In JSON they are fields of an entry in `rate_limits`.", "Zone", "", config.Zone},
+	{"Options of the handler", "In the block of the directive, for all its zones.", "Handler", "of the handler", config.Handler},
+	{"Global options", "In the block `rate_limit` among the global options. In JSON they are the app `rate_limit`.", "App", "among the global options", config.Global},
+	{"Redis options", "In the block of `redis`. In JSON, its fields. `{env.*}` and `{file.*}` work in every text, and secrets are never logged.", "Options", "of Redis", config.Redis},
+	{"Options of regions", "In the block of `regions`.", "Regions", "of regions", config.Regions},
 }
 
 // nested are the types of options that are objects in JSON.
@@ -66,9 +69,6 @@ var further = map[string]string{
 	"username": "[Permissions](redis.md#acl)",
 }
 
-// examples are those of options that open a block.
-var examples = map[string]string{"match": "match path /login*", "zone": "zone login { … }", "regions { … }": "regions { … }", "distributed": "distributed { … }", "persist": "persist /var/lib/caddy/rate_limit"}
-
 const optionsIntro = `# What does each option do?
 
 Each begins with an example; the [grammar](grammar.md) has all together, and
@@ -83,91 +83,47 @@ func (s *source) optionsPage() string {
 	seen := map[string]bool{}
 	for _, of := range sections {
 		page.WriteString("\n## " + of.title + "\n\n" + wrap(of.intro, ""))
-		lines := s.optionsOf(of)
-		for _, o := range lines {
-			heading := o.name
-			if seen[o.name] {
+		for i := range of.block.Options {
+			o := &of.block.Options[i]
+			heading := o.Name
+			if seen[o.Name] {
 				heading += " " + of.where
 			}
-			seen[o.name] = true
-			page.WriteString("\n### " + heading + "\n\n" + s.entry(of, o, heading != o.name))
+			seen[o.Name] = true
+			page.WriteString("\n### " + heading + "\n\n" + s.entry(of, o, heading != o.Name))
 		}
-		page.WriteString(s.onlyInJSON(of, lines))
+		page.WriteString(s.onlyInJSON(of))
 	}
 	return page.String()
 }
 
-// An option is a name and the lines of the grammar that begin with it.
-type option struct {
-	name   string
-	syntax []string
-}
-
-var optionLine = regexp.MustCompile(`^([a-z0-9_]+)(?: +(.+))?$`)
-
-// optionsOf are the options of a block, in their order there.
-func (s *source) optionsOf(of section) (all []option) {
-	grammar := s.grammarOf(of.function)
-	switch of.title {
-	case "Options of the handler":
-		all = append(all, option{"zone", []string{"zone <name> { … }"}})
-	case "Global options":
-		all = append(all, option{"redis", []string{"redis <url>...", "redis storage|off", "redis [simple|failover|cluster] { … }"}})
-	}
-	_, grammar, _ = strings.Cut(grammar, of.from)
-	grammar, _, _ = strings.Cut(grammar, of.to)
-	for line := range strings.Lines(grammar) {
-		if m := optionLine.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
-			all = append(all, option{m[1], []string{strings.TrimSpace(m[1] + " " + m[2])}})
-		}
-	}
-	if of.title == "Global options" {
-		all = append(all, option{"regions", []string{"regions { … }"}})
-	}
-	if of.title == "Options of the handler" {
-		all = append(all, option{"distributed", []string{"distributed { … }"}})
-	}
-	return all
-}
-
-// example is a line with the option.
-func (o option) example() string {
-	if given := cmp.Or(examples[o.name], examples[o.syntax[0]]); given != "" {
-		return given
-	}
-	return config.ExampleOf(o.name)
-}
-
 // entry is what the page has of an option: an example, and its syntax where there is a choice. An
 // option of an earlier section is shorter.
-func (s *source) entry(of section, o option, again bool) string {
-	name := o.name
-	if other := inJSON[name]; other != "" {
-		name = other
-	}
+func (s *source) entry(of section, o *config.Option, again bool) string {
+	name := o.Field()
 	f := s.structs[of.of][name]
 	if name == "limits[].default" {
 		f = s.structs["Limit"]["default"]
 	}
-	begin := "`" + o.example() + "`"
-	if !again && strings.Contains(strings.ReplaceAll(strings.Join(o.syntax, "|"), "[on|off]", ""), "|") {
-		begin = "`" + strings.Join(o.syntax, "`, `") + "`, as " + begin
+	begin := "`" + o.Example + "`"
+	if !again && strings.Contains(strings.ReplaceAll(o.Values, "[on|off]", ""), "|") {
+		begin = "`" + o.Name + " " + o.Values + "`, as " + begin
 	}
-	if name != o.name {
+	if name != o.Name {
 		begin += ", in JSON `" + name + "`"
 	}
 	text := strings.TrimSpace(begin + ": " + lower(marked(f.text)) + " " + f.facts(o))
-	if more := further[o.name]; more != "" && !again {
+	if more := further[o.Name]; more != "" && !again {
 		text += " " + more + "."
 	}
 	entry := wrap(text, "")
-	if o.name == "redis" {
+	if o.Name == "redis" {
 		entry += "\n" + redisURLs
 	}
 	list := ""
-	for _, inner := range nested[o.name] {
+	for _, inner := range nested[o.Name] {
 		for _, key := range s.names[inner] {
-			if g := s.structs[inner][key]; o.name != "limit" || key != "default" {
+			if g := s.structs[inner][key]; o.Name != "limit" || key != "default" {
 				list += wrap(strings.TrimSpace("- JSON `"+key+"`: "+lower(marked(g.text+" "+g.bounds()))), "  ")
 			}
 		}
@@ -210,7 +166,7 @@ var plainWord = regexp.MustCompile(`"?[a-z0-9_:/]+"?`)
 
 // facts are the default, the range, and the version that brought the option, if that is not the
 // first one. What the grammar lists is marked as code, and no range if it lists all.
-func (f *field) facts(o option) string {
+func (f *field) facts(o *config.Option) string {
 	text := "**Default**: " + marked(strings.Replace(f.initial, "false", "off", 1)) + "."
 	if f.initial == "true" {
 		text = "**Default**: on."
@@ -218,7 +174,7 @@ func (f *field) facts(o option) string {
 	if more, none := strings.CutPrefix(f.initial, "none"); none {
 		text = sentence(more)
 	}
-	choices := strings.FieldsFunc(o.syntax[0], func(r rune) bool { return strings.ContainsRune("|. ", r) })[1:]
+	choices := strings.FieldsFunc(o.Name+" "+o.Values, func(r rune) bool { return strings.ContainsRune("|. ", r) })[1:]
 	rest := plainWord.ReplaceAllStringFunc(f.span, func(word string) string {
 		if slices.Contains(choices, strings.Trim(word, `"`)) {
 			return "`" + strings.Trim(word, `"`) + "`"
@@ -237,10 +193,10 @@ func (f *field) facts(o option) string {
 // listed is a range that has nothing but choices of the grammar.
 var listed = regexp.MustCompile("^(`\\w+`|,| |or|several of them)+$")
 
-// onlyInJSON lists the fields that a Caddyfile has no option for.
-func (s *source) onlyInJSON(of section, lines []option) (text string) {
+// onlyInJSON lists the fields that a Caddyfile has no *config.Option for.
+func (s *source) onlyInJSON(of section) (text string) {
 	for _, key := range s.names[of.of] {
-		if slices.ContainsFunc(lines, func(o option) bool { return o.name == key || inJSON[o.name] == key }) {
+		if slices.ContainsFunc(of.block.Options, func(o config.Option) bool { return o.Field() == key }) {
 			continue
 		}
 		f := s.structs[of.of][key]

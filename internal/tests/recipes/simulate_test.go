@@ -368,7 +368,7 @@ func TestSimulateFlags(t *testing.T) {
 	if html, err := os.ReadFile("report.html"); err != nil || !bytes.Contains(html, []byte("203.0.113.99")) {
 		t.Errorf("with --html: %v, %d bytes", err, len(html))
 	}
-	if _, err = simulateCommand(t, "--limit", "100/1m", "--queue", "5", "access.log"); err == nil || !strings.Contains(err.Error(), "leaky_bucket") {
+	if _, err = simulateCommand(t, "--limit", "100/1m", "--limit", "900/1h", "--queue", "5", "access.log"); err == nil || !strings.Contains(err.Error(), "leaky_bucket") {
 		t.Errorf("with an option of another algorithm: %v", err)
 	}
 }
