@@ -265,7 +265,7 @@ func (a *App) Start() error {
 	}
 	for z := range a.config.Zones { // which one name may have in several handlers
 		if a.units[z.Name] && z.ByDefault {
-			z.HideDraft()
+			z.HideIETF()
 		}
 	}
 	a.config.Start()

@@ -23,7 +23,7 @@ import (
 
 // benchmarkServeHTTP sends requests from 10,000 addresses through one zone.
 func benchmarkServeHTTP(b *testing.B, options string) {
-	benchmarkHandler(b, inServer(b, "headers off\ndisable_placeholders\n"+sitetest.ZoneBlock(b.Name(), options)))
+	benchmarkHandler(b, inServer(b, "headers off\n"+sitetest.ZoneBlock(b.Name(), options)))
 }
 
 // inServer provisions a handler that knows what one in a route of a server knows: no request comes
@@ -74,7 +74,7 @@ func BenchmarkServeHTTPAdmittedDynamic(b *testing.B) {
 }
 
 func BenchmarkServeHTTPAdmittedDraft(b *testing.B) {
-	benchmarkHandler(b, inServer(b, "headers draft\n"+sitetest.ZoneBlock(b.Name(), "limit 1000000000/1m\nkey {client_ip}")))
+	benchmarkHandler(b, inServer(b, "headers ietf\n"+sitetest.ZoneBlock(b.Name(), "limit 1000000000/1m\nkey {client_ip}")))
 }
 
 // nothing is what a request takes without the handler: what the benchmark itself does.
@@ -89,7 +89,7 @@ func BenchmarkServeHTTPNextAlone(b *testing.B) { benchmarkHandler(b, nothing{}) 
 func BenchmarkServeHTTPDenied(b *testing.B) { benchmarkServeHTTP(b, "limit 0/1m\nkey {client_ip}") }
 
 func BenchmarkServeHTTPDeniedDraft(b *testing.B) {
-	benchmarkHandler(b, inServer(b, "headers draft\n"+sitetest.ZoneBlock(b.Name(), "limit 0/1m\nkey {client_ip}")))
+	benchmarkHandler(b, inServer(b, "headers ietf\n"+sitetest.ZoneBlock(b.Name(), "limit 0/1m\nkey {client_ip}")))
 }
 
 // BenchmarkAnswer is a request from a connection that costs nothing, through Go's and Caddy's
@@ -97,7 +97,7 @@ func BenchmarkServeHTTPDeniedDraft(b *testing.B) {
 // handler that answers the same costs at least, which is a static response with these header fields
 // and this body, and one that had all of them ready.
 func BenchmarkAnswer(b *testing.B) {
-	const denies = `{"handler": "rate_limit", "headers": ["draft"], "rate_limits": {"answer": {"limits": [{"max_events": 0, "window": "1h"}]}}}`
+	const denies = `{"handler": "rate_limit", "headers": ["ietf"], "rate_limits": {"answer": {"limits": [{"max_events": 0, "window": "1h"}]}}}`
 	recorded := httptest.NewRecorder()
 	server(b, denies).ServeHTTP(recorded, httptest.NewRequest(http.MethodGet, "/", nil))
 	recorded.Header().Del("Server") // which the server adds
@@ -109,7 +109,7 @@ func BenchmarkAnswer(b *testing.B) {
 	for _, handler := range []struct{ name, json string }{
 		{"ok", `{"handler": "static_response", "body": "ok"}`},
 		{"denied", denies},
-		{"denied, headers off", strings.Replace(denies, "draft", "off", 1)},
+		{"denied, headers off", strings.Replace(denies, "ietf", "off", 1)},
 		{"the same by Caddy", `{"handler": "static_response", ` + answer},
 		{"the same, ready", `{"handler": "test_ready", ` + answer},
 	} {

@@ -105,7 +105,7 @@ func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error)
 func (z *Zone) identity(matcher caddy.ModuleMap, namedRoute bool) ([]byte, error) {
 	fields := map[string]any{"matcher": matcher, "named_route": namedRoute}
 	for _, o := range config.Zone.Options {
-		if o.Is&config.Tells != 0 {
+		if o.Is&config.Tells != 0 && isGiven(z, o) {
 			fields["zone."+o.Name] = fieldOf(z, o.Field())
 		}
 	}
@@ -586,7 +586,9 @@ func (p parser) redis() (*redisconn.Options, error) {
 	r, values := new(redisconn.Options), p.RemainingArgs()
 	switch {
 	case len(values) == 0, len(values) == 1 && slices.Contains(redisModes, values[0]):
-		r.Mode = strings.Join(values, "")
+		if r.Mode = strings.Join(values, ""); r.Mode == "sentinel" {
+			r.Mode = string(redisconn.Failover)
+		}
 		p.mayLack = true
 		if err := p.options(optionTokens{}, func(option string) error { return p.set(config.Redis, option, r, nil) }); err != nil {
 			return nil, err
@@ -609,7 +611,7 @@ func (p parser) redis() (*redisconn.Options, error) {
 	return r, err
 }
 
-var redisModes = []string{string(redisconn.Simple), string(redisconn.Failover), string(redisconn.Cluster)}
+var redisModes = []string{string(redisconn.Simple), "sentinel", string(redisconn.Failover), string(redisconn.Cluster)}
 
 // parser reads options and their values.
 type parser struct {
@@ -676,6 +678,11 @@ func fieldOf(of any, name string) any {
 	return nil
 }
 
+// isGiven reports whether a zone has an option.
+func isGiven(z *Zone, o config.Option) bool {
+	return !reflect.ValueOf(fieldOf(z, o.Field())).Elem().IsZero()
+}
+
 // value reads the values of an option by the type of what they are read into.
 func (p parser) value(into any) (err error) {
 	lacks := p.mayLack && p.CountRemainingArgs() == 0
@@ -722,7 +729,7 @@ func onOneLine(option string) string {
 	case "limit":
 		return ", with all rates on it, like `limit 5/1m 20/1h`"
 	case "headers":
-		return ", with all sets on it, like `headers draft kong`"
+		return ", with all sets on it, like `headers ietf kong`"
 	}
 	return ""
 }

@@ -116,8 +116,8 @@ func TestNameOfUnnamedLimit(t *testing.T) {
 		":8080 { \n rate_limit 5/10s \n }":                                                                                        {":8080 5/10s"},
 		"http://bücher.example { \n rate_limit 5/10s \n }":                                                                        {"http://b%c3%bccher.example 5/10s"},
 		"http://a.example { \n rate_limit /x 5/1m \n rate_limit 5/1h \n }":                                                        {"http://a.example 5/1h", "http://a.example 5/1m"},
-		"http://a.example { \n rate_limit /x 5/1m \n rate_limit 5/60s \n rate_limit 6/1m \n }":                                    {"http://a.example 5/1m (ecb02e)", "http://a.example 5/1m (f39a0c)", "http://a.example 6/1m"},
-		"http://a.example { \n rate_limit 5/1m \n handle { \n rate_limit 5/1m \n } \n }":                                          {"http://a.example 5/1m (f39a0c 2)", "http://a.example 5/1m (f39a0c)"},
+		"http://a.example { \n rate_limit /x 5/1m \n rate_limit 5/60s \n rate_limit 6/1m \n }":                                    {"http://a.example 5/1m (29fa9d)", "http://a.example 5/1m (74caf5)", "http://a.example 6/1m"},
+		"http://a.example { \n rate_limit 5/1m \n handle { \n rate_limit 5/1m \n } \n }":                                          {"http://a.example 5/1m (74caf5 2)", "http://a.example 5/1m (74caf5)"},
 		"http://a.example { \n respond ok \n handle_errors { \n rate_limit 5/1m \n } \n }":                                        {"http://a.example 5/1m"},
 		"&(shared) { \n rate_limit 5/1m \n } \n http://a.example { \n invoke shared \n }":                                         {"&(shared) 5/1m"},
 		"http://" + strings.Repeat("a", 60) + ".example { \n rate_limit 5/1m \n }":                                                {"http://" + strings.Repeat("a", 48) + "~ef2a567f 5/1m"},
@@ -263,7 +263,7 @@ func TestNamesWithoutASite(t *testing.T) {
 	}
 	h := parseOnly(t, "rate_limit 10/s 1000/1h")
 	for name := range h.RateLimits {
-		if want := "10/1s 1000/1h (f39a0c)"; name != want {
+		if want := "10/1s 1000/1h (74caf5)"; name != want {
 			t.Errorf("name = %q, want %q", name, want)
 		}
 	}

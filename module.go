@@ -51,7 +51,7 @@ type Handler struct {
 	// Known placeholders in it are replaced. Default: problem details (RFC 9457).
 	Message string `json:"message,omitempty"`
 
-	// Headers are the sets of informational headers to send. Range: "draft", "kong", "github",
+	// Headers are the sets of informational headers to send. Range: "ietf", "kong", "github",
 	// several of them, or "off". Default: draft.
 	Headers []string `json:"headers,omitempty"`
 
@@ -69,10 +69,6 @@ type Handler struct {
 
 	// DisableMetrics leaves this handler's decisions out of the metrics. Default: false.
 	DisableMetrics bool `json:"disable_metrics,omitempty"`
-
-	// DisablePlaceholders leaves {http.rate_limit.*} unset for admitted requests: one allocation
-	// less where headers are off. Default: false.
-	DisablePlaceholders bool `json:"disable_placeholders,omitempty"`
 
 	// Distributed is the older plugin's block: the smaller interval becomes the sync_rate of this
 	// handler's zones. It needs Redis. Default: none.
@@ -144,9 +140,9 @@ type Zone struct {
 	// ten years. Range: 1 or more. Default: the limit.
 	Burst *int64 `json:"burst,omitempty"`
 
-	// Buckets are the sub-windows of a sliding_window. More are more exact, and cost memory and
+	// SubWindows are the sub-windows of a sliding_window. More are more exact, and cost memory and
 	// calls to Redis. Range: 1 to 31, of 1ms at least. Default: 1.
-	Buckets *int `json:"buckets,omitempty"`
+	SubWindows *int `json:"sub_windows,omitempty"`
 
 	// Queue is how many requests of one key may wait in a leaky_bucket. It must drain within ten
 	// years. Range: 0 or more. Default: none; a leaky_bucket needs it.
@@ -232,7 +228,7 @@ type Zone struct {
 	Reserve []Reserve `json:"reserve,omitempty"`
 
 	// Headers are the sets of informational headers that tell of this zone; off hides it. In the
-	// block after a rate they are the handler's. Range: "draft", "kong", "github", several of them,
+	// block after a rate they are the handler's. Range: "ietf", "kong", "github", several of them,
 	// or "off". Default: the handler's.
 	Headers []string `json:"headers,omitempty"`
 
@@ -350,7 +346,7 @@ var shapes = map[reflect.Type]string{
 	reflect.TypeFor[[]Reserve](): "write a list; " + reserveShape,
 
 	reflect.TypeFor[float64]():                  "write a share as a number from 0 to 1, without quotes, like 0.25 for 25%, and 0 for off",
-	reflect.TypeFor[[]string]():                 `write a list of names, like ["draft"]`,
+	reflect.TypeFor[[]string]():                 `write a list of names, like ["ietf"]`,
 	reflect.TypeFor[caddyhttp.RawMatcherSets](): "write a list; " + matcherShape,
 	reflect.TypeFor[caddy.ModuleMap]():          matcherShape,
 }
@@ -406,7 +402,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	h.advised.Status = cmp.Or(h.StatusCode, http.StatusTooManyRequests)
 	h.answers = answer.NewResponder(answer.Options{
 		Status: h.advised.Status, Message: h.Message, Jitter: h.Jitter,
-		Headers: sets, NoPlaceholders: h.DisablePlaceholders, Shadow: mayBeShadow, Events: events,
+		Headers: sets, Shadow: mayBeShadow, Events: events,
 		NoErrorRoutes: isOwn && (server.Errors == nil || len(server.Errors.Routes) == 0),
 	})
 	h.afterErrors = mayFollowError(ctx, server)
@@ -483,7 +479,7 @@ func (h *Handler) headerSetsOf(z *Zone) answer.HeaderSets {
 	}
 	sets, _ := answer.ParseHeaderSets(h.Headers)
 	if z.countsUnits() {
-		sets &^= answer.Draft // which is read as a number of requests
+		sets &^= answer.IETF // which is read as a number of requests
 	}
 	return sets
 }
@@ -500,7 +496,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s config.Settings) 
 	sets := h.headerSetsOf(config)
 	o := limits.ZoneOptions{
 		Settings: s, Namespace: app.apart(), Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
-		Headers: sets, ByDefault: len(config.Headers) == 0, Waits: sets != 0 || !h.DisablePlaceholders,
+		Headers: sets, ByDefault: len(config.Headers) == 0,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 		AfterErrors: h.afterErrors,
 	}
@@ -556,9 +552,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if h.answers.TellsNear() {
 		h.answers.Near(r, e.Near())
 	}
-	if h.answers.TellsAdmitted() {
-		h.answers.Admit(w, r, &e.Fields, e.Results(), e.Now)
-	}
+	h.answers.Admit(w, r, &e.Fields, e.Results(), e.Now)
 	if held := e.Hold(); held != nil {
 		return e.MarkCounted(r, held.Serve(w, r, next))
 	}

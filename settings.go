@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -29,7 +28,7 @@ const (
 	defaultSyncRate = config.SyncRate(time.Second)
 	defaultMaxKeys  = 1_000_000
 	maxMaxKeys      = 1_000_000_000
-	maxBuckets      = 31
+	maxSubWindows   = 31
 	maxConcurrent   = 1_000_000_000
 
 	defaultDistributedInterval = caddy.Duration(5 * time.Second) // the older plugin's
@@ -322,7 +321,7 @@ func (c *zoneCheck) withoutLimit() error {
 		return wrongf("limit", "there is none; add one, like `limit 100/1m`")
 	}
 	for _, o := range config.Zone.Options {
-		if o.Is&config.OfLimit != 0 && !reflect.ValueOf(fieldOf(c.Zone, o.Field())).Elem().IsZero() {
+		if o.Is&config.OfLimit != 0 && isGiven(c.Zone, o) {
 			return wrongf(o.Name, "it is about a limit, and the zone has none; add one, like `limit 100/1m`, or remove it")
 		}
 	}
@@ -390,14 +389,14 @@ func (c *zoneCheck) algorithm() (err error) {
 
 // shape sets the options that only some algorithms have.
 func (c *zoneCheck) shape() error {
-	c.s.Buckets = 1
+	c.s.SubWindows = 1
 	switch {
 	case c.Burst != nil && !c.s.Kind.Traits().TakesBurst:
 		return wrongf("burst", "%s has no burst; remove it, or write %s", c.s.Kind, those(func(t *algorithms.Traits) bool { return t.TakesBurst }))
 	case c.Burst != nil && *c.Burst < 1:
 		return wrongf("burst", "%d is too small; write 1 or more, or remove it for a burst of the whole limit", *c.Burst)
-	case c.Buckets != nil && !c.s.Kind.Traits().TakesBuckets:
-		return wrongf("buckets", "%s has no buckets; remove it, or write %s", c.s.Kind, those(func(t *algorithms.Traits) bool { return t.TakesBuckets }))
+	case c.SubWindows != nil && !c.s.Kind.Traits().TakesSubWindows:
+		return wrongf("sub_windows", "%s has no sub-windows; remove it, or write %s", c.s.Kind, those(func(t *algorithms.Traits) bool { return t.TakesSubWindows }))
 	case c.Queue != nil && !c.s.Kind.Traits().Queues:
 		return wrongf("queue", "%s has no queue; remove it, or write %s", c.s.Kind, those(func(t *algorithms.Traits) bool { return t.Queues }))
 	case c.Queue != nil && *c.Queue < 0:
@@ -405,8 +404,8 @@ func (c *zoneCheck) shape() error {
 	case c.Queue == nil && c.s.Kind.Traits().Queues:
 		return wrongf("algorithm", "%s needs a queue; add how many requests of one key may wait, like `queue 10`", c.s.Kind)
 	}
-	c.s.Burst, c.s.Buckets, c.s.Queue = or(c.Burst, 0), or(c.Buckets, 1), or(c.Queue, 0)
-	return between("buckets", int64(c.s.Buckets), 1, maxBuckets, "10 for a finer window")
+	c.s.Burst, c.s.SubWindows, c.s.Queue = or(c.Burst, 0), or(c.SubWindows, 1), or(c.Queue, 0)
+	return between("sub_windows", int64(c.s.SubWindows), 1, maxSubWindows, "10 for a finer window")
 }
 
 // those lists the algorithms of which something holds.
@@ -431,8 +430,8 @@ func or[T any](given *T, otherwise T) T {
 // spans checks the times that come of each limit and the shape.
 func (c *zoneCheck) spans() error {
 	for _, limit := range c.s.Limits {
-		if limit.Window/time.Duration(c.s.Buckets) < config.MinWindow {
-			return wrongf("buckets", "%d buckets of a window of %s are shorter than 1ms each; write fewer", c.s.Buckets, config.WindowText(limit.Window))
+		if limit.Window/time.Duration(c.s.SubWindows) < config.MinWindow {
+			return wrongf("sub_windows", "%d sub-windows of a window of %s are shorter than 1ms each; write fewer", c.s.SubWindows, config.WindowText(limit.Window))
 		}
 		if limit.Span(c.s.Burst) > config.MaxWindow {
 			return wrongf("burst", "at %s, %d take longer than ten years to come back; write a smaller burst", limit, c.s.Burst)

@@ -38,7 +38,7 @@ func TestSettingsDefaults(t *testing.T) {
 	got, warnings, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}]`), nil, false, false)
 	want := []config.Settings{{
 		Name: "z", Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 64, Limits: []config.Rate{{Limit: 5, Window: time.Minute}}, Kind: algorithms.SlidingWindow,
-		Buckets: 1, SyncRate: config.Local, MaxKeys: 1_000_000, EmptyKey: config.EmptyClientIP, OnRedisLoss: config.LossLocal, EarlySync: true,
+		SubWindows: 1, SyncRate: config.Local, MaxKeys: 1_000_000, EmptyKey: config.EmptyClientIP, OnRedisLoss: config.LossLocal, EarlySync: true,
 	}}
 	if err != nil || len(warnings) > 0 || !reflect.DeepEqual(got, want) {
 		t.Errorf("settings = %+v, %q, %v, want %+v", got, warnings, err, want)
@@ -51,7 +51,7 @@ func TestSettingsOfEveryOption(t *testing.T) {
 		"empty_key": "share", "count_denied": true, "on_redis_loss": "deny", "early_sync": false`), nil, true, false)
 	want := []config.Settings{{
 		Name: "z", Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 128, Limits: []config.Rate{{Limit: 3, Window: time.Minute}, {Limit: 9, Window: time.Hour}}, Kind: algorithms.TokenBucket,
-		Burst: 7, Buckets: 1, SyncRate: config.Strict, MaxKeys: 10, EmptyKey: config.EmptyShare, CountDenied: true, OnRedisLoss: config.LossDeny,
+		Burst: 7, SubWindows: 1, SyncRate: config.Strict, MaxKeys: 10, EmptyKey: config.EmptyShare, CountDenied: true, OnRedisLoss: config.LossDeny,
 	}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("settings = %+v, %v, want %+v", got, err, want)
@@ -164,7 +164,7 @@ func TestSettingsDenies(t *testing.T) {
 		oneZone(limit + `, "window": "1m", "max_events": 1`):                        `keep one of the two`,
 		oneZone(limit + `, "algorithm": "Sliding_Window"`):                          `did you mean sliding_window?`,
 		oneZone(limit + `, "algorithm": "gcra", "burst": -1`):                       `parsing burst: -1 is too small`,
-		oneZone(limit + `, "buckets": 0`):                                           `parsing buckets: 0 is not between 1 and 31`,
+		oneZone(limit + `, "sub_windows": 0`):                                       `parsing sub_windows: 0 is not between 1 and 31`,
 		oneZone(limit + `, "algorithm": "leaky_bucket", "queue": 1000000000000000`): `longer than ten years`,
 		oneZone(limit + `, "ipv6_prefix": 129`):                                     `parsing ipv6_prefix: 129 is not between 0 and 128`,
 		oneZone(limit + `, "ipv4_prefix": -1`):                                      `parsing ipv4_prefix: -1 is not between 0 and 32`,
@@ -177,7 +177,7 @@ func TestSettingsDenies(t *testing.T) {
 		`{"rate_limits": {"a\nb": {` + limit + `}}}`:                                `not printable ASCII`,
 		`{"status_code": 200}`:                                                      `parsing status: 200`,
 		`{"headers": [""]}`:                                                         `parsing headers: an empty name`,
-		`{"headers": ["off", "draft"]}`:                                             `parsing headers: off is given together`,
+		`{"headers": ["off", "ietf"]}`:                                              `parsing headers: off is given together`,
 		`{"jitter": -0.1}`:                                                          `parsing jitter`,
 		`{"sweep_interval": -1}`:                                                    `parsing sweep_interval`,
 		`{"storage": {"module": "file_system"}}`:                                    `parsing storage: counts are synced through Redis`,
@@ -213,7 +213,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 	seen := map[string]string{}
 	for _, change := range []string{
 		`{}`, `{"limits": [{"max_events": 6, "window": "1m"}]}`, `{"limits": [{"max_events": 5, "window": "2m"}]}`, `{"key": "x"}`, `{"algorithm": "gcra"}`, `{"burst": 3}`,
-		`{"algorithm": "sliding_window"}`, `{"algorithm": "sliding_window", "buckets": 2}`, `{"algorithm": "leaky_bucket", "queue": 1}`, `{"algorithm": "leaky_bucket", "queue": 2}`,
+		`{"algorithm": "sliding_window"}`, `{"algorithm": "sliding_window", "sub_windows": 2}`, `{"algorithm": "leaky_bucket", "queue": 1}`, `{"algorithm": "leaky_bucket", "queue": 2}`,
 		`{"sync_rate": -1}`, `{"sync_rate": 0}`, `{"ipv4_prefix": 24}`, `{"ipv6_prefix": 56}`, `{"max_keys": 7}`, `{"empty_key": "skip"}`, `{"count_denied": true}`,
 		`{"on_redis_loss": "allow"}`, `{"early_sync": false}`, `{"regions": true}`, `{"enforce": 0}`, `{"enforce": 0.25}`,
 		`{"ban": {"for": "1m"}}`, `{"ban": {"for": "2m"}}`, `{"ban": {"for": "1m", "after": {"max_events": 3, "window": "1m"}}}`,
@@ -264,7 +264,7 @@ func FuzzJSON(f *testing.F) {
 		`"limits": [{"max_events": 5, "window": "1m"}]`, `"window": "1m", "max_events": 0`, `"limits": [{"max_events": 9, "window": 60000000000}], "key": "{client_ip}-{http.request.host}"`,
 		`"limits": [{"max_events": 9, "window": "1h"}, {"max_events": 5, "window": "1m"}], "algorithm": "token_bucket", "burst": 7, "sync_rate": 0, "ipv4_prefix": 0, "max_keys": 10, "empty_key": "share"`,
 		`"limits": [{"max_events": 1, "window": "10s"}], "algorithm": "leaky_bucket", "queue": 3, "sync_rate": "local"`,
-		`"limits": [{"max_events": 1, "window": "10s"}], "algorithm": "sliding_window", "buckets": 31, "count_denied": true, "on_redis_loss": "divide", "early_sync": false`,
+		`"limits": [{"max_events": 1, "window": "10s"}], "algorithm": "sliding_window", "sub_windows": 31, "count_denied": true, "on_redis_loss": "divide", "early_sync": false`,
 		`"limits": [{"max_events": -1, "window": -1}], "burst": -9223372036854775808`,
 	} {
 		f.Add([]byte(oneZone(zone)))
@@ -291,7 +291,7 @@ func FuzzJSON(f *testing.F) {
 			t.Fatalf("%s is written as %s, which means %+v, %v, want %+v", text, written, same, err, zones)
 		}
 		for _, s := range zones {
-			if fingerprint(s) == "" || len(s.Limits) == 0 || s.MaxKeys < 1 || s.Buckets < 1 || s.Burst < 0 || s.Queue < 0 {
+			if fingerprint(s) == "" || len(s.Limits) == 0 || s.MaxKeys < 1 || s.SubWindows < 1 || s.Burst < 0 || s.Queue < 0 {
 				t.Fatalf("settings = %+v of %s", s, text)
 			}
 			z, err := limits.NewZone(limits.ZoneOptions{Settings: s})
@@ -346,7 +346,7 @@ func TestOlderKeysThatMeanTheAddressAreWarnedOf(t *testing.T) {
 // besideLimits are options of a zone in JSON, and what they bring along.
 var besideLimits = map[string]string{
 	"limits from requests": `"limits": [{"max_events": "{http.request.header.Limit}", "window": "1h", "default": 2}]`,
-	"key":                  `"key": "all"`, "concurrent": `"concurrent": 2`, "bandwidth": `"bandwidth": "1kB/s"`, "burst": `"burst": 2`, "buckets": `"buckets": 2`, "queue": `"queue": 2`,
+	"key":                  `"key": "all"`, "concurrent": `"concurrent": 2`, "bandwidth": `"bandwidth": "1kB/s"`, "burst": `"burst": 2`, "sub_windows": `"sub_windows": 2`, "queue": `"queue": 2`,
 	"count_denied": `"count_denied": true`, "count_responses": `"count_responses": {"status_code": [401]}`,
 	"cost": `"cost": [{"units": 2}]`, "cost_default": `"cost": [{"units": "{http.request.header.Units}"}], "cost_default": 2`,
 	"response_cost": `"response_cost": [{"header": "X-Cost"}]`, "response_cost_default": `"response_cost": [{"header": "X-Cost"}], "response_cost_default": 2`,

@@ -67,7 +67,7 @@ func BenchmarkSlidingWindow(b *testing.B) {
 }
 
 func BenchmarkSlidingWindow10(b *testing.B) {
-	benchmarkBoth[WindowState](b, Params{Kind: SlidingWindow, Buckets: 10})
+	benchmarkBoth[WindowState](b, Params{Kind: SlidingWindow, SubWindows: 10})
 }
 
 func BenchmarkSlidingLog(b *testing.B) {

@@ -10,20 +10,17 @@ import (
 type Kind uint8
 
 const (
-	// SlidingWindow estimates the requests of the window that ends now from counts of aligned
-	// ones: the current one, plus the one before in the proportion in which the sliding window
-	// still covers it. Kong's rate-limiting-advanced and Cloudflare ("How we built rate limiting
-	// capable of scaling to millions of domains", 2017) work so. Buckets cuts the window finer:
-	// n whole sub-windows and one that fades.
-	//
-	// Bound: the weighted count never passes Limit. The true count of any interval of the
-	// window's length can, as a fading count says nothing of where in its sub-window the requests
-	// stood: at most 2 x Limit with one bucket, and only when a full burst stands at the end of a
-	// sub-window. With n buckets the excess is what stood in one sub-window and has faded, at most
-	// Limit; for arrivals no burstier than a sub-window, near Limit / n.
-	//
-	// The window that counts is Buckets whole sub-windows: Window less a rest of fewer than
-	// Buckets nanoseconds.
+	// SlidingWindow estimates the requests of the window that ends now from counts of aligned ones:
+	// the current one, plus the one before in the proportion in which the sliding window still
+	// covers it. Kong's rate-limiting-advanced and Cloudflare ("How we built rate limiting capable
+	// of scaling to millions of domains", 2017) work so. SubWindows cuts the window finer: n whole
+	// sub-windows and one that fades.  Bound: the weighted count never passes Limit. The true count
+	// of any interval of the window's length can, as a fading count says nothing of where in its
+	// sub-window the requests stood: at most 2 x Limit with one bucket, and only when a full burst
+	// stands at the end of a sub-window. With n sub-windows the excess is what stood in one sub-
+	// window and has faded, at most Limit; for arrivals no burstier than a sub-window, near Limit /
+	// n.  The window that counts is SubWindows whole sub-windows: Window less a rest of fewer than
+	// SubWindows nanoseconds.
 	SlidingWindow Kind = iota
 
 	// FixedWindow counts the requests of each aligned window and starts the next at 0. It is the
@@ -85,9 +82,9 @@ const (
 type Traits struct {
 	// Code is the letter of the kind in the names of keys in Redis.
 	Code byte
-	// TakesBurst is set where it has a burst that is not its limit, TakesBuckets where its window
-	// can be cut into sub-windows.
-	TakesBurst, TakesBuckets bool
+	// TakesBurst is set where it has a burst that is not its limit, TakesSubWindows where its
+	// window can be cut into sub-windows.
+	TakesBurst, TakesSubWindows bool
 	// Queues is set where requests that it admits wait in a queue, whose length is an option. Its
 	// machine is a Leaver then.
 	Queues bool
@@ -104,7 +101,7 @@ type Traits struct {
 }
 
 var traits = [...]Traits{
-	SlidingWindow: {name: "sliding_window", Code: 's', Windowed: true, machine: new(window), TakesBuckets: true, Told: WantNext},
+	SlidingWindow: {name: "sliding_window", Code: 's', Windowed: true, machine: new(window), TakesSubWindows: true, Told: WantNext},
 	FixedWindow:   {name: "fixed_window", Code: 'f', Windowed: true, machine: new(window), Fixed: true, Told: WantReset},
 	SlidingLog:    {name: "sliding_log", Code: 'l', machine: new(log), Told: WantNext},
 	TokenBucket:   {name: "token_bucket", Code: 't', Draining: true, machine: new(bucket), TakesBurst: true, Told: WantNext},
@@ -154,9 +151,9 @@ type Params struct {
 	Queue int64
 	// Window is the length of the window, 1ms to ten years.
 	Window time.Duration
-	// Buckets is how many sub-windows a sliding window is cut into, 1 to MaxHistory; 0 stands for
-	// 1.
-	Buckets int
+	// SubWindows is how many sub-windows a sliding window is cut into, 1 to MaxHistory; 0 stands
+	// for 1.
+	SubWindows int
 	// Reserves is set where the response to a request decides whether it counts. No machine goes by
 	// it: stores note apart what is reserved.
 	Reserves bool
@@ -170,8 +167,8 @@ func (p Params) Compile() Limit {
 	n := max(p.Limit, 0)
 	l := Limit{N: n, Size: n, Window: int64(min(max(p.Window, 1), 1<<60))}
 	switch k := p.Kind; {
-	case k.Traits().TakesBuckets:
-		l.History = min(max(p.Buckets, 1), MaxHistory)
+	case k.Traits().TakesSubWindows:
+		l.History = min(max(p.SubWindows, 1), MaxHistory)
 	case !k.Traits().Windowed && !k.Traits().Draining:
 		l.History = sixteenths
 	case k.Traits().Queues:
@@ -182,7 +179,7 @@ func (p Params) Compile() Limit {
 	return l
 }
 
-// Epoch returns the length of one epoch of the ledger. It depends on Kind, Window and Buckets
+// Epoch returns the length of one epoch of the ledger. It depends on Kind, Window and SubWindows
 // alone: nodes whose limits or bursts differ count into the same epochs.
 func (p Params) Epoch() time.Duration {
 	l := p.Compile()

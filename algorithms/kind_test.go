@@ -17,7 +17,7 @@ func TestKindsAreWhatTheirMachinesDo(t *testing.T) {
 		if !of || leaves != k.Traits().Queues {
 			t.Errorf("%s: machine %T of its state %t, windowed %t, draining %t, queues %t", k, m, of, k.Traits().Windowed, k.Traits().Draining, k.Traits().Queues)
 		}
-		sizes := Params{Kind: k, Limit: 10, Burst: 20, Queue: 30, Buckets: 4, Window: 4e9}.Compile()
+		sizes := Params{Kind: k, Limit: 10, Burst: 20, Queue: 30, SubWindows: 4, Window: 4e9}.Compile()
 		want := int64(10)
 		switch {
 		case k.Traits().TakesBurst:
@@ -25,7 +25,7 @@ func TestKindsAreWhatTheirMachinesDo(t *testing.T) {
 		case k.Traits().Queues:
 			want = 31
 		}
-		if sizes.Size != want || (sizes.History == 4) != k.Traits().TakesBuckets || (sizes.History == 0) != (k.Traits().Fixed || k.Traits().Draining) {
+		if sizes.Size != want || (sizes.History == 4) != k.Traits().TakesSubWindows || (sizes.History == 0) != (k.Traits().Fixed || k.Traits().Draining) {
 			t.Errorf("%s: compiled to %+v", k, sizes)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 func TestANewcomerHoldsAllSlicesOfOthers(t *testing.T) {
-	k := keyOf[WindowState](Params{Kind: SlidingWindow, Limit: 100, Window: time.Minute, Buckets: 6})
+	k := keyOf[WindowState](Params{Kind: SlidingWindow, Limit: 100, Window: time.Minute, SubWindows: 6})
 	now := epoch
 	k.advance(now)
 	e := k.ledger().Epoch

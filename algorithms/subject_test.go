@@ -174,7 +174,7 @@ func (k kind) make(limit int64, window time.Duration, extra int64) subject {
 		p := Params{Kind: k.Kind, Limit: limit, Window: window}
 		switch {
 		case k == slidingWindow:
-			p.Buckets = int(min(extra, 40))
+			p.SubWindows = int(min(extra, 40))
 		case k == leakyBucket && extra > 0:
 			p.Queue = extra - 1
 		case k == leakyBucket:

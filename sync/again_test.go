@@ -24,7 +24,7 @@ type lone struct {
 
 func newLone(i int, w *wire, alg algorithms.Params, rate time.Duration) lone {
 	n := lone{Table: tableOf[algorithms.WindowState](alg, 1000), Replicator: NewReplicator(w, "test", time.Second, wallClock, zap.NewNop())}
-	n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
+	n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, SubWindows: 1})
 	n.Source.node = fmt.Sprint("node", i) // by which it waits after a loss
 	n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Waker: n.Waker}, 1000)
 	n.Attach(n.Source, rate)

@@ -41,7 +41,7 @@ func newTrader(tb testing.TB, keys int, buckets bool) *meteredNode {
 		alg := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 30, Window: time.Hour, Burst: 1 << 30}
 		return traderOf[algorithms.BucketState](tb, keys, alg, 't')
 	}
-	return traderOf[algorithms.WindowState](tb, keys, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}, 's')
+	return traderOf[algorithms.WindowState](tb, keys, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, SubWindows: 1}, 's')
 }
 
 // traderOf is newTrader of a kind.
@@ -52,7 +52,7 @@ func traderOf[S any](tb testing.TB, keyCount int, alg algorithms.Params, kind by
 	server.Do("CONFIG", "SET", "slowlog-log-slower-than", "5000", "slowlog-max-len", "100000")
 	tab := tableOf[S](alg, keyCount)
 	x := &meteredNode{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keyCount}
-	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, Buckets: 1, Live: alg.Compile().History})
+	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, SubWindows: 1, Live: alg.Compile().History})
 	x.at = &attachment{to: &x.rep.counts}
 	x.at.rate.Store(int64(time.Second))
 	now := wallClock() // time stands still: no epoch ends meanwhile
@@ -112,7 +112,7 @@ func (x *meteredNode) cpu(tb testing.TB) float64 {
 
 func kindOf(buckets bool) string {
 	if buckets {
-		return "buckets"
+		return "sub_windows"
 	}
 	return "windows"
 }

@@ -55,7 +55,7 @@ func manyTables(t *testing.T, n int) *tables {
 	m.rep = NewReplicator(&slowWire{m.wire, tripTime, m.called}, "test", 10*time.Second, wallClock, zap.New(core))
 	for i := range n {
 		tb := tableOf[algorithms.WindowState](ten, 1000)
-		source := NewSource(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: ten.Window, Buckets: 1})
+		source := NewSource(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: ten.Window, SubWindows: 1})
 		tb.Configure(table.SyncConfig{Params: ten, Rate: time.Hour, Waker: source.Waker}, 1000)
 		m.rep.Attach(source, time.Hour)
 		m.sources, m.tables = append(m.sources, source), append(m.tables, tb)

@@ -17,12 +17,12 @@ import (
 func TestKeysOfDifferentZonesDiffer(t *testing.T) {
 	var zones []string
 	for _, site := range []string{"", ":80", "http://a.example:80", "a.example", "a", "a:s-1m", "{5}", "a{5}:b", ":", "a:s-1m:AAAAAAAAAAAAAAAAAAAAAA:0"} {
-		zones = append(zones, site+" 5/1m", site+" 5/1m (f39a0c 2)", site)
+		zones = append(zones, site+" 5/1m", site+" 5/1m (74caf5 2)", site)
 	}
 	seen := map[string]string{}
 	for _, prefix := range []string{"caddy", "caddy:", "a:b"} {
 		for _, zone := range zones {
-			for _, spec := range []Spec{{Zone: zone, Kind: 's', Buckets: 1}, {Zone: zone, Kind: 's', Buckets: 10, Window: time.Minute}, {Zone: zone, Kind: 'f', Buckets: 1}} {
+			for _, spec := range []Spec{{Zone: zone, Kind: 's', SubWindows: 1}, {Zone: zone, Kind: 's', SubWindows: 10, Window: time.Minute}, {Zone: zone, Kind: 'f', SubWindows: 1}} {
 				key := NewKeyspace(prefix).Cells(spec).Of(keys.ID{})
 				what := fmt.Sprintf("%q %+v", prefix, spec)
 				if other, taken := seen[key]; taken {
@@ -42,7 +42,7 @@ func TestKeysOfDifferentZonesDiffer(t *testing.T) {
 // no clock: windows are a part of names.
 func TestANameSaysHowItsCellsCount(t *testing.T) {
 	for _, p := range []algorithms.Params{
-		{Kind: algorithms.FixedWindow, Window: time.Hour}, {Kind: algorithms.SlidingWindow, Window: time.Minute}, {Kind: algorithms.SlidingWindow, Window: 90 * time.Second, Buckets: 7},
+		{Kind: algorithms.FixedWindow, Window: time.Hour}, {Kind: algorithms.SlidingWindow, Window: time.Minute}, {Kind: algorithms.SlidingWindow, Window: 90 * time.Second, SubWindows: 7},
 		{Kind: algorithms.SlidingLog, Window: 24 * time.Hour}, {Kind: algorithms.SlidingLog, Window: 1001 * time.Millisecond},
 		{Kind: algorithms.TokenBucket, Window: time.Hour}, {Kind: algorithms.GCRA, Window: time.Second}, {Kind: algorithms.LeakyBucket, Window: time.Minute},
 	} {

@@ -147,9 +147,9 @@ type Spec struct {
 	Zone string
 	// Kind is one letter for the algorithm: f fixed window, s sliding window, l log, t token
 	// bucket, g GCRA, q leaky bucket; or Denials.
-	Kind    byte
-	Window  time.Duration
-	Buckets int
+	Kind       byte
+	Window     time.Duration
+	SubWindows int
 	// Live is how many epochs before the current one count.
 	Live int
 }
@@ -159,9 +159,9 @@ const Denials = 'd'
 
 // SpecOf is the Spec of a limit in a zone.
 func SpecOf(zone string, p algorithms.Params) Spec {
-	s := Spec{Zone: zone, Kind: p.Kind.Traits().Code, Window: p.Window, Buckets: 1, Live: p.Compile().History}
-	if p.Kind.Traits().TakesBuckets {
-		s.Buckets = s.Live
+	s := Spec{Zone: zone, Kind: p.Kind.Traits().Code, Window: p.Window, SubWindows: 1, Live: p.Compile().History}
+	if p.Kind.Traits().TakesSubWindows {
+		s.SubWindows = s.Live
 	}
 	return s
 }
@@ -169,7 +169,7 @@ func SpecOf(zone string, p algorithms.Params) Spec {
 // Family is how the script of cells counts: see package cell. opens is set where what is granted is
 // open until its response begins.
 func (s Spec) Family(opens bool) cell.Family {
-	parts, part := int64(s.Buckets), s.Window.Microseconds()/int64(s.Buckets)
+	parts, part := int64(s.SubWindows), s.Window.Microseconds()/int64(s.SubWindows)
 	kind := byte(cell.Windows)
 	switch {
 	case s.isBucket():
@@ -214,8 +214,8 @@ func (s Spec) Name() string {
 		}
 	}
 	name := string(s.Kind) + "-" + window
-	if s.Buckets > 1 {
-		name += "-" + strconv.Itoa(s.Buckets)
+	if s.SubWindows > 1 {
+		name += "-" + strconv.Itoa(s.SubWindows)
 	}
 	return name
 }
@@ -227,16 +227,16 @@ func parseSpec(table string) (s Spec, ok bool) {
 	window, parts, cut := strings.Cut(rest, "-")
 	var err, err2 error
 	s.Window, err = time.ParseDuration(window)
-	if s.Buckets = 1; cut {
-		s.Buckets, err2 = strconv.Atoi(parts)
+	if s.SubWindows = 1; cut {
+		s.SubWindows, err2 = strconv.Atoi(parts)
 	}
-	if i < 0 || len(kind) != 1 || err != nil || err2 != nil || s.Window < time.Millisecond || s.Buckets < 1 || s.Buckets > algorithms.MaxHistory {
+	if i < 0 || len(kind) != 1 || err != nil || err2 != nil || s.Window < time.Millisecond || s.SubWindows < 1 || s.SubWindows > algorithms.MaxHistory {
 		return s, false
 	}
 	s.Zone, s.Kind = table[:i], kind[0]
 	switch s.Kind {
 	case 's':
-		s.Live = s.Buckets
+		s.Live = s.SubWindows
 	case 'l':
 		p := algorithms.Params{Kind: algorithms.SlidingLog, Window: s.Window}
 		s.Live = p.Compile().History

@@ -128,7 +128,7 @@ func newVnode(t *testing.T) *vnode {
 func (n *vnode) zone(name string, rate time.Duration) (touch func(key string), source *Source) {
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 40, Window: 100 * time.Hour}
 	tab := tableOf[algorithms.WindowState](alg, 10_000)
-	source = NewSource(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, Buckets: 1})
+	source = NewSource(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, SubWindows: 1})
 	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Waker: source.Waker}, 10_000)
 	n.rep.Attach(source, rate)
 	return func(key string) { tab.Take(alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0) }, source

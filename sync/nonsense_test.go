@@ -107,7 +107,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				n.rep.client = j
 				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 100 * time.Hour}
 				tab := tableOf[algorithms.WindowState](alg, 10)
-				source := NewSource(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1})
+				source := NewSource(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, SubWindows: 1})
 				tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Early: true, Waker: source.Waker}, 10)
 				n.rep.Attach(source, time.Second)
 				defer n.rep.Close()
@@ -167,7 +167,7 @@ func FuzzAnswer(f *testing.F) {
 		if bucket {
 			answered[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Hour}, held, sum, own)
 		} else {
-			answered[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Hour, Buckets: 1}, held, sum, own)
+			answered[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Hour, SubWindows: 1}, held, sum, own)
 		}
 	})
 }

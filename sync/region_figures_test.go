@@ -106,7 +106,7 @@ const onePeak = .05
 
 // alg is 1000/10s, and smaller limits a minute.
 func (c regionRun) alg() algorithms.Params {
-	p := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: c.limit, Window: 10 * time.Second, Buckets: 1}
+	p := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: c.limit, Window: 10 * time.Second, SubWindows: 1}
 	if c.limit < 1000 {
 		p.Window = time.Minute
 	}

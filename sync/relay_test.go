@@ -144,7 +144,7 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 		net = &network{random: rand.New(rand.NewPCG(uint64(len(r.nodes)), 3))}
 	}
 	m := &member[S]{alg: w.alg, rate: cmp.Or(w.rate, time.Second), wire: &wire{net: net, store: r.store}, table: tableOf[S](w.alg, cmp.Or(w.room, 1000))}
-	m.source = NewSource(m.table, Spec{Zone: "z", Kind: w.alg.Kind.Traits().Code, Window: w.alg.Window, Buckets: max(1, w.alg.Buckets), Live: w.alg.Compile().History})
+	m.source = NewSource(m.table, Spec{Zone: "z", Kind: w.alg.Kind.Traits().Code, Window: w.alg.Window, SubWindows: max(1, w.alg.SubWindows), Live: w.alg.Compile().History})
 	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, cmp.Or(w.log, zap.NewNop()).Named(r.name))
 	others := make(map[string]redis.UniversalClient)
 	for _, other := range w.regions {
@@ -770,7 +770,7 @@ func TestWhatHasFallenIsReadByShards(t *testing.T) {
 	for _, cluster := range []bool{false, true} {
 		p := &pair{keys: NewKeyspace("test").In(cluster), lower: map[string]lowered{}, beaten: now.Add(2 * beatenAfter)}
 		for i := range 200 {
-			name := NewKeyspace("test").Cells(Spec{Zone: "z", Kind: 'f', Window: time.Minute, Buckets: 1}).Of(keys.IDOf([]byte{byte(i)}))
+			name := NewKeyspace("test").Cells(Spec{Zone: "z", Kind: 'f', Window: time.Minute, SubWindows: 1}).Of(keys.IDOf([]byte{byte(i)}))
 			p.lower[name] = lowered{read: now.Add(-time.Second)}
 		}
 		p.lower["test:3:{1}:z:f-1m:later"] = lowered{read: now.Add(2 * beatenAfter)}

@@ -38,7 +38,7 @@ func startWorld[S any](t *testing.T, regions, nodes int, alg algorithms.Params) 
 // learns of its key and of nothing else: not of the many that are below their threshold.
 func TestAClientOfOneRegion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: 10 * time.Second, Buckets: 1}
+		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: 10 * time.Second, SubWindows: 1}
 		w := startWorld[algorithms.WindowState](t, 2, 3, alg)
 		here, there := w.regions[0], w.regions[1]
 		denied := 0
@@ -150,7 +150,7 @@ func (w *world[S]) reload(r *testRegion[S], m *member[S]) {
 // all; also where counts were reset meanwhile, or a node has another configuration.
 func TestKindsOverASilentLink(t *testing.T) {
 	of := func(k algorithms.Kind) algorithms.Params {
-		return algorithms.Params{Kind: k, Limit: 100, Burst: 100, Window: 24 * time.Hour, Buckets: 1}
+		return algorithms.Params{Kind: k, Limit: 100, Burst: 100, Window: 24 * time.Hour, SubWindows: 1}
 	}
 	reserved := of(algorithms.SlidingWindow)
 	reserved.Reserves = true
@@ -229,12 +229,12 @@ func TestAHundredThousandKeysBelowTheThreshold(t *testing.T) {
 // Just below their thresholds in each of six regions, keys take little beyond their limit: neither
 // those with many sub-windows, of which each may be below, nor buckets with a small burst.
 func TestWhatSixRegionsDoNotTell(t *testing.T) {
-	t.Run("buckets 31", func(t *testing.T) {
+	t.Run("sub_windows 31", func(t *testing.T) {
 		if redistest.Raced {
 			t.Skip("it runs without the detector of races")
 		}
 		synctest.Test(t, func(t *testing.T) {
-			alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 64 * 32 * 10, Window: 310 * time.Second, Buckets: 31}
+			alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 64 * 32 * 10, Window: 310 * time.Second, SubWindows: 31}
 			w := startWorld[algorithms.WindowState](t, 6, 1, alg)
 			admitted := int64(0)
 			take := func(r *testRegion[algorithms.WindowState], n int64) bool {

@@ -70,7 +70,7 @@ func startNodeWithin(t *testing.T, client redis.UniversalClient, timeout time.Du
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
 	n := &rnode{t: t, table: tableOf[algorithms.WindowState](alg, 10_000), alg: alg, now: now, logs: logs}
-	n.source = NewSource(n.table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, Buckets: 1, Live: alg.Compile().History})
+	n.source = NewSource(n.table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, SubWindows: 1, Live: alg.Compile().History})
 	n.rep = NewReplicator(client, "test", timeout, now, zap.New(core))
 	n.configure(rate)
 	t.Cleanup(func() { n.source.Detach(); n.rep.Close() })
@@ -305,7 +305,7 @@ func newWire(t *testing.T) *wire {
 func TestSteppingClocksAgreeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(52 * time.Minute) // so that a step ahead leads over the boundary
-		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: time.Hour, Buckets: 1}
+		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: time.Hour, SubWindows: 1}
 		var step atomic.Int64
 		stepping := func() int64 { return wallClock() + step.Load() }
 		wire := newWire(t)

@@ -34,7 +34,7 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 		return algorithms.Params{Kind: k, Limit: 40, Queue: 39}
 	}
 	fine := of(algorithms.SlidingWindow)
-	fine.Buckets = 4
+	fine.SubWindows = 4
 	burst := of(algorithms.TokenBucket)
 	burst.Burst = 90
 	runs := map[string]func(*testing.T, algorithms.Params, time.Duration, int, uint64){}

@@ -41,8 +41,8 @@ func everySchedule(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
 		"sliding_window": scheduleOf[algorithms.WindowState](func(limit, _ int64, w time.Duration) algorithms.Params {
 			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w}
 		}),
-		"buckets": scheduleOf[algorithms.WindowState](func(limit, _ int64, w time.Duration) algorithms.Params {
-			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w, Buckets: 4}
+		"sub_windows": scheduleOf[algorithms.WindowState](func(limit, _ int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w, SubWindows: 4}
 		}),
 		"sliding_log": scheduleOf[algorithms.LogState](func(limit, _ int64, w time.Duration) algorithms.Params {
 			return algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: w}
@@ -174,7 +174,7 @@ func scheduleOf[S any](of func(limit, size int64, window time.Duration) algorith
 // name says how the tables are called, as the root package does.
 func (s *schedule[S]) name() {
 	p := s.alg
-	s.spec = Spec{Zone: "z", Kind: p.Kind.Traits().Code, Window: p.Window, Buckets: max(1, p.Buckets), Live: p.Compile().History}
+	s.spec = Spec{Zone: "z", Kind: p.Kind.Traits().Code, Window: p.Window, SubWindows: max(1, p.SubWindows), Live: p.Compile().History}
 	if s.drains, s.span = p.Kind.Traits().Draining, p.Epoch(); s.drains {
 		s.span = p.Window // the epoch of a bucket never ends
 	}

@@ -190,7 +190,7 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 	for name, p := range map[string]algorithms.Params{
 		"fixed window":   {Kind: algorithms.FixedWindow, Limit: 100},
 		"sliding window": {Kind: algorithms.SlidingWindow, Limit: 100},
-		"sub-windows":    {Kind: algorithms.SlidingWindow, Limit: 100, Buckets: 4},
+		"sub-windows":    {Kind: algorithms.SlidingWindow, Limit: 100, SubWindows: 4},
 		"log":            {Kind: algorithms.SlidingLog, Limit: 100},
 		"bucket":         {Kind: algorithms.TokenBucket, Limit: 100},
 	} {

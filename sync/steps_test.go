@@ -36,8 +36,8 @@ func everyStep(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
 		"sliding_window": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
 			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w}
 		}),
-		"buckets": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
-			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w, Buckets: 4}
+		"sub_windows": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
+			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w, SubWindows: 4}
 		}),
 		"sliding_log": stepsOf[algorithms.LogState](func(limit int64, w time.Duration) algorithms.Params {
 			return algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: w}

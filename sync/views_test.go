@@ -99,7 +99,7 @@ func viewKinds() map[string]viewKind {
 	all := map[string]viewKind{
 		"fixed_window":      {algorithms.Params{Kind: algorithms.FixedWindow, Limit: many}, runViews[algorithms.WindowState]},
 		"sliding_window":    {algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 50}, runViews[algorithms.WindowState]},
-		"buckets":           {algorithms.Params{Kind: algorithms.SlidingWindow, Limit: many, Buckets: 4}, runViews[algorithms.WindowState]},
+		"sub_windows":       {algorithms.Params{Kind: algorithms.SlidingWindow, Limit: many, SubWindows: 4}, runViews[algorithms.WindowState]},
 		"sliding_log":       {algorithms.Params{Kind: algorithms.SlidingLog, Limit: many}, runViews[algorithms.LogState]},
 		"token_bucket":      {algorithms.Params{Kind: algorithms.TokenBucket, Limit: 20, Burst: many}, runViews[algorithms.BucketState]},
 		"token_bucket full": {algorithms.Params{Kind: algorithms.TokenBucket, Limit: 40, Burst: 40}, runViews[algorithms.BucketState]},

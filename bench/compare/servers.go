@@ -83,7 +83,7 @@ func sites(all []program, cores int) (list []site) {
 	for _, p := range all {
 		options := [][2]string{{"", ""}}
 		if p.name == "tide" || p.name == "old" {
-			options = [][2]string{{", headers off", `,"headers":["off"]`}, {", draft headers", ""}}
+			options = [][2]string{{", headers off", `,"headers":["off"]`}, {", ietf headers", ""}}
 		}
 		for _, o := range options {
 			list = append(list,

@@ -65,19 +65,19 @@ func own() []*bench {
 		suffix := map[bool]string{true: ", parallel"}[parallel]
 		all = append(all,
 			&bench{name: "admitted, headers off" + suffix, config: handler(zone("z", ip, huge), off), parallel: parallel},
-			&bench{name: "admitted, draft headers" + suffix, config: handler(zone("z", ip, huge), ""), parallel: parallel},
+			&bench{name: "admitted, ietf headers" + suffix, config: handler(zone("z", ip, huge), ""), parallel: parallel},
 			&bench{name: "denied, headers off" + suffix, config: handler(zone("z", ip, once), off), parallel: parallel, denies: true},
-			&bench{name: "denied, draft headers" + suffix, config: handler(zone("z", ip, once), ""), parallel: parallel, denies: true},
+			&bench{name: "denied, ietf headers" + suffix, config: handler(zone("z", ip, once), ""), parallel: parallel, denies: true},
 		)
 	}
 	all = append(all,
 		&bench{name: "admitted, kong headers", config: handler(zone("z", ip, huge), `,"headers":["kong"]`)},
 		&bench{name: "admitted, github headers", config: handler(zone("z", ip, huge), `,"headers":["github"]`)},
-		&bench{name: "admitted, all headers", config: handler(zone("z", ip, huge), `,"headers":["draft","kong","github"]`)},
+		&bench{name: "admitted, all headers", config: handler(zone("z", ip, huge), `,"headers":["ietf","kong","github"]`)},
 		&bench{name: "admitted, metrics off", config: handler(zone("z", ip, huge), off+`,"disable_metrics":true`)},
 		&bench{name: "admitted, two limits", config: handler(zone("z", ip, huge2), off)},
 		&bench{name: "admitted, three zones", config: handler(zone("a", ip, huge)+","+zone("b", ip, huge)+","+zone("c", ip, huge), off)},
-		&bench{name: "admitted, three zones, draft headers", config: handler(zone("a", ip, huge)+","+zone("b", ip, huge)+","+zone("c", ip, huge), "")},
+		&bench{name: "admitted, three zones, ietf headers", config: handler(zone("a", ip, huge)+","+zone("b", ip, huge)+","+zone("c", ip, huge), "")},
 		&bench{name: "admitted, key: a header", config: handler(zone("z", "{http.request.header.X-Api-Key}", huge), off)},
 		&bench{name: "admitted, key: host", config: handler(zone("z", "{http.request.host}-"+ip, huge), off)},
 		&bench{name: "admitted, key: host, path, method", config: handler(zone("z", "{http.request.host}{http.request.uri.path}{http.request.method}-"+ip, huge), off)},

@@ -35,9 +35,9 @@ func newRegion(t *testing.T, server *redistest.Server, here string, others map[s
 	now := func() int64 { return time.Now().UnixNano() }
 	r := &region{server: server, rep: ratesync.NewReplicator(server.Client(), "bench", time.Second, now, zap.NewNop())}
 	t.Cleanup(r.rep.Close)
-	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: 24 * time.Hour, Buckets: 1}
+	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: 24 * time.Hour, SubWindows: 1}
 	tab := table.New[algorithms.WindowState](alg.Kind, 1<<20)
-	r.source = ratesync.NewSource(tab, ratesync.Spec{Zone: "z", Kind: 's', Window: alg.Window, Buckets: 1, Live: 1})
+	r.source = ratesync.NewSource(tab, ratesync.Spec{Zone: "z", Kind: 's', Window: alg.Window, SubWindows: 1, Live: 1})
 	regions := 1
 	if others != nil {
 		r.rep.Relay(ratesync.Regions{Here: here, Others: others, Rate: rate})

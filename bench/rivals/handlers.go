@@ -21,7 +21,7 @@ import (
 // handlers stand before another one, by client IP. x/time/rate has none.
 func handlers() []subject {
 	return []subject{
-		{"Tide, headers draft", tideHandler("draft")},
+		{"Tide, headers ietf", tideHandler("ietf")},
 		{"Tide, headers github", tideHandler("github")},
 		{"Tide, headers off", tideHandler("off")},
 		{"go-limiter", overHTTP(func(limit int, window time.Duration) (middleware, error) {

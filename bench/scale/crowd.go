@@ -81,7 +81,7 @@ func (c *crowd) idle(d time.Duration) (share float64) {
 // calls a second, Redis' share of a core, and how many times as much is admitted as one counter
 // admits.
 func (c *crowd) hot(d time.Duration) (calls, share, over float64) {
-	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: 5 * time.Second, Buckets: 1}
+	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1000, Window: 5 * time.Second, SubWindows: 1}
 	one, limit := table.New[algorithms.WindowState](alg.Kind, 10), alg.Compile()
 	key, admitted, alone := []byte("hot"), 0, 0
 	before, synced, began := usageOf(c.server), c.calls(), time.Now()

@@ -119,7 +119,7 @@ func strictly(url string, nodes, most int, d time.Duration) (float64, error) {
 
 // asker asks Redis for a request of a key, in a zone with a limit that nobody reaches.
 func asker(s *strict.Limiter) func(raw []byte) error {
-	p := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, Buckets: 1}
+	p := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 30, Window: time.Hour, SubWindows: 1}
 	counters := table.New[algorithms.WindowState](p.Kind, 100_000)
 	source := ratesync.NewSource(counters, ratesync.SpecOf("zone", p))
 	counters.Prepare(table.SyncConfig{Params: p, Rate: time.Second, AtOnce: true, Waker: source.Waker})

@@ -45,7 +45,7 @@ var idle = options{limit: 1 << 30, window: time.Hour, rate: time.Second}
 
 var (
 	windows = kind{"windows", func(url string, o options) (*node, error) {
-		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: o.limit, Window: o.window, Buckets: 1}
+		alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: o.limit, Window: o.window, SubWindows: 1}
 		return open[algorithms.WindowState](url, o, alg)
 	}}
 	buckets = kind{"buckets", func(url string, o options) (*node, error) {
@@ -60,7 +60,7 @@ func open[S any](url string, o options, alg algorithms.Params) (*node, error) {
 		return nil, err
 	}
 	tab := table.New[S](alg.Kind, 1_000_000)
-	source := ratesync.NewSource(tab, ratesync.Spec{Zone: "zone", Kind: alg.Kind.Traits().Code, Window: o.window, Buckets: 1, Live: 1})
+	source := ratesync.NewSource(tab, ratesync.Spec{Zone: "zone", Kind: alg.Kind.Traits().Code, Window: o.window, SubWindows: 1, Live: 1})
 	tab.Configure(table.SyncConfig{Params: alg, Rate: o.rate, Early: o.early, Waker: source.Waker}, 1_000_000)
 	n := &node{client: client, source: source, replicator: ratesync.NewReplicator(client, "caddy", time.Second, now, zap.NewNop())}
 	limit := alg.Compile()

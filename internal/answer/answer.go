@@ -27,8 +27,6 @@ type Options struct {
 	// Headers are the sets of informational headers to send, of those that tell of a limit by its
 	// Policy.
 	Headers HeaderSets
-	// NoPlaceholders leaves {http.rate_limit.*} unset for admitted requests.
-	NoPlaceholders bool
 	// NoErrorRoutes is set where the server of all requests has no error routes.
 	NoErrorRoutes bool
 	// Shadow is set where a zone may be in shadow mode: then {http.rate_limit.would_deny.*} has a
@@ -103,14 +101,11 @@ func routed(status int, text string) error {
 	return caddyhttp.HandlerError{StatusCode: status, Err: denialError(text)}
 }
 
-// TellsAdmitted reports whether Admit tells anybody anything.
-func (o *Responder) TellsAdmitted() bool { return o.Headers != 0 || !o.NoPlaceholders }
-
 // Admit tells the client and the handlers after this one how the limits stand at now (nanoseconds
 // since the Unix epoch). It keeps neither f nor results.
 func (o *Responder) Admit(w http.ResponseWriter, r *http.Request, f *Fields, results []Result, now int64) {
 	f.writeHeaders(w.Header(), o.Headers, results, now)
-	if !o.NoPlaceholders && (len(results) > 0 || o.Shadow) {
+	if len(results) > 0 || o.Shadow {
 		setPlaceholders(reqkey.ReplacerOf(r), "", 0, results)
 	}
 }
@@ -159,7 +154,7 @@ func (o *Responder) WouldDeny(r *http.Request, would *ShadowDenial) {
 	}
 	seconds := retryAfterSeconds(would.Wait, 0)
 	o.Events.emit(wouldDenyEvent, r, would.Zone, &would.Who, seconds)
-	if repl := reqkey.ReplacerOf(r); repl != nil && !o.NoPlaceholders {
+	if repl := reqkey.ReplacerOf(r); repl != nil {
 		repl.Set(placeholderPrefix+wouldDenyName, would.Zone)
 		repl.Set(placeholderPrefix+wouldDenyWait, seconds)
 	}

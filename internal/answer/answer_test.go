@@ -48,7 +48,7 @@ func (a *answerer) Provision(ctx caddy.Context) error {
 	if a.Status == 0 {
 		a.Status = http.StatusTooManyRequests
 	}
-	a.responder = NewResponder(Options{Status: a.Status, Message: a.Message, Headers: Draft | Kong, Events: e})
+	a.responder = NewResponder(Options{Status: a.Status, Message: a.Message, Headers: IETF | Kong, Events: e})
 	return err
 }
 
@@ -383,7 +383,7 @@ func TestNoEventNamesTheOwnerOfAnAddressThatIsNotProven(t *testing.T) {
 }
 
 func TestDenialOutsideOfAServer(t *testing.T) {
-	o := NewResponder(Options{Status: 429, Message: "{x} slow down", Headers: Draft})
+	o := NewResponder(Options{Status: 429, Message: "{x} slow down", Headers: IETF})
 	w := httptest.NewRecorder()
 	if err := o.Deny(w, request("/"), &Denial{}); err != nil {
 		t.Fatal(err)
@@ -401,7 +401,7 @@ func (d nowhere) Write(b []byte) (int, error) { return len(b), nil }
 func (d nowhere) WriteHeader(int)             {}
 
 func BenchmarkDeny(b *testing.B) {
-	o := NewResponder(Options{Status: 429, Headers: Draft})
+	o := NewResponder(Options{Status: 429, Headers: IETF})
 	all := []Result{result("login", "", 5, time.Minute, denies(11*time.Second))}
 	r := prepared(request("/"))
 	base := caddy.NewReplacer()

@@ -27,7 +27,7 @@ func TestReasonsOfDeniedCalls(t *testing.T) {
 		r.ProtoMajor = 2
 		r.Header.Set("Content-Type", "application/grpc")
 		w := httptest.NewRecorder()
-		err := NewResponder(Options{Status: 503, Headers: Draft, Message: c.message}).Deny(w, r, &Denial{Reason: c.reason, Zone: "z", Wait: 2*time.Second + 1})
+		err := NewResponder(Options{Status: 503, Headers: IETF, Message: c.message}).Deny(w, r, &Denial{Reason: c.reason, Zone: "z", Wait: 2*time.Second + 1})
 		h := w.Header()
 		if err != nil || w.Code != c.status || h.Get("Grpc-Status") != c.code || h.Get("Grpc-Message") != c.text || h.Get("Grpc-Retry-Pushback-Ms") != c.resend {
 			t.Errorf("reason %d: %d %v, %v, want %+v", c.reason, w.Code, h, err, c)

@@ -16,8 +16,8 @@ type HeaderSets uint8
 
 // The sets of headers.
 const (
-	// Draft is draft-ietf-httpapi-ratelimit-headers-11: RateLimit-Policy and RateLimit.
-	Draft HeaderSets = 1 << iota
+	// IETF is draft-ietf-httpapi-ratelimit-headers-11: RateLimit-Policy and RateLimit.
+	IETF HeaderSets = 1 << iota
 	// Kong is what Kong's rate-limiting-advanced sends.
 	Kong
 	// GitHub is what GitHub's API sends.
@@ -26,7 +26,7 @@ const (
 
 // HeaderSetNames are the values of the option headers. All but the last are the sets in their
 // order.
-var HeaderSetNames = []string{"draft", "kong", "github", "off"}
+var HeaderSetNames = []string{"ietf", "kong", "github", "off"}
 
 // The names as Go's header maps spell them.
 const (
@@ -46,17 +46,17 @@ const (
 // ParseHeaderSets reads the option headers. No name at all is draft.
 func ParseHeaderSets(names []string) (HeaderSets, error) {
 	if len(names) == 0 {
-		return Draft, nil
+		return IETF, nil
 	}
 	var sets HeaderSets
 	for i, name := range names {
 		switch at := slices.Index(HeaderSetNames, name); {
 		case at < 0:
-			return 0, fmt.Errorf("there are no headers %q; write draft, kong, github, or off", name)
+			return 0, fmt.Errorf("there are no headers %q; write ietf, kong, github, or off", name)
 		case slices.Contains(names[:i], name):
 			return 0, fmt.Errorf("%s is given twice; write it once", name)
 		case name == "off" && len(names) > 1:
-			return 0, errors.New("off is given together with a header set; write either off or the sets, like draft kong")
+			return 0, errors.New("off is given together with a header set; write either off or the sets, like ietf kong")
 		case name != "off":
 			sets |= 1 << at
 		}
@@ -105,8 +105,8 @@ func (f *Fields) writeHeaders(h http.Header, sets HeaderSets, results []Result, 
 // earlier handlers wrote stay: the draft's lists are appended to, and Caddy's reverse_proxy adds
 // those of an upstream. The other sets hold single numbers; there the lower of two handlers' stays.
 func (f *Fields) addResults(h http.Header, sets HeaderSets, results []Result, now int64) {
-	if sets&Draft != 0 {
-		f.addDraft(f.inSet(Draft, results))
+	if sets&IETF != 0 {
+		f.addIETF(f.inSet(IETF, results))
 	}
 	if sets&Kong != 0 {
 		f.addKong(h, f.inSet(Kong, results))
@@ -159,8 +159,8 @@ func (r *Result) share() float64 {
 	return float64(r.Remaining) / float64(max(1, r.Size))
 }
 
-// addDraft adds the draft's two lists, with a member for each limit, maxItems at most.
-func (f *Fields) addDraft(results []Result) {
+// addIETF adds the draft's two lists, with a member for each limit, maxItems at most.
+func (f *Fields) addIETF(results []Result) {
 	if len(results) > maxItems {
 		results = f.nearest(results)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-const allSets = Draft | Kong | GitHub
+const allSets = IETF | Kong | GitHub
 
 // result is what a limit of a zone decided. suffix is what its name has beside the zone's.
 func result(zone, suffix string, n int64, window time.Duration, r Result) Result {
@@ -51,7 +51,7 @@ type draftCase struct {
 func (c draftCase) check(t *testing.T) {
 	t.Helper()
 	h := http.Header{}
-	new(Fields).writeHeaders(h, Draft, c.all, 0)
+	new(Fields).writeHeaders(h, IETF, c.all, 0)
 	if got := h.Get("RateLimit-Policy"); got != c.policies {
 		t.Errorf("%s: RateLimit-Policy %s, want %s", c.name, got, c.policies)
 	}
@@ -315,15 +315,15 @@ func TestParseHeaderSets(t *testing.T) {
 		want  HeaderSets
 		err   string
 	}{
-		{"", Draft, ""},
-		{"draft", Draft, ""},
+		{"", IETF, ""},
+		{"ietf", IETF, ""},
 		{"off", 0, ""},
 		{"kong github", Kong | GitHub, ""},
-		{"github draft kong", allSets, ""},
-		{"off draft", 0, "together with a header set"},
+		{"github ietf kong", allSets, ""},
+		{"off ietf", 0, "together with a header set"},
 		{"kong off", 0, "together with a header set"},
-		{"draft draft", 0, "twice"},
-		{"Draft", 0, "write draft, kong, github, or off"},
+		{"ietf ietf", 0, "twice"},
+		{"Draft", 0, "write ietf, kong, github, or off"},
 	} {
 		got, err := ParseHeaderSets(strings.Fields(test.names))
 		if (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) || got != test.want && test.err == "" {
@@ -344,8 +344,8 @@ func TestHeadersCostFewAllocations(t *testing.T) {
 		all  []Result
 		most float64
 	}{
-		{"draft", Draft, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 2},
-		{"draft, two limits", Draft, []Result{
+		{"ietf", IETF, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 2},
+		{"ietf, two limits", IETF, []Result{
 			result("login", "-1m", 5, time.Minute, admits(4, 0)), result("login", "-1h", 5, time.Hour, admits(4, 0)),
 		}, 2},
 		{"kong", Kong, []Result{result("login", "", 5, time.Minute, admits(4, 0))}, 2},
@@ -460,7 +460,7 @@ func BenchmarkDraftHeaders(b *testing.B) {
 	for b.Loop() {
 		delete(h, rateLimit)
 		delete(h, rateLimitPolicy)
-		f.writeHeaders(h, Draft, all, 0)
+		f.writeHeaders(h, IETF, all, 0)
 	}
 }
 

@@ -54,7 +54,7 @@ type Policy struct {
 func (p Policy) Compile(sets HeaderSets) *Policy {
 	p.sets = sets
 	if p.Concurrent {
-		p.sets &= Draft // the others have no word for it
+		p.sets &= IETF // the others have no word for it
 	}
 	if quoted, err := httpsfv.Marshal(httpsfv.NewItem(p.Name)); err == nil {
 		p.quoted = quoted
@@ -88,10 +88,10 @@ func Fill(size, limit int64, window time.Duration) time.Duration {
 // windowSeconds is a window as RateLimit-Policy tells it.
 func windowSeconds(w time.Duration) int64 { return max(integer(ceilSeconds(w)), 1) }
 
-// WithoutDraft returns the policy of which the draft's headers don't tell.
-func (p *Policy) WithoutDraft() *Policy {
+// WithoutIETF returns the policy of which the draft's headers don't tell.
+func (p *Policy) WithoutIETF() *Policy {
 	c := *p
-	c.sets &^= Draft
+	c.sets &^= IETF
 	return &c
 }
 

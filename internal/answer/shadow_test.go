@@ -47,30 +47,25 @@ func TestLimitsInShadowModeAreNotTold(t *testing.T) {
 	}
 }
 
-// What would have been denied is told by an event, and by placeholders unless they are off.
+// What would have been denied is told by an event, and by placeholders.
 func TestWouldDenyIsTold(t *testing.T) {
 	events, l := listen(t, wouldDenyEvent)
-	for _, off := range []bool{false, true} {
-		o := NewResponder(Options{Status: 429, Jitter: 1, Events: events, NoPlaceholders: off})
-		r := prepared(request("/"))
-		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
-		o.WouldDeny(r, &ShadowDenial{})
-		if len(l.heard) != 0 {
-			t.Fatalf("an event of nothing: %v", l.heard)
-		}
-		o.WouldDeny(r, &ShadowDenial{Zone: "login", Wait: 1500 * time.Millisecond})
-		if len(l.heard) != 1 || l.heard[0].Name() != wouldDenyEvent || l.heard[0].Data["zone"] != "login" ||
-			l.heard[0].Data["wait"] != 2*time.Second || l.heard[0].Data["client_ip"] != "192.0.2.1" {
-			t.Errorf("events %v, want one of login and two seconds", l.heard)
-		}
-		l.heard = nil
-		want := "login 2"
-		if off {
-			want = " "
-		}
-		if got := reqkey.ReplacerOf(r).ReplaceAll("{http.rate_limit.would_deny.name} {http.rate_limit.would_deny.wait}", ""); got != want {
-			t.Errorf("placeholders, off %t: %q, want %q", off, got, want)
-		}
+	o := NewResponder(Options{Status: 429, Jitter: 1, Events: events})
+	r := prepared(request("/"))
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "192.0.2.1")
+	o.WouldDeny(r, &ShadowDenial{})
+	if len(l.heard) != 0 {
+		t.Fatalf("an event of nothing: %v", l.heard)
+	}
+	o.WouldDeny(r, &ShadowDenial{Zone: "login", Wait: 1500 * time.Millisecond})
+	if len(l.heard) != 1 || l.heard[0].Name() != wouldDenyEvent || l.heard[0].Data["zone"] != "login" ||
+		l.heard[0].Data["wait"] != 2*time.Second || l.heard[0].Data["client_ip"] != "192.0.2.1" {
+		t.Errorf("events %v, want one of login and two seconds", l.heard)
+	}
+	l.heard = nil
+	want := "login 2"
+	if got := reqkey.ReplacerOf(r).ReplaceAll("{http.rate_limit.would_deny.name} {http.rate_limit.would_deny.wait}", ""); got != want {
+		t.Errorf("placeholders %q, want %q", got, want)
 	}
 }
 

@@ -79,7 +79,7 @@ type incarnation struct {
 func (m *onceRun) caddyfile() string {
 	var parts []string
 	for zone, options := range map[string]string{
-		"fixed": "algorithm fixed_window", "sliding": "algorithm sliding_window", "fine": "algorithm sliding_window\nbuckets 5",
+		"fixed": "algorithm fixed_window", "sliding": "algorithm sliding_window", "fine": "algorithm sliding_window\nsub_windows 5",
 		"log": "algorithm sliding_log", "token": "algorithm token_bucket", "gcra": "algorithm gcra",
 	} {
 		parts = append(parts, keyedZone(zone, zone, limitByNode, options))

@@ -164,7 +164,7 @@ func newRegionRun(t *testing.T, regions int) *regionRun {
 	}
 	var parts []string
 	for _, zone := range []struct{ name, path, options string }{
-		{"fixed", "fixed", "algorithm fixed_window"}, {"sliding", "sliding", "algorithm sliding_window"}, {"fine", "fine", "algorithm sliding_window\nbuckets 5"},
+		{"fixed", "fixed", "algorithm fixed_window"}, {"sliding", "sliding", "algorithm sliding_window"}, {"fine", "fine", "algorithm sliding_window\nsub_windows 5"},
 		{"log", "log", "algorithm sliding_log"}, {"token", "token", "algorithm token_bucket"}, {"gcra", "gcra", "algorithm gcra"},
 		{"pair_wide", "pair", "algorithm fixed_window"},
 	} {

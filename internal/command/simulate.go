@@ -27,7 +27,8 @@ type simulation struct {
 	limits                 []string
 	cost                   string
 	key, algorithm         string
-	burst, queue, buckets  int64
+	burst, queue           int64
+	subWindows             int64
 	balance, syncRate      string
 	html, maxDenied        string
 	countDenied            bool
@@ -68,7 +69,7 @@ Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 	f.StringVar(&s.algorithm, "algorithm", "", "The algorithm of --limit (default sliding_window)")
 	f.Int64Var(&s.burst, "burst", 0, "The burst of --limit, for token_bucket and gcra")
 	f.Int64Var(&s.queue, "queue", 0, "The queue of --limit, for leaky_bucket")
-	f.Int64Var(&s.buckets, "buckets", 0, "The sub-windows of --limit, for sliding_window")
+	f.Int64Var(&s.subWindows, "sub-windows", 0, "The sub-windows of --limit, for sliding_window")
 	f.IntVar(&s.ipv4Prefix, "ipv4-prefix", 0, "How many bits of IPv4 addresses --limit counts by (default 32)")
 	f.IntVar(&s.ipv6Prefix, "ipv6-prefix", 0, "How many bits of IPv6 addresses --limit counts by (default 64)")
 	f.StringVar(&s.cost, "cost", "", "What a request takes of --limit: a number, or bytes for the length of its body, as bytes_read has it (default 1)")
@@ -201,7 +202,7 @@ func (s simulation) configuration() ([]byte, error) {
 		return nil, errors.New("give either --limit, such as --limit 100/1m, or --config with the file of a configuration")
 	}
 	if s.config != "" {
-		for _, flag := range []string{"key", "algorithm", "burst", "queue", "buckets", "ipv4-prefix", "ipv6-prefix", "count-denied", "cost"} {
+		for _, flag := range []string{"key", "algorithm", "burst", "queue", "sub-windows", "ipv4-prefix", "ipv6-prefix", "count-denied", "cost"} {
 			if s.changed(flag) {
 				return nil, fmt.Errorf("--%s goes with --limit; with --config the configuration says it", flag)
 			}
@@ -230,7 +231,7 @@ func (s simulation) configuration() ([]byte, error) {
 	}
 	zone["limits"] = all
 	for flag, value := range map[string]any{
-		"key": s.key, "algorithm": s.algorithm, "burst": s.burst, "queue": s.queue, "buckets": s.buckets,
+		"key": s.key, "algorithm": s.algorithm, "burst": s.burst, "queue": s.queue, "sub_windows": s.subWindows,
 		"ipv4-prefix": s.ipv4Prefix, "ipv6-prefix": s.ipv6Prefix, "count-denied": s.countDenied,
 	} {
 		if s.changed(flag) {

@@ -105,7 +105,7 @@ func (b Ban) Warnings(template string, empty EmptyKey) (found []warning.Warning)
 func (z *Settings) DenialsOf(every time.Duration) *Settings {
 	d := &Settings{
 		Name: z.Name, Kind: algorithms.FixedWindow, Key: z.Key, IPv4Prefix: z.IPv4Prefix, IPv6Prefix: z.IPv6Prefix, Limits: []Rate{z.Ban.After},
-		Buckets: 1, SyncRate: z.SyncRate, MaxKeys: z.MaxKeys, EarlySync: z.EarlySync, Regions: z.Regions, CountsDenials: true,
+		SubWindows: 1, SyncRate: z.SyncRate, MaxKeys: z.MaxKeys, EarlySync: z.EarlySync, Regions: z.Regions, CountsDenials: true,
 	}
 	if z.SyncRate == Strict {
 		d.SyncRate = SyncRate(every)

@@ -18,26 +18,38 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
-// otherOptions are options of others.
+// otherOptions are options of others, and of earlier versions.
 var otherOptions = map[string]string{
-	"requests": asLimit, "period": asLimit, "interval": asLimit, "window_size": asLimit,
+	"requests": asLimit, "period": asLimit, "interval": asLimit, "window_size": asLimit, "rate": asLimit, "max_events": asLimit,
 	"reject_status": asStatus, "status_code": asStatus, "error_code": asStatus,
 	"limit_by": asKey, "identifier": asKey,
+	"whitelist": asExcept, "allowlist": asExcept, "allow": asExcept, "skip": asExcept, "exclude": asExcept,
+	"shadow": asShadow, "dry_run": asShadow, "log_only": asShadow,
+	"sync_interval": "write `sync_rate`, like `sync_rate 1s`",
+	"url":           "write `redis`, like `redis redis://localhost:6379`",
+	"sentinel":      "write `redis sentinel { … }`, with `master_name` in it",
+	"header":        "write `headers ietf`, `kong` or `github`; a header of a request is a matcher, in the block of `match`",
+
 	"ring_buffer":         "write `algorithm sliding_log`",
-	"max_events":          "write `events`, or both in one line as `limit 100/1m`",
-	"rate":                "write `limit`, like `limit 100/1m`",
 	"window_type":         "write `algorithm sliding_window` or `algorithm fixed_window`",
 	"zone_size":           "write `max_keys`",
 	"error_message":       "write `message`" + outside,
 	"hide_client_headers": "write `headers off`" + outside,
 	"fault_tolerant":      "write `on_redis_loss allow` for true, `on_redis_loss deny` for false",
-	"nodelay":             "write `algorithm token_bucket` with a `burst`",
+	"nodelay":             "write a `burst`",
+
+	"buckets":              "write `sub_windows`",
+	"disable_placeholders": "remove it: nothing stands in its place",
+	"key_prefix":           "write `namespace` beside redis",
+	"tls_server_certs_pem": "write the certificates into files, and `tls_server_certs_path`",
 }
 
 const (
 	asLimit  = "write `limit`, with its window, like `limit 100/1m`"
 	asStatus = "write `status`" + outside
 	asKey    = "write `key`, like `key {client_ip}`"
+	asExcept = "write `except`, like `except private_ranges`"
+	asShadow = "write `enforce off`"
 	outside  = ", outside of the zone"
 )
 
@@ -53,13 +65,19 @@ var otherFields = map[string]string{
 	"zones":         "write rate_limits",
 	"zone":          "write rate_limits",
 	"ring_buffer":   `write "algorithm": "sliding_log"`,
+
+	"buckets":              "write sub_windows",
+	"disable_placeholders": "remove it: nothing stands in its place",
+	"key_prefix":           "write namespace, beside redis",
+	"tls_server_certs_pem": "write the certificates into files, and tls_server_certs_path",
 }
 
-// otherNames are names of algorithms in other products, and words for on and off.
+// otherNames are values of others, and of earlier versions.
 var otherNames = map[string]string{
 	"ring_buffer": "sliding_log", "sliding_window_log": "sliding_log", "sliding_window_counter": "sliding_window", "sliding": "sliding_window",
 	"fixed": "fixed_window", "token": "token_bucket", "leaky": "leaky_bucket",
 	"true": "on", "yes": "on", "false": "off", "no": "off",
+	"open": "allow", "closed": "deny", "fail_open": "allow", "fail_closed": "deny", "draft": "ietf", "sentinel": "failover",
 }
 
 // ChooseName returns the index of value in names, 0 if there is no value. Its error says which name

@@ -41,6 +41,8 @@ const (
 	OfLimit
 	// Tells is set where unnamed limits that differ in it are two.
 	Tells
+	// Older is set of the words of the older plugin. Its migration page alone tells of them.
+	Older
 )
 
 // Field returns the option's name in JSON.
@@ -59,7 +61,7 @@ const (
 const (
 	onOff     = "[on|off]"
 	syncRates = "local|strict|<seconds>|<duration>"
-	sets      = "draft|kong|github|off..."
+	sets      = "ietf|kong|github|off..."
 )
 
 // The blocks that there are.
@@ -73,7 +75,7 @@ var (
 		{"concurrent", "<requests>", "concurrent 4", "", 0},
 		{"algorithm", strings.Join(algorithms.KindNames(), "|"), "algorithm token_bucket", "", OfLimit | Tells},
 		{"burst", "<requests>", "burst 50", "", OfLimit},
-		{"buckets", "<number>", "buckets 10", "", OfLimit | Tells},
+		{"sub_windows", "<number>", "sub_windows 10", "", OfLimit | Tells},
 		{"queue", "<requests>", "queue 10", "", OfLimit},
 		{"sync_rate", syncRates, "sync_rate 1s", "", 0},
 		{"ipv4_prefix", "<bits>", "ipv4_prefix 24", "", Tells},
@@ -94,21 +96,20 @@ var (
 		{"enforce", "<share>|off", "enforce 25%", "", 0},
 		{"ban", "<duration> [after <rate>]", "ban 15m after 3/10m", "", OfLimit},
 		{"reserve", "@<name> <share>", "reserve @paying 20%", "", Repeats | OfLimit},
-		{"window", "<duration>", "window 1m", "", Tells},
-		{"events", "<number>", "events 100", "max_events", Tells},
+		{"window", "<duration>", "window 1m", "", Tells | Older},
+		{"events", "<number>", "events 100", "max_events", Tells | Older},
 	}}
 	Handler = Block{inHandler, []Option{
 		{"zone", "<name> { … }", "zone login { … }", "rate_limits", Repeats},
 		{"sync_rate", syncRates, "sync_rate 1s", "", 0},
 		{"status", "<code>", "status 429", "status_code", 0},
 		{"message", "<text>", `message "slow down"`, "", 0},
-		{"headers", sets, "headers draft", "", 0},
+		{"headers", sets, "headers ietf", "", 0},
 		{"jitter", "<share>", "jitter 0.1", "", 0},
 		{"log_key", onOff, "log_key", "", 0},
-		{"sweep_interval", "<duration>", "sweep_interval 1m", "", 0},
+		{"sweep_interval", "<duration>", "sweep_interval 1m", "", Older},
 		{"disable_metrics", onOff, "disable_metrics", "", 0},
-		{"disable_placeholders", onOff, "disable_placeholders", "", 0},
-		{"distributed", "{ … }", "distributed { … }", "", 0},
+		{"distributed", "{ … }", "distributed { … }", "", Older},
 	}}
 	// Unnamed is the block after rates, whose limit has no zone block.
 	Unnamed     = Block{inZone, slices.Concat(Handler.Options[1:], Zone.Options)}
@@ -118,7 +119,7 @@ var (
 		{"purge_age", "<duration>", "purge_age 1m", "", 0},
 	}}
 	Global = Block{inGlobal, []Option{
-		{"redis", "<url>...|storage|off|[simple|failover|cluster] { … }", "redis redis://localhost:6379", "", 0},
+		{"redis", "<url>...|storage|off|[simple|sentinel|cluster] { … }", "redis redis://localhost:6379", "", 0},
 		{"sync_rate", syncRates, "sync_rate 1s", "", 0},
 		{"namespace", "<name>", "namespace shop", "", 0},
 		{"strict_timeout", "<duration>", "strict_timeout 100ms", "", 0},
@@ -176,7 +177,9 @@ func (b Block) begins(name string) (longest string) {
 
 func (b Block) names() (all []string) {
 	for _, o := range b.Options {
-		all = append(all, o.Name)
+		if o.Is&Older == 0 {
+			all = append(all, o.Name)
+		}
 	}
 	return all
 }
@@ -203,6 +206,9 @@ func IsRepeatable(name string) bool { return findAnywhere(name).Is&Repeats != 0 
 // UnknownOption returns the error for an option that a block doesn't have: where it belongs, what
 // it looks like, or which options there are.
 func UnknownOption(name string, b Block) error {
+	if mend := otherOptions[name]; mend != "" {
+		return fmt.Errorf("there is no option %q here; %s", name, b.here(mend))
+	}
 	if err := misplaced(name, b); err != nil {
 		return err
 	}
@@ -214,8 +220,6 @@ func UnknownOption(name string, b Block) error {
 		return errors.New("a block opens after an option that takes none; remove the braces, or write each option on its own line")
 	case Handler.Has(name):
 		return fmt.Errorf("%s is not an option of a zone; move it out of the zone's braces, beside the zone", name)
-	case otherOptions[name] != "":
-		return fmt.Errorf("there is no option %q here; %s", name, b.here(otherOptions[name]))
 	}
 	if before, after, _ := strings.Cut(name, "_"); (before == "match" || before == "except") && isMatcherName(after) {
 		return fmt.Errorf("there is no option %q here; %s", spelling.Clip(name), b.here(fmt.Sprintf("write `%s { %s … }`", before, after)))

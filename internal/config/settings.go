@@ -73,8 +73,8 @@ type Settings struct {
 	Kind      algorithms.Kind `option:"algorithm"`
 	// Burst is 0 for the limit.
 	Burst int64 `option:"burst"`
-	// Buckets is 1 or more.
-	Buckets     int         `option:"buckets"`
+	// SubWindows is 1 or more.
+	SubWindows  int         `option:"sub_windows"`
 	Queue       int64       `option:"queue"`
 	SyncRate    SyncRate    `option:"sync_rate"`
 	MaxKeys     int         `option:"max_keys"`
@@ -140,7 +140,7 @@ const maxScaled = 1 << 53
 
 // Params describes one of the limits to its algorithm.
 func (z *Settings) Params(r Rate) algorithms.Params {
-	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, Buckets: z.Buckets, Reserves: z.Settles(), CountsDenied: z.CountDenied}
+	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, SubWindows: z.SubWindows, Reserves: z.Settles(), CountsDenied: z.CountDenied}
 }
 
 // LongestWindow and FirstWindow are those of the limits, 0 and a second where there are none.

@@ -34,8 +34,8 @@ func TestRegistry(t *testing.T) {
 }
 
 func TestParams(t *testing.T) {
-	z := Settings{Kind: algorithms.LeakyBucket, Burst: 1, Buckets: 2, Queue: 3}
-	want := algorithms.Params{Kind: algorithms.LeakyBucket, Limit: 5, Burst: 1, Queue: 3, Window: time.Minute, Buckets: 2}
+	z := Settings{Kind: algorithms.LeakyBucket, Burst: 1, SubWindows: 2, Queue: 3}
+	want := algorithms.Params{Kind: algorithms.LeakyBucket, Limit: 5, Burst: 1, Queue: 3, Window: time.Minute, SubWindows: 2}
 	if got := z.Params(Rate{Limit: 5, Window: time.Minute}); got != want {
 		t.Errorf("Params = %+v, want %+v", got, want)
 	}

@@ -2,7 +2,7 @@
 // have them, and by its name a zone keeps its counts over a reload.
 //
 // A name is the address of the limit's site and its rates, as in `api.example.com 100/1m`. Where
-// that is not enough, a hash and a number follow in parentheses: `a.example 5/1m (f39a0c 2)`.
+// that is not enough, a hash and a number follow in parentheses: `a.example 5/1m (74caf5 2)`.
 // Options that only tune the limit are no part of it, so that changing them keeps the counters.
 //
 // It depends on nothing outside of the site. So it is the same on every node that has this site,

@@ -19,7 +19,7 @@ func TestShape(t *testing.T) {
 		{"a.example 5/1m 9/1h (ad5b17)", "a.example 1m 1h (ad5b17", false},
 		{"a.example 5/1m (123456)", "a.example 1m (123456", false},
 		{"a.example 5/1m (123456 3)", "a.example 1m (123456 3", true},
-		{"5/1m (f39a0c)", " 1m (f39a0c", false},
+		{"5/1m (74caf5)", " 1m (74caf5", false},
 	} {
 		if got := NameShape(c.name); got != c.shape {
 			t.Errorf("Shape(%q) = %q, want %q", c.name, got, c.shape)

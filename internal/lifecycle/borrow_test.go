@@ -27,7 +27,7 @@ func borrowing(t *testing.T, server *redistest.Server) *Config {
 	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "borrow", Timeout: redisTimeout, StrictTimeout: redisTimeout, Logger: zap.NewNop()})
 	z, err := limits.NewZone(limits.ZoneOptions{
 		Settings: config.Settings{
-			Name: "login", Key: "all", Limits: []config.Rate{{Limit: 10, Window: 1000 * time.Hour}}, Buckets: 1, MaxKeys: 100,
+			Name: "login", Key: "all", Limits: []config.Rate{{Limit: 10, Window: 1000 * time.Hour}}, SubWindows: 1, MaxKeys: 100,
 			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.SyncRate(50 * time.Millisecond),
 		},
 		Namespace: "borrow", Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),

@@ -284,7 +284,7 @@ func (c *Config) inherit(before *Config) {
 				l.Resume(counts, nil) // the zone's name has changed
 			}
 			if stays && from == nil && !l.Settings.CountsDenials {
-				c.Logger.Info("a zone's algorithm, window or buckets have changed: this limit starts at zero",
+				c.Logger.Info("a zone's algorithm, window or sub-windows have changed: this limit starts at zero",
 					zap.String("zone", l.Settings.Name), zap.Stringer("algorithm", l.Settings.Kind), zap.Stringer("limit", l.Rate))
 			}
 		}

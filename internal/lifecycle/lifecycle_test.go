@@ -28,7 +28,7 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.NewNop()})
 	z, err := limits.NewZone(limits.ZoneOptions{
 		Settings: config.Settings{
-			Name: "waits", Key: "all", Limits: []config.Rate{{Limit: 10, Window: 30 * 24 * time.Hour}}, Buckets: 1, MaxKeys: 100,
+			Name: "waits", Key: "all", Limits: []config.Rate{{Limit: 10, Window: 30 * 24 * time.Hour}}, SubWindows: 1, MaxKeys: 100,
 			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.SyncRate(time.Hour),
 		},
 		Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),

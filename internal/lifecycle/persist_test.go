@@ -62,7 +62,7 @@ func keeping(t *testing.T, k *Keeper) (c *Config, z *limits.Zone, end func()) {
 	z, err := limits.NewZone(limits.ZoneOptions{
 		Settings: config.Settings{
 			Name: "kept", Key: "all", Kind: algorithms.FixedWindow, Limits: []config.Rate{{Limit: 4, Window: 12 * month}}, Ban: config.Ban{For: month},
-			Enforce: config.Enforce(1), Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Local,
+			Enforce: config.Enforce(1), SubWindows: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Local,
 		},
 		Namespace: t.Name(), Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),
 	})

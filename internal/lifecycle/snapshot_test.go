@@ -120,7 +120,7 @@ func TestSnapshotThatMakesNoSense(t *testing.T) {
 func resumeInAll(t *testing.T, keys table.SavedCounts) {
 	t.Helper()
 	resumeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Minute}, keys)
-	resumeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, Buckets: 3}, keys)
+	resumeIn[algorithms.WindowState](t, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 10, Window: time.Minute, SubWindows: 3}, keys)
 	resumeIn[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}, keys)
 	resumeIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Window: time.Minute, Burst: 20}, keys)
 	resumeIn[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.GCRA, Limit: 10, Window: time.Minute, Burst: 5}, keys)

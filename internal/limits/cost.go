@@ -17,11 +17,11 @@ import (
 // CountsUnits reports whether a request may take another number of units than one.
 func (z *Zone) CountsUnits() bool { return z.cost != nil }
 
-// HideDraft has the draft's headers not tell of a zone, before its first request: they would be
+// HideIETF has the draft's headers not tell of a zone, before its first request: they would be
 // read as a number of requests.
-func (z *Zone) HideDraft() {
+func (z *Zone) HideIETF() {
 	for i := range z.AllLimits {
-		z.AllLimits[i].Policy = z.AllLimits[i].Policy.WithoutDraft()
+		z.AllLimits[i].Policy = z.AllLimits[i].Policy.WithoutIETF()
 	}
 }
 

@@ -44,7 +44,7 @@ func (c *earlyCase) zone(t *testing.T, name string, redis *Redis) (*Zone, *obser
 	core, logs := observer.New(zapcore.InfoLevel)
 	s := one(name, 2, config.Local)
 	s.Key, s.Enforce = reqkey.Default, config.Enforce(1)
-	o := ZoneOptions{Matchers: c.match, Except: c.except, Namespace: t.Name(), Waits: true, Logger: zap.New(core), Once: new(warning.Once), Redis: redis}
+	o := ZoneOptions{Matchers: c.match, Except: c.except, Namespace: t.Name(), Logger: zap.New(core), Once: new(warning.Once), Redis: redis}
 	if c.reserve != nil {
 		o.Reserved, s.Reserve = []caddyhttp.MatcherSets{c.reserve}, []config.Reserve{100}
 	}

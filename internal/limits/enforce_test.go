@@ -49,7 +49,7 @@ func newTwins(t testing.TB, s config.Settings, redis *Redis) (w twins) {
 		if off {
 			one.Name, one.Enforce = s.Name+"-shadow", config.Enforce(0)
 		}
-		z, err := NewZone(ZoneOptions{Settings: one, Redis: redis, Sweep: time.Minute, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		z, err := NewZone(ZoneOptions{Settings: one, Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,7 @@ func (w twins) differ(key string, apart time.Duration) (denied bool, what string
 // bubble: its requests are sent there.
 func lawfulZone(rt *rapid.T) config.Settings {
 	s := config.Settings{
-		Name: "law", Kind: rapid.SampledFrom(kinds).Draw(rt, "kind"), Buckets: 1, SyncRate: config.Local,
+		Name: "law", Kind: rapid.SampledFrom(kinds).Draw(rt, "kind"), SubWindows: 1, SyncRate: config.Local,
 		MaxKeys:     rapid.SampledFrom([]int{2, 1000}).Draw(rt, "max_keys"),
 		CountDenied: rapid.Bool().Draw(rt, "count_denied"),
 		EmptyKey:    rapid.SampledFrom([]config.EmptyKey{config.EmptyShare, config.EmptyDeny, config.EmptySkip}).Draw(rt, "empty_key"),
@@ -127,7 +127,7 @@ func lawfulZone(rt *rapid.T) config.Settings {
 	}
 	switch s.Kind {
 	case algorithms.SlidingWindow:
-		s.Buckets = rapid.IntRange(1, 4).Draw(rt, "buckets")
+		s.SubWindows = rapid.IntRange(1, 4).Draw(rt, "sub_windows")
 	case algorithms.TokenBucket, algorithms.GCRA:
 		s.Burst = rapid.Int64Range(0, 4).Draw(rt, "burst")
 	case algorithms.LeakyBucket:
@@ -232,7 +232,7 @@ func TestWouldDenyEqualsDenyWithRedis(t *testing.T) {
 		for _, rate := range []config.SyncRate{config.Strict, config.SyncRate(50 * time.Millisecond)} {
 			for loss, name := range config.OnRedisLossNames {
 				s := config.Settings{
-					Name: fmt.Sprintf("%s %s %s", kind, rate, name), Kind: kind, Buckets: 1, SyncRate: rate, OnRedisLoss: config.OnRedisLoss(loss),
+					Name: fmt.Sprintf("%s %s %s", kind, rate, name), Kind: kind, SubWindows: 1, SyncRate: rate, OnRedisLoss: config.OnRedisLoss(loss),
 					MaxKeys: []int{2, 1000}[loss%2], CountDenied: loss >= 2,
 					Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}, {Limit: 5, Window: 60 * 24 * time.Hour}},
 				}
@@ -286,7 +286,7 @@ func TestWhichKeysAreEnforced(t *testing.T) {
 	const keys = 100_000
 	nodes := make([]*Zone, 2)
 	for i := range nodes {
-		w := newTwins(t, config.Settings{Name: "share", Buckets: 1, SyncRate: config.Local, MaxKeys: 1000, Limits: []config.Rate{{Limit: 1, Window: 30 * 24 * time.Hour}}}, nil)
+		w := newTwins(t, config.Settings{Name: "share", SubWindows: 1, SyncRate: config.Local, MaxKeys: 1000, Limits: []config.Rate{{Limit: 1, Window: 30 * 24 * time.Hour}}}, nil)
 		defer w.release()
 		nodes[i] = w.enforced[0]
 	}
@@ -389,9 +389,9 @@ func TestShadowsAreAskedLast(t *testing.T) {
 		{Name: "last-strict-shadow", SyncRate: config.Strict, Enforce: config.Enforce(0)}, {Name: "last-strict", SyncRate: config.Strict},
 		{Name: "last-local-shadow", SyncRate: config.Local, Enforce: config.Enforce(0)}, {Name: "last-local", SyncRate: config.Local},
 	} {
-		s.Key, s.Buckets, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = keyOfRequests, 1, 1000, 32, 64
+		s.Key, s.SubWindows, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = keyOfRequests, 1, 1000, 32, 64
 		s.Limits = []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour}}
-		z, err := NewZone(ZoneOptions{Settings: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		z, err := NewZone(ZoneOptions{Settings: s, Redis: redis, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}

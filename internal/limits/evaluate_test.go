@@ -28,8 +28,8 @@ import (
 func arranged(t *testing.T, all ...config.Settings) (zones []*Zone) {
 	t.Helper()
 	for _, s := range all {
-		s.Buckets, s.SyncRate, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = 1, config.Local, 1000, 32, 64
-		z, err := NewZone(ZoneOptions{Settings: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		s.SubWindows, s.SyncRate, s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix = 1, config.Local, 1000, 32, 64
+		z, err := NewZone(ZoneOptions{Settings: s, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,10 +134,10 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 		redis := BorrowRedis(client, RedisOptions{Namespace: "test", Timeout: time.Hour, StrictTimeout: time.Hour, Logger: zap.NewNop()})
 		z, err := NewZone(ZoneOptions{
 			Settings: config.Settings{
-				Name: kind.String(), Key: "all", Kind: kind, Limits: []config.Rate{{Limit: limit, Window: window}}, Buckets: 1,
+				Name: kind.String(), Key: "all", Kind: kind, Limits: []config.Rate{{Limit: limit, Window: window}}, SubWindows: 1,
 				MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Strict,
 			},
-			Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once),
+			Redis: redis, Logger: zap.NewNop(), Once: new(warning.Once),
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -30,7 +30,7 @@ func banning(t *testing.T, limit int64) *Zone {
 	z, err := NewZone(ZoneOptions{
 		Settings: config.Settings{
 			Name: "banning", Key: reqkey.Default, Limits: []config.Rate{{Limit: limit, Window: month}}, Ban: config.Ban{For: month},
-			Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Local, Enforce: config.Enforce(1),
+			SubWindows: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Local, Enforce: config.Enforce(1),
 		},
 		Namespace: t.Name(), Logger: zap.NewNop(), Once: new(warning.Once),
 	})

@@ -38,7 +38,7 @@ func TestOverridesKeepRatios(t *testing.T) {
 		z, err := NewZone(ZoneOptions{
 			Settings: config.Settings{
 				Name: "ratio", Key: "all", Kind: algorithms.TokenBucket, Limits: []config.Rate{month, year}, Burst: test.burst, Queue: test.queue,
-				Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Local,
+				SubWindows: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.Local,
 			},
 			Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),
 		})

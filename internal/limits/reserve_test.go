@@ -25,7 +25,7 @@ func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		number++
 		s := config.Settings{
-			Name: fmt.Sprint("reserve ", number), Key: "all", IPv4Prefix: 32, IPv6Prefix: 64, MaxKeys: 1000, SyncRate: config.Local, Buckets: 1,
+			Name: fmt.Sprint("reserve ", number), Key: "all", IPv4Prefix: 32, IPv6Prefix: 64, MaxKeys: 1000, SyncRate: config.Local, SubWindows: 1,
 			Kind:   rapid.SampledFrom([]algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA}).Draw(rt, "kind"),
 			Limits: []config.Rate{{Limit: rapid.Int64Range(0, 30).Draw(rt, "limit"), Window: time.Minute}},
 		}
@@ -37,7 +37,7 @@ func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
 		if s.Reserve, err = config.Reserves(shares); err != nil {
 			rt.Fatal(err)
 		}
-		o := ZoneOptions{Settings: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)}
+		o := ZoneOptions{Settings: s, Logger: zap.NewNop(), Once: new(warning.Once)}
 		for i := range shares {
 			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{fmt.Sprint("Class-", i): {"*"}}}})
 		}

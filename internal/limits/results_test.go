@@ -107,7 +107,7 @@ func keepBooks(t *testing.T, all []config.Settings, pauses []time.Duration, ends
 	var zones []*Zone
 	var of []*books
 	for _, s := range all {
-		z, err := NewZone(ZoneOptions{Settings: s, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+		z, err := NewZone(ZoneOptions{Settings: s, Logger: zap.NewNop(), Once: new(warning.Once)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,13 +30,13 @@ func leftIn(z *Zone) int64 {
 func one(name string, limit int64, rate config.SyncRate) config.Settings {
 	return config.Settings{
 		Name: name, Key: "all", SyncRate: rate, Limits: []config.Rate{{Limit: limit, Window: 30 * 24 * time.Hour}},
-		Buckets: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64,
+		SubWindows: 1, MaxKeys: 100, IPv4Prefix: 32, IPv6Prefix: 64,
 	}
 }
 
 func newZone(t *testing.T, s config.Settings, redis *Redis) *Zone {
 	t.Helper()
-	z, err := NewZone(ZoneOptions{Settings: s, Redis: redis, Waits: true, Logger: zap.NewNop(), Once: new(warning.Once)})
+	z, err := NewZone(ZoneOptions{Settings: s, Redis: redis, Logger: zap.NewNop(), Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,12 +43,10 @@ type ZoneOptions struct {
 	Successor func(name string) *Zone
 	// Sweep is the time between two sweeps of the zone's counters.
 	Sweep time.Duration
-	// Headers are the sets of headers that tell of the zone. Waits is set where headers or
-	// placeholders show how long it takes until more requests are admitted. ByDefault is set where
-	// nothing has asked for the draft's headers.
+	// Headers are the sets of headers that tell of the zone. ByDefault is set where nothing has
+	// asked for the draft's headers.
 	Headers   answer.HeaderSets
 	ByDefault bool
-	Waits     bool
 	// Logger gets the zone's lines, with the keys of denied requests where LogKeys is set. Once
 	// writes what the whole configuration says only once.
 	Logger  *zap.Logger
@@ -129,9 +127,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
 	}
-	if o.Waits {
-		z.Want = o.Kind.Traits().Told
-	}
+	z.Want = o.Kind.Traits().Told
 	if o.Settles() {
 		z.Reserving = table.Reserve | algorithms.WantReset
 	}

@@ -34,7 +34,6 @@ var reflects = map[string]string{
 	"internal/config/hints.go":      "the types of options in JSON, by which errors say what to write",
 	"internal/redisconn/options.go": "fields of its own",
 	"caddyfile.go":                  "fields of its own, by their names in JSON",
-	"settings.go":                   "fields of its own, whether they are given",
 	"internal/config/settings.go":   "fields of its own, which are marked with an option",
 	"internal/config/unnamed.go":    "where Caddy found a limit without a name, which its name is made of",
 }

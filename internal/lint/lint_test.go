@@ -75,7 +75,7 @@ func f(k algorithms.Kind) {
 	}
 }
 `, "p.go:10: it asks which kind|p.go:4: it asks which kind|p.go:5: it asks which kind"},
-	{"reflection", "-- sync/p.go --\npackage p\nimport (\n\t\"reflect\"\n\t\"unsafe\"\n\t\"time\"\n)\n-- app.go --\npackage a\nimport (\n\t\"reflect\"\n)\n", "internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|sync/p.go:3: it imports reflect|sync/p.go:4: it imports unsafe"},
+	{"reflection", "-- sync/p.go --\npackage p\nimport (\n\t\"reflect\"\n\t\"unsafe\"\n\t\"time\"\n)\n-- app.go --\npackage a\nimport (\n\t\"reflect\"\n)\n", "internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|internal/lint: nothing needs|sync/p.go:3: it imports reflect|sync/p.go:4: it imports unsafe"},
 	{"sleeps", "-- a_test.go --\npackage a\n\nfunc f() {\n\ttime.Sleep(1)\n\t// why\n\ttime.Sleep(1)\n\n\ttime.Sleep(1) // why\n}\n-- b_test.go --\npackage b\nimport \"testing/synctest\"\nvar x = time.Sleep(1)\n", "a_test.go:3: a test sleeps"},
 	{"lines", "-- a.md --\nshort\n" + long + "\n- [link](" + strings.Repeat("x", 120) + ")\n- `" + long + "`\n|a|b|c|d|e|f|`g|h`|\n|a|b|c|d|e|f \\| g, `h|i`|\n| " + long + " |\n-- docs/internals/e.md --\n|a|b|c|d|e|f|g|\n-- b.md --\n```\n" + long + "\n", "a.md:2: a line of 115 columns|a.md:5: a table of 7 columns|b.md: a block has no end"},
 	{"tables", "-- a.md --\n| a |\n\n| b |\n| c |\n-- b.md --\n| a |\n\n| b |\n|---|\n", "a.md:1: a blank line in a table"},

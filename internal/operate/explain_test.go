@@ -46,7 +46,7 @@ func dressed(t testing.TB, redis *limits.Redis, dress func(i int, o *limits.Zone
 	t.Helper()
 	for i, s := range all {
 		s.Key, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 32, 64, true
-		o := limits.ZoneOptions{Settings: s, Sweep: time.Minute, Waits: true, Headers: answer.Draft, Logger: zap.NewNop(), Once: new(warning.Once)}
+		o := limits.ZoneOptions{Settings: s, Sweep: time.Minute, Headers: answer.IETF, Logger: zap.NewNop(), Once: new(warning.Once)}
 		o.Redis = redis
 		for range s.Reserve {
 			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"a", "c"}}}})
@@ -77,7 +77,7 @@ func request(k string) *http.Request {
 // lawfulZone is any zone.
 func lawfulZone(rt *rapid.T, name string, rate []config.SyncRate, window time.Duration) config.Settings {
 	s := config.Settings{
-		Name: name, Kind: rapid.SampledFrom(kinds).Draw(rt, "kind"), Buckets: 1, SyncRate: rapid.SampledFrom(rate).Draw(rt, "sync_rate"),
+		Name: name, Kind: rapid.SampledFrom(kinds).Draw(rt, "kind"), SubWindows: 1, SyncRate: rapid.SampledFrom(rate).Draw(rt, "sync_rate"),
 		MaxKeys:     rapid.SampledFrom([]int{2, 1000}).Draw(rt, "max_keys"),
 		CountDenied: rapid.Bool().Draw(rt, "count_denied"),
 		Enforce:     config.Enforce(rapid.SampledFrom([]float64{0, 0.5, 1, 1, 1}).Draw(rt, "enforce")),
@@ -93,7 +93,7 @@ func lawfulZone(rt *rapid.T, name string, rate []config.SyncRate, window time.Du
 	}
 	switch s.Kind {
 	case algorithms.SlidingWindow:
-		s.Buckets = rapid.IntRange(1, 4).Draw(rt, "buckets")
+		s.SubWindows = rapid.IntRange(1, 4).Draw(rt, "sub_windows")
 	case algorithms.TokenBucket, algorithms.GCRA:
 		s.Burst = rapid.Int64Range(0, 4).Draw(rt, "burst")
 	case algorithms.LeakyBucket:
@@ -346,7 +346,7 @@ func override(t *testing.T, redis *limits.Redis, zones []*limits.Zone, set map[s
 // The law holds as well when an override has ended by itself, which then nobody can remove.
 func TestExplainedWhenAnOverrideHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 1, Window: time.Minute}}}
+		s := config.Settings{Name: "z", SubWindows: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 1, Window: time.Minute}}}
 		zones := handler(t, nil, s)
 		defer zones[0].Release()
 		c := &lifecycle.Config{Logger: zap.NewNop()}
@@ -457,7 +457,7 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 
 // A key that is empty and shared is there, and empty; of one known by its ID nothing is said.
 func TestExplainAnEmptyKey(t *testing.T) {
-	zones := handler(t, nil, config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, EmptyKey: config.EmptyShare, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
+	zones := handler(t, nil, config.Settings{Name: "z", SubWindows: 1, SyncRate: config.Local, MaxKeys: 10, EmptyKey: config.EmptyShare, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
 	defer zones[0].Release()
 	e, err := limits.Evaluate(zones, request(""), clock.Now())
 	if err != nil {
@@ -498,7 +498,7 @@ func TestExplainAnUnlimitedRequestWithRedis(t *testing.T) {
 
 // A zone that doesn't limit a request says which matcher did not match.
 func TestWhichMatcherDidNotMatch(t *testing.T) {
-	zones := handler(t, nil, config.Settings{Name: "matched", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
+	zones := handler(t, nil, config.Settings{Name: "matched", SubWindows: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
 	defer zones[0].Release()
 	for key, want := range map[string][]string{"a": nil, "b": {"except"}, "c": {"method", "header"}} {
 		said, err := ExplainZones(zones, request(key))
@@ -518,7 +518,7 @@ func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
 	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 	var all []config.Settings
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.SlidingLog} {
-		all = append(all, config.Settings{Name: kind.String(), Kind: kind, Buckets: 1, SyncRate: config.Strict, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
+		all = append(all, config.Settings{Name: kind.String(), Kind: kind, SubWindows: 1, SyncRate: config.Strict, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
 	}
 	zones := handler(t, redis, all...)
 	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
@@ -552,7 +552,7 @@ func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
 // zone find.
 func TestExplainsWhatItsOwnMatchersFound(t *testing.T) {
 	of := func(name, from, pattern string) config.Settings {
-		return config.Settings{Name: name + pattern, Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour, From: from}}}
+		return config.Settings{Name: name + pattern, SubWindows: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 9, Window: 30 * 24 * time.Hour, From: from}}}
 	}
 	zones := handler(t, nil, of("brings", "{http.regexp.1}", "^/n/([0-9]+)"), of("beside", "", "^/n/[0-9]+/(.*)"))
 	for _, z := range zones {

@@ -27,7 +27,7 @@ func zonesThatLose() (all []config.Settings) {
 			for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingLog} {
 				for _, share := range []float64{1, 0} {
 					s := config.Settings{
-						Name: fmt.Sprint(loss, " ", rate, " ", kind, " ", share), Kind: kind, Buckets: 1, SyncRate: rate, MaxKeys: 100,
+						Name: fmt.Sprint(loss, " ", rate, " ", kind, " ", share), Kind: kind, SubWindows: 1, SyncRate: rate, MaxKeys: 100,
 						OnRedisLoss: loss, Enforce: config.Enforce(share), Limits: []config.Rate{{Limit: 4, Window: 30 * 24 * time.Hour}},
 					}
 					places := s

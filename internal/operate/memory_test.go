@@ -172,7 +172,7 @@ func (n *recaller) made(zone string, f func()) int64 {
 }
 
 func strictZone(name string, kind algorithms.Kind, limit int64, window time.Duration) config.Settings {
-	return config.Settings{Name: name, Kind: kind, Buckets: 1, SyncRate: config.Strict, MaxKeys: 1000, Enforce: config.Enforce(1), Limits: []config.Rate{{Limit: limit, Window: window}}}
+	return config.Settings{Name: name, Kind: kind, SubWindows: 1, SyncRate: config.Strict, MaxKeys: 1000, Enforce: config.Enforce(1), Limits: []config.Rate{{Limit: limit, Window: window}}}
 }
 
 func plain(int, *limits.ZoneOptions) {}

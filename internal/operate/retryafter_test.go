@@ -34,7 +34,7 @@ import (
 // patientZone is any zone with as many limits, in which a client is denied soon.
 func patientZone(rt *rapid.T, name string, kind algorithms.Kind, rate config.SyncRate, limits int) config.Settings {
 	s := config.Settings{
-		Name: name, Kind: kind, Buckets: 1, SyncRate: rate, MaxKeys: 1000, CountDenied: rapid.Bool().Draw(rt, "count_denied"),
+		Name: name, Kind: kind, SubWindows: 1, SyncRate: rate, MaxKeys: 1000, CountDenied: rapid.Bool().Draw(rt, "count_denied"),
 	}
 	window := time.Duration(0)
 	for range limits {
@@ -43,7 +43,7 @@ func patientZone(rt *rapid.T, name string, kind algorithms.Kind, rate config.Syn
 	}
 	switch kind {
 	case algorithms.SlidingWindow:
-		s.Buckets = rapid.SampledFrom([]int{1, 1, 1, 4}).Draw(rt, "buckets")
+		s.SubWindows = rapid.SampledFrom([]int{1, 1, 1, 4}).Draw(rt, "sub_windows")
 	case algorithms.TokenBucket, algorithms.GCRA:
 		s.Burst = rapid.Int64Range(0, 4).Draw(rt, "burst")
 	case algorithms.LeakyBucket:
@@ -132,7 +132,7 @@ type patient struct {
 }
 
 // answers are those of a handler.
-var answers = answer.NewResponder(answer.Options{Status: http.StatusTooManyRequests, Headers: answer.Draft})
+var answers = answer.NewResponder(answer.Options{Status: http.StatusTooManyRequests, Headers: answer.IETF})
 
 // request sends a request, and returns how long the client is told to wait, 0 where it is admitted,
 // and what is wrong, "" for nothing.
@@ -231,7 +231,7 @@ func TestAClientThatLivesByTheHeader(t *testing.T) {
 func (c *patientCase) describe() string {
 	var b strings.Builder
 	for _, s := range c.zones {
-		fmt.Fprintf(&b, "zone %s: %s, sync_rate %s, limits %v, burst %d, queue %d, buckets %d, count_denied %t\n", s.Name, s.Kind, s.SyncRate, s.Limits, s.Burst, s.Queue, s.Buckets, s.CountDenied)
+		fmt.Fprintf(&b, "zone %s: %s, sync_rate %s, limits %v, burst %d, queue %d, sub_windows %d, count_denied %t\n", s.Name, s.Kind, s.SyncRate, s.Limits, s.Burst, s.Queue, s.SubWindows, s.CountDenied)
 	}
 	return b.String()
 }

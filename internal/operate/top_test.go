@@ -21,7 +21,7 @@ import (
 // logged is a zone of its own configuration, whose keys may be logged or not.
 func logged(t *testing.T, redis *limits.Redis, s config.Settings, logKeys bool) (z *limits.Zone, c *lifecycle.Config) {
 	t.Helper()
-	s.Key, s.Buckets, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 1, 32, 64, true
+	s.Key, s.SubWindows, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 1, 32, 64, true
 	z, err := limits.NewZone(limits.ZoneOptions{Settings: s, Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), LogKeys: logKeys, Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)

@@ -180,7 +180,7 @@ func TestExplainShowsWhatIsSpentBeforeADenialThatCounts(t *testing.T) {
 
 // An override of one limit says so of that one.
 func TestExplainShowsWhichLimitIsOverridden(t *testing.T) {
-	s := config.Settings{Name: "z", Buckets: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 9, Window: syncedWindow}, {Limit: 90, Window: 2 * syncedWindow}}}
+	s := config.Settings{Name: "z", SubWindows: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 9, Window: syncedWindow}, {Limit: 90, Window: 2 * syncedWindow}}}
 	zones := handler(t, nil, s)
 	defer zones[0].Release()
 	defer override(t, nil, zones, map[string]string{"e": "3/30d"})()

@@ -9,17 +9,16 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 )
 
-// grammarOf are the lines of a block, in columns. The comment that stands before one of them is in
-// before.
-func grammarOf(b config.Block, indent string, before map[string]string) string {
+// grammarOf are the lines of a block, in columns.
+func grammarOf(b config.Block, indent string) string {
 	width := 0
 	for _, o := range b.Options {
 		width = max(width, len(o.Name))
 	}
 	var text strings.Builder
 	for _, o := range b.Options {
-		if comment := before[o.Name]; comment != "" {
-			text.WriteString("\n" + indent + comment + "\n")
+		if o.Is&config.Older != 0 {
+			continue
 		}
 		text.WriteString(indent + strings.TrimRight(fmt.Sprintf("%-*s %s", width, o.Name, strings.ReplaceAll(o.Values, "…", "...")), " ") + "\n")
 	}
@@ -27,12 +26,11 @@ func grammarOf(b config.Block, indent string, before map[string]string) string {
 }
 
 func (s *source) grammarPage() string {
-	older := map[string]string{"window": "# the older plugin's words for limit", "distributed": "# the older plugin's words for sync_rate"}
 	return "# How is the directive written?\n\nIn a site, or in a `route` or `handle` block:\n\n```text\n" +
-		"rate_limit [<matcher>] <rate>... {\n\t<options of the limit and of the handler>\n}\n\nrate_limit [<matcher>] {\n\tzone <name> {\n" + grammarOf(config.Zone, "\t\t", older) + "\t}\n\n\t# options of the handler\n" +
-		grammarOf(config.Block{Options: config.Handler.Options[1:]}, "\t", older) + "}\n\ndistributed {\n" + grammarOf(config.Distributed, "\t", nil) + "}\n```\n\n" +
+		"rate_limit [<matcher>] <rate>... {\n\t<options of the limit and of the handler>\n}\n\nrate_limit [<matcher>] {\n\tzone <name> {\n" + grammarOf(config.Zone, "\t\t") + "\t}\n\n\t# options of the handler\n" +
+		grammarOf(config.Block{Options: config.Handler.Options[1:]}, "\t") + "}\n```\n\n" +
 		wrap("A rate is `<number>/<window>`: `100/1m`, `10/s`, `5/90s`. `zone`, `match`, `except`, `reserve`, `cost` and `response_cost` may be given several times, other options once. Next to a rate on the directive's own line, `sync_rate` and `headers` are the handler's.", "") +
-		"\nAmong the global options, at the top of the Caddyfile:\n\n```text\nrate_limit {\n" + grammarOf(config.Global, "\t", nil) + "}\n\nredis {\n" + grammarOf(config.Redis, "\t", nil) + "}\n\nregions {\n" + grammarOf(config.Regions, "\t", nil) + "}\n```\n\n[Options](options.md) tells of each.\n"
+		"\nAmong the global options, at the top of the Caddyfile:\n\n```text\nrate_limit {\n" + grammarOf(config.Global, "\t") + "}\n\nredis {\n" + grammarOf(config.Redis, "\t") + "}\n\nregions {\n" + grammarOf(config.Regions, "\t") + "}\n```\n\n[Options](options.md) tells of each.\n"
 }
 
 // A section is a block of the grammar on the page of options.
@@ -52,19 +50,18 @@ var sections = []section{
 }
 
 // nested are the types of options that are objects in JSON.
-var nested = map[string][]string{"limit": {"Limit"}, "ban": {"Ban", "BanAfter"}, "reserve": {"Reserve"}, "cost": {"CostTerm"}, "distributed": {"Distributed"}}
+var nested = map[string][]string{"limit": {"Limit"}, "ban": {"Ban", "BanAfter"}, "reserve": {"Reserve"}, "cost": {"CostTerm"}}
 
 // further is where more is said of an option.
 var further = map[string]string{
 	"match": "[Matching](security.md#requests-that-a-zone-matches)", "except": "[Exceptions](keys.md#exceptions)", "key": "[Keys](keys.md)",
 	"limit": "[Rates](configuration.md#rates)", "limit_default": "[Placeholders](configuration.md#limits-that-come-with-the-request)",
-	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Buckets](algorithms.md#token_bucket)",
+	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[SubWindows](algorithms.md#token_bucket)",
 	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Rates](sync-rate.md)", "ipv6_prefix": "[Networks](security.md#networks)",
 	"empty_key": "[Keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "cost": "[Costs](cost.md)",
 	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[Intervals](sync-rate.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Downloads](bandwidth.md)",
 	"max_keys": "[Floods](security.md#floods-of-keys)", "enforce": "[Shadow](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Reserves](reserve.md)",
 	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[Privacy](security.md#what-is-stored-of-a-key)",
-	"window": "[Migration](migration/mholt.md)", "events": "[Migration](migration/mholt.md)", "distributed": "[Migration](migration/mholt.md)",
 	"persist": "[Restarts](restarts.md#keep-counts-without-redis)", "redis": "[Redis](redis.md)", "strict_timeout": "[Outages](outages.md)",
 	"username": "[Permissions](redis.md#acl)",
 }
@@ -85,6 +82,9 @@ func (s *source) optionsPage() string {
 		page.WriteString("\n## " + of.title + "\n\n" + wrap(of.intro, ""))
 		for i := range of.block.Options {
 			o := &of.block.Options[i]
+			if o.Is&config.Older != 0 {
+				continue
+			}
 			heading := o.Name
 			if seen[o.Name] {
 				heading += " " + of.where
@@ -196,7 +196,7 @@ var listed = regexp.MustCompile("^(`\\w+`|,| |or|several of them)+$")
 // onlyInJSON lists the fields that a Caddyfile has no *config.Option for.
 func (s *source) onlyInJSON(of section) (text string) {
 	for _, key := range s.names[of.of] {
-		if slices.ContainsFunc(of.block.Options, func(o config.Option) bool { return o.Field() == key }) {
+		if key == "storage" || slices.ContainsFunc(of.block.Options, func(o config.Option) bool { return o.Field() == key }) {
 			continue
 		}
 		f := s.structs[of.of][key]

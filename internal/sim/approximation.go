@@ -31,7 +31,7 @@ func Approximations() []Approximation {
 	}
 	all := []Approximation{windows("`fixed_window`", algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: window}), windows("`sliding_window`", Sliding(limit, window))}
 	for _, n := range []int{2, 4, 8, 16} {
-		all = append(all, windows(fmt.Sprintf("`buckets %d`", n), algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: n}))
+		all = append(all, windows(fmt.Sprintf("`sub_windows %d`", n), algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, SubWindows: n}))
 	}
 	return append(all, Approximation{"`sliding_log`", func(load Load) Case {
 		return CaseOf("`sliding_log`", Logs{Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: window}, Nodes: 1, Rate: sec, Even: true, Load: load})

@@ -132,7 +132,7 @@ func each(n int, f func(i int)) {
 
 // Sliding is the default algorithm.
 func Sliding(limit int64, window time.Duration) algorithms.Params {
-	return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 1}
+	return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, SubWindows: 1}
 }
 
 // Overload is ten nodes, 1000/5s and sync_rate 0.5s, at an offered load as a multiple of the limit.
@@ -222,7 +222,7 @@ func Kinds(nodes int, rate time.Duration, demand float64) []Case {
 	return []Case{
 		window("`fixed_window`", algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: span}),
 		window("`sliding_window`", Sliding(limit, span)),
-		window("`sliding_window`, `buckets 4`", algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: span, Buckets: 4}),
+		window("`sliding_window`, `sub_windows 4`", algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: span, SubWindows: 4}),
 		CaseOf("`sliding_log`", Logs{
 			Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: span}, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load,
 		}),

@@ -23,7 +23,7 @@ type Flooded struct {
 // Flood fills a table, and then has as many other keys as load times the shared counters ask for
 // one more than their limit each, all in one window.
 func Flood(load float64, limit int64) (f Flooded) {
-	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: 60 * sec, Buckets: 1}
+	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: 60 * sec, SubWindows: 1}
 	t := table.New[algorithms.WindowState](alg.Kind, tableKeys)
 	next := uint64(0)
 	take := func(id uint64, times int64) (n int64) {

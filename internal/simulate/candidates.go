@@ -59,7 +59,7 @@ func newCandidates(l *limits.Limit) (candidates, []int64) {
 // nearLogs returns sub-windows in the place of logs, which would keep every request of each limit.
 func nearLogs(l *limits.Limit, numbers []int64) candidates {
 	near := *l.Settings
-	near.Kind, near.Buckets = algorithms.SlidingWindow, 31
+	near.Kind, near.SubWindows = algorithms.SlidingWindow, 31
 	c := *l
 	c.Settings = &near
 	return newCandidatesOf[algorithms.WindowState](&c, numbers)

@@ -175,7 +175,7 @@ func (n *node) prepare(r *replay, l operate.Limiter) error {
 	all := make([]*limits.Zone, 0, len(l.Zones()))
 	for _, of := range l.Zones() {
 		o := of.ZoneOptions
-		o.Namespace, o.Redis, o.Metrics, o.LogKeys, o.Logger, o.Once, o.Waits = n.namespace, nil, false, false, zap.NewNop(), new(warning.Once), false
+		o.Namespace, o.Redis, o.Metrics, o.LogKeys, o.Logger, o.Once = n.namespace, nil, false, false, zap.NewNop(), new(warning.Once)
 		if o.SyncRate = r.rateOf(of); o.SyncRate == config.Strict {
 			o.Namespace = r.nodes[0].namespace // Redis decides, so there is one count
 		}
@@ -186,6 +186,7 @@ func (n *node) prepare(r *replay, l operate.Limiter) error {
 		if err != nil {
 			return err
 		}
+		z.Want = 0 // nobody is told when there is room again
 		all, r.copies = append(all, z), append(r.copies, z)
 		if r.zones[z.Name] == nil {
 			r.zones[z.Name] = newZoneStats(z)

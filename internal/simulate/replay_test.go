@@ -103,7 +103,7 @@ func mustRun(t *testing.T, config []byte, o simulate.Options, logs ...string) *s
 
 // kinds are options of all algorithms.
 var kinds = map[string]string{
-	"fixed_window": `,"algorithm":"fixed_window"`, "sliding_window": `,"algorithm":"sliding_window"`, "count_denied": `,"count_denied":true,"buckets":5`,
+	"fixed_window": `,"algorithm":"fixed_window"`, "sliding_window": `,"algorithm":"sliding_window"`, "count_denied": `,"count_denied":true,"sub_windows":5`,
 	"sliding_log": `,"algorithm":"sliding_log"`, "token_bucket": `,"algorithm":"token_bucket"`, "gcra": `,"algorithm":"gcra"`, "leaky_bucket": `,"algorithm":"leaky_bucket","queue":100`,
 }
 

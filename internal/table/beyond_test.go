@@ -56,7 +56,7 @@ func eachAlgorithm(t *testing.T, limit, size int64, window time.Duration, test f
 	for name, alg := range map[string]algorithms.Params{
 		"fixed_window":       fixed(limit, window),
 		"sliding_window":     sliding(limit, window),
-		"sliding_window, 12": algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 12},
+		"sliding_window, 12": algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, SubWindows: 12},
 		"sliding_log":        algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: window},
 		"token_bucket":       algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: window, Burst: size},
 		"gcra":               algorithms.Params{Kind: algorithms.GCRA, Limit: limit, Window: window, Burst: size},

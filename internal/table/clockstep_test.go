@@ -73,7 +73,7 @@ func TestStepsOfTheServersClock(t *testing.T) {
 			return newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
 		}},
 		"sliding window": {2 * steppedLimit, func() *stepped {
-			return newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.SlidingWindow, Limit: steppedLimit, Window: steppedWindow, Buckets: 1})
+			return newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.SlidingWindow, Limit: steppedLimit, Window: steppedWindow, SubWindows: 1})
 		}},
 		"sliding log": {steppedLimit * 6 / 5, func() *stepped {
 			return newStepped[algorithms.LogState](algorithms.Params{Kind: algorithms.SlidingLog, Limit: steppedLimit, Window: steppedWindow})

@@ -20,7 +20,7 @@ func TestAForkDecidesWhatTheTableDecidesNext(t *testing.T) {
 	t.Run("windows", func(t *testing.T) {
 		forks[algorithms.WindowState](t, algorithms.FixedWindow, algorithms.SlidingWindow)
 	})
-	t.Run("buckets", func(t *testing.T) {
+	t.Run("sub_windows", func(t *testing.T) {
 		forks[algorithms.BucketState](t, algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket)
 	})
 	t.Run("logs", func(t *testing.T) { forks[algorithms.LogState](t, algorithms.SlidingLog) })
@@ -34,7 +34,7 @@ func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
 		}
 		switch p.Kind {
 		case algorithms.SlidingWindow:
-			p.Buckets = rapid.IntRange(1, 5).Draw(rt, "buckets")
+			p.SubWindows = rapid.IntRange(1, 5).Draw(rt, "sub_windows")
 		case algorithms.TokenBucket, algorithms.GCRA:
 			p.Burst = rapid.Int64Range(1, 9).Draw(rt, "burst")
 		case algorithms.LeakyBucket:

@@ -104,7 +104,7 @@ func TestRetryAfterOfAnEstimate(t *testing.T) {
 	for _, rate := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Minute} {
 		retryOfAnEstimate[algorithms.WindowState](t, "fixed_window", rate, fixed(limit, window), window)
 		retryOfAnEstimate[algorithms.WindowState](t, "sliding_window", rate, sliding(limit, window), 2*window)
-		retryOfAnEstimate[algorithms.WindowState](t, "sliding_window, cut finely", rate, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 5}, 2*window)
+		retryOfAnEstimate[algorithms.WindowState](t, "sliding_window, cut finely", rate, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, SubWindows: 5}, 2*window)
 		retryOfAnEstimate[algorithms.LogState](t, "sliding_log", rate, algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: window}, window)
 		// What is estimated drains within the time that a few of it take.
 		retryOfAnEstimate[algorithms.BucketState](t, "token_bucket", rate, algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: window}, 2*time.Second)

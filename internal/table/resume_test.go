@@ -141,12 +141,12 @@ func drawWindow(t *rapid.T) time.Duration {
 // Windows decide after a restart as if there had been none, under the same limit or another one.
 func TestWindowsSurviveARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		window, buckets := drawWindow(t), rapid.SampledFrom([]int{0, 1, 2, 7, 31}).Draw(t, "buckets")
+		window, buckets := drawWindow(t), rapid.SampledFrom([]int{0, 1, 2, 7, 31}).Draw(t, "sub_windows")
 		with := func(limit int64) algorithms.Params {
 			if buckets == 0 {
 				return fixed(limit, window)
 			}
-			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: buckets}
+			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, SubWindows: buckets}
 		}
 		l := begin[algorithms.WindowState](t, with(drawLimit(t)))
 		l.history()
@@ -159,7 +159,7 @@ func TestWindowsSurviveARestart(t *testing.T) {
 	})
 }
 
-// Buckets do so as well, except the last bit of the level, which is saved in 53 of them and
+// SubWindows do so as well, except the last bit of the level, which is saved in 53 of them and
 // rounded up: none admits earlier.
 func TestBucketsSurviveARestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -263,7 +263,7 @@ func TestAUnitIsRefundedInItsEpoch(t *testing.T) {
 			if kind == algorithms.FixedWindow && history > 0 {
 				continue
 			}
-			p := algorithms.Params{Kind: kind, Limit: 9, Window: window, Buckets: history, Reserves: true}
+			p := algorithms.Params{Kind: kind, Limit: 9, Window: window, SubWindows: history, Reserves: true}
 			key, l := keys.KeyOf([]byte("k")), p.Compile()
 			tab := New[algorithms.WindowState](kind, 10)
 			tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)

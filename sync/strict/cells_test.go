@@ -27,8 +27,8 @@ func cellsOf(limit int64, window time.Duration) map[string]algorithms.Params {
 	return map[string]algorithms.Params{
 		"fixed window":   {Kind: algorithms.FixedWindow, Limit: limit, Window: window},
 		"sliding window": {Kind: algorithms.SlidingWindow, Limit: limit, Window: window},
-		"fine window":    {Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 5},
-		"odd window":     {Kind: algorithms.SlidingWindow, Limit: limit, Window: window, Buckets: 7},
+		"fine window":    {Kind: algorithms.SlidingWindow, Limit: limit, Window: window, SubWindows: 5},
+		"odd window":     {Kind: algorithms.SlidingWindow, Limit: limit, Window: window, SubWindows: 7},
 		"log":            {Kind: algorithms.SlidingLog, Limit: limit, Window: window},
 		"token bucket":   {Kind: algorithms.TokenBucket, Limit: limit, Window: window},
 		"gcra":           {Kind: algorithms.GCRA, Limit: limit/2 + 1, Window: window, Burst: limit},

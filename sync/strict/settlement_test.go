@@ -99,8 +99,8 @@ func (b *usedBucket) decide(rate, used int64, admitted bool) {
 }
 
 // Law: when all is settled, Redis has exactly what was really used, whatever ran at once on three
-// nodes, and though replies are lost. Buckets have that at least, and no more than was reserved or
-// charged.
+// nodes, and though replies are lost. SubWindows have that at least, and no more than was reserved
+// or charged.
 func TestWhatIsSettledInRedisIsWhatWasUsed(t *testing.T) {
 	for name, rule := range cellsOf(1<<20, 1000*long) {
 		if rule.Reserves = true; rule.Kind.Traits().Queues {

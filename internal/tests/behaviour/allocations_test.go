@@ -29,25 +29,24 @@ func TestAllocationsOfARequest(t *testing.T) {
 		name, options, zone string
 		most                float64
 	}{
-		{"admitted", "headers off\ndisable_placeholders", admits, 0},
-		{"admitted, one bucket of all", "headers off\ndisable_placeholders", admits + "algorithm token_bucket\nkey all", 0},
-		{"admitted by a header", "headers off\ndisable_placeholders", admits + "key {http.request.header.X-Api-Key}", 0},
-		{"admitted by host and address", "headers off\ndisable_placeholders", admits + "key {http.request.host}+{client_ip}", 0},
-		{"admitted by two limits", "headers off\ndisable_placeholders", "limit 1000000000/30d 1000000000/60d", 0},
-		{"admitted, in shadow mode", "headers off\ndisable_placeholders", admits + "enforce off", 0},
-		{"admitted, by a share", "headers off\ndisable_placeholders", admits + "enforce 50%", 0},
-		{"admitted, would be denied", "headers off\ndisable_placeholders", denies + "enforce off", 0},
-		{"admitted, but for an exception", "headers off\ndisable_placeholders", admits + "except method OPTIONS", 0},
-		{"admitted by the default of a limit", "headers off\ndisable_placeholders", "limit {http.vars.plan}/30d\nlimit_default 1000000000/30d", 0},
-		{"admitted by a limit from a variable", "headers off\ndisable_placeholders", "limit {http.vars.number}/30d\nlimit_default 1/30d", 0},
-		{"admitted by a limit from map", "headers off\ndisable_placeholders", "limit {number}/30d\nlimit_default 1/30d", 1},
-		{"admitted by a limit from a variable, draft headers", "headers draft", "limit {http.vars.number}/30d\nlimit_default 1/30d", 4},
-		{"admitted, with placeholders", "headers off", admits, 1},
-		{"admitted, draft headers", "headers draft", admits, 3},
+		{"admitted", "headers off", admits, 1},
+		{"admitted, one bucket of all", "headers off", admits + "algorithm token_bucket\nkey all", 1},
+		{"admitted by a header", "headers off", admits + "key {http.request.header.X-Api-Key}", 1},
+		{"admitted by host and address", "headers off", admits + "key {http.request.host}+{client_ip}", 1},
+		{"admitted by two limits", "headers off", "limit 1000000000/30d 1000000000/60d", 2},
+		{"admitted, in shadow mode", "headers off", admits + "enforce off", 1},
+		{"admitted, by a share", "headers off", admits + "enforce 50%", 1},
+		{"admitted, would be denied", "headers off", denies + "enforce off", 3},
+		{"admitted, but for an exception", "headers off", admits + "except method OPTIONS", 1},
+		{"admitted by the default of a limit", "headers off", "limit {http.vars.plan}/30d\nlimit_default 1000000000/30d", 1},
+		{"admitted by a limit from a variable", "headers off", "limit {http.vars.number}/30d\nlimit_default 1/30d", 1},
+		{"admitted by a limit from map", "headers off", "limit {number}/30d\nlimit_default 1/30d", 2},
+		{"admitted by a limit from a variable, ietf headers", "headers ietf", "limit {http.vars.number}/30d\nlimit_default 1/30d", 4},
+		{"admitted, ietf headers", "headers ietf", admits, 3},
 		{"denied", "headers off", denies, 3},
-		{"denied, draft headers", "headers draft", denies, 3},
-		{"denied, all headers", "headers draft kong github", denies, 3},
-		{"denied by two limits", "headers draft", "limit 0/30d 0/60d\n", 4},
+		{"denied, ietf headers", "headers ietf", denies, 3},
+		{"denied, all headers", "headers ietf kong github", denies, 3},
+		{"denied by two limits", "headers ietf", "limit 0/30d 0/60d\n", 4},
 	} {
 		h := sitetest.NewSite(t, &ratelimit.App{}, test.options+"\n"+sitetest.ZoneBlock(fmt.Sprint("allocates-", i), test.zone)).Handler
 		if n := allocations(h); n > test.most {
@@ -83,7 +82,7 @@ func allocations(h *ratelimit.Handler) float64 {
 // What a key takes in memory is bounded, whatever the limit.
 func TestBytesOfAKey(t *testing.T) {
 	finely := func(buckets int) algorithms.Params {
-		return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: 720 * time.Hour, Buckets: buckets}
+		return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: 720 * time.Hour, SubWindows: buckets}
 	}
 	for _, test := range []struct {
 		name  string

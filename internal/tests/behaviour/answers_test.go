@@ -429,7 +429,7 @@ func TestHeadersTellOfWhatMayComeAtOnce(t *testing.T) {
 		{zone: "limit 100/1m\nalgorithm token_bucket", policy: `"a";q=100;w=60`, limit: "100", remaining: "99", used: "1"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := reservedSite(t, &ratelimit.App{Namespace: fmt.Sprint("at once ", i)}, sitetest.ZoneBlock("a", "headers draft kong github\n"+test.zone), test.reserves...)
+			s := reservedSite(t, &ratelimit.App{Namespace: fmt.Sprint("at once ", i)}, sitetest.ZoneBlock("a", "headers ietf kong github\n"+test.zone), test.reserves...)
 			if test.override > 0 {
 				sitetest.Changed(t, http.MethodPost, "/rate_limit/overrides", fmt.Sprintf(`{"zone": "a", "key": "192.0.2.1", "limit": "%d/1m", "for": "1h"}`, test.override))
 			}

@@ -41,7 +41,7 @@ func deniedIn(t *testing.T, zone string) (denied, would float64) {
 // more than the limit.
 func TestACostIsTakenAsAWhole(t *testing.T) {
 	for _, algorithm := range []string{
-		"sliding_window", "sliding_window\nbuckets 10", "fixed_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 99",
+		"sliding_window", "sliding_window\nsub_windows 10", "fixed_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket\nqueue 99",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			time.Sleep(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)))
@@ -154,7 +154,7 @@ func TestTermsOfACostAddUp(t *testing.T) {
 // not told to come back, and is no step towards a ban.
 func TestTooLargeIsForGood(t *testing.T) {
 	for _, algorithm := range []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket\nburst 10", "gcra\nburst 10", "leaky_bucket\nqueue 9"} {
-		options := "limit 10/30d\nalgorithm " + algorithm + "\nban 1h\ncost {http.request.header.Cost}\ncost_default 1\nheaders draft kong"
+		options := "limit 10/30d\nalgorithm " + algorithm + "\nban 1h\ncost {http.request.header.Cost}\ncost_default 1\nheaders ietf kong"
 		s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("large", options)+sitetest.ZoneBlock("other", "limit 5000/30d"))
 		var left string
 		s.Next = func(_ http.ResponseWriter, r *http.Request) error {
@@ -245,10 +245,10 @@ func TestHeadersOfAZoneThatCountsUnits(t *testing.T) {
 		{"rate_limit {\nzone plain {\nlimit 100/1m\n}\n}", `"plain";q=100;w=60`, ""},
 		{"rate_limit {\nzone one {\nlimit 100/1m\ncost 1\n}\n}", `"one";q=100;w=60`, ""},
 		{"rate_limit {\nzone units {\nlimit 100/1m\ncost 2\n}\n}", "", ""},
-		{"rate_limit {\nheaders draft kong\nzone units2 {\nlimit 100/1m\ncost 2\n}\n}", "", "98"},
-		{"rate_limit {\nzone units3 {\nlimit 100/1m\ncost 2\nheaders draft\n}\n}", `"units3";q=100;w=60`, ""},
-		{"rate_limit 100/1m {\ncost 2\nheaders draft\n}", `q=100;w=60`, ""},
-		{"rate_limit 1KiB/1m {\ncost bytes\ncost_default 1KiB\nheaders draft\n}", `q=1024;qu="content-bytes";w=60`, ""},
+		{"rate_limit {\nheaders ietf kong\nzone units2 {\nlimit 100/1m\ncost 2\n}\n}", "", "98"},
+		{"rate_limit {\nzone units3 {\nlimit 100/1m\ncost 2\nheaders ietf\n}\n}", `"units3";q=100;w=60`, ""},
+		{"rate_limit 100/1m {\ncost 2\nheaders ietf\n}", `q=100;w=60`, ""},
+		{"rate_limit 1KiB/1m {\ncost bytes\ncost_default 1KiB\nheaders ietf\n}", `q=1024;qu="content-bytes";w=60`, ""},
 	} {
 		s := sitetest.AdaptedSite(t, ":80 {\n"+c.caddyfile+"\n}")
 		a := s.Get("1.2.3.4")

@@ -216,7 +216,7 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 		if errorRoutes {
 			site = "\nhandle_errors {\nrespond \"page {err.status_code}\"\n}"
 		}
-		s := sitetest.StartCaddy(t, "", attack+"rate_limit @attack {\nheaders draft kong github\nmessage \"slow down\"\n"+
+		s := sitetest.StartCaddy(t, "", attack+"rate_limit @attack {\nheaders ietf kong github\nmessage \"slow down\"\n"+
 			sitetest.ZoneBlock(zone, "limit 3/30d\nalgorithm sliding_log")+"}\nrespond ok"+site)
 		cache := ticket(s)
 		c := overQUIC(s, "127.0.0.1", cache)

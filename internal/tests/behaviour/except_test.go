@@ -68,7 +68,7 @@ func TestExceptedAddresses(t *testing.T) {
 // A zone that is hidden limits and says nothing, beside one that tells.
 func TestHeadersOfAZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := sitetest.NewSite(t, &ratelimit.App{}, "headers draft kong\n"+sitetest.ZoneBlock("quota", "limit 10/1h")+
+		s := sitetest.NewSite(t, &ratelimit.App{}, "headers ietf kong\n"+sitetest.ZoneBlock("quota", "limit 10/1h")+
 			sitetest.ZoneBlock("hidden", "limit 3/1h\nheaders off")+sitetest.ZoneBlock("other", "limit 4/1m\nheaders github"))
 		a := s.Get("1.2.3.4")
 		for name, want := range map[string]string{
@@ -84,7 +84,7 @@ func TestHeadersOfAZone(t *testing.T) {
 		if a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" || a.Header.Get("Ratelimit-Policy") != `"quota";q=10;w=3600` {
 			t.Errorf("denied by the hidden zone: %d %v, want 429 with Retry-After and the quota alone", a.Status, a.Header)
 		}
-		off := sitetest.NewSite(t, &ratelimit.App{}, "headers off\n"+sitetest.ZoneBlock("shown", "limit 10/1h\nheaders draft")+sitetest.ZoneBlock("silent", "limit 10/1h"))
+		off := sitetest.NewSite(t, &ratelimit.App{}, "headers off\n"+sitetest.ZoneBlock("shown", "limit 10/1h\nheaders ietf")+sitetest.ZoneBlock("silent", "limit 10/1h"))
 		if got := off.Get("1.2.3.4").Header.Get("Ratelimit-Policy"); got != `"shown";q=10;w=3600` {
 			t.Errorf("headers off, and draft in one zone: %q, want that zone's policy", got)
 		}

@@ -46,7 +46,7 @@ var mistyped = map[string]map[string]string{
 		"sync_rate strikt":    "did you mean strict?",
 		"log_key of":          "did you mean off?",
 		"disable_metrics yes": "did you mean on?",
-		"headers Drafft":      "did you mean draft?",
+		"headers Iettf":       "did you mean ietf?",
 	},
 	"global": {
 		"sync_rate strikt":           "did you mean strict?",

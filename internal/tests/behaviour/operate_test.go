@@ -309,7 +309,7 @@ func TestReset(t *testing.T) {
 	r := redistest.Start(t)
 	for _, options := range []string{
 		"limit 5/30d", "limit 5/30d\nalgorithm fixed_window", "limit 5/30d 7/60d\nalgorithm sliding_log", "limit 5/30d\nalgorithm token_bucket",
-		"limit 5/30d\nalgorithm gcra", "limit 5/60d\nbuckets 4", "limit {http.vars.plan}/30d\nlimit_default 5/30d",
+		"limit 5/30d\nalgorithm gcra", "limit 5/60d\nsub_windows 4", "limit {http.vars.plan}/30d\nlimit_default 5/30d",
 		"limit {http.vars.plan}/30d\nlimit_default 5/30d\nalgorithm token_bucket",
 	} {
 		for i, rate := range []string{"local", "200ms", "strict"} {

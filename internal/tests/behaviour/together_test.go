@@ -628,7 +628,7 @@ func TestBansPlacesAndReservationsTogether(t *testing.T) {
 		seeds = 500
 	}
 	for seed := range seeds {
-		for _, algorithm := range []string{"fixed_window", "fixed_window\nmax_keys 2", "sliding_window", "sliding_window\nbuckets 3", "sliding_log"} {
+		for _, algorithm := range []string{"fixed_window", "fixed_window\nmax_keys 2", "sliding_window", "sliding_window\nsub_windows 3", "sliding_log"} {
 			synctest.Test(t, func(t *testing.T) {
 				defer func() {
 					if t.Failed() {
@@ -657,7 +657,7 @@ func TestBansPlacesAndReservationsTogether(t *testing.T) {
 func TestBansPlacesAndReservationsInRedis(t *testing.T) {
 	r, seen := redistest.Start(t), make(map[string]int)
 	for _, options := range []string{"sync_rate 50ms", "sync_rate 50ms\nmax_keys 2", "sync_rate strict", "sync_rate strict\nmax_keys 2"} {
-		for i, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket", "gcra\nburst 4", "sliding_window\nbuckets 3"} {
+		for i, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket", "gcra\nburst 4", "sliding_window\nsub_windows 3"} {
 			app := sitetest.AppWith(r)
 			app.Namespace = fmt.Sprint("together", len(options), "-", i)
 			m := newTogether(t, uint64(i), app, options+"\nalgorithm "+algorithm, seen)

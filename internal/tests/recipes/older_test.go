@@ -106,7 +106,7 @@ func TestOtherShapesOfJSONAreRefusedWithAHint(t *testing.T) {
 		`{"rate_limits": {"z": {"limits": [{"events": 5, "window": "1m"}]}}}`:   `write max_events`,
 		`{"rate_limits": {"z": {"enforce": "25%"}}}`:                            `write a share as a number from 0 to 1, without quotes, like 0.25 for 25%, and 0 for off`,
 		`{"jitter": "10%"}`:                                    `write a share as a number from 0 to 1`,
-		`{"rate_limits": {"z": {"headers": "off"}}}`:           `write a list of names, like ["draft"]`,
+		`{"rate_limits": {"z": {"headers": "off"}}}`:           `write a list of names, like ["ietf"]`,
 		`{"rate_limits": {"z": {"except": ["@a"]}}}`:           `write each set of matchers as an object, like {"path"`,
 		`{"rate_limits": {"z": {"except": ["10.0.0.0/8"]}}}`:   `{"client_ip": {"ranges": ["10.0.0.0/8"]}}`,
 		`{"rate_limits": {"z": {"except": {"path": ["/a"]}}}}`: `write a list; write each set of matchers`,

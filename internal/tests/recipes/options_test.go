@@ -71,7 +71,7 @@ func TestExamplesOfTheOptionsLoad(t *testing.T) {
 			}
 		}
 	}
-	if examples["Options of a limit"] < 25 || examples["Options of the handler"] < 10 || examples["Global options"] < 6 || examples["Redis options"] < 15 {
+	if examples["Options of a limit"] < 25 || examples["Options of the handler"] < 8 || examples["Global options"] < 6 || examples["Redis options"] < 15 {
 		t.Errorf("found examples %v, want more", examples)
 	}
 }

@@ -133,7 +133,7 @@ func TestCaddyfileExampleStartsClean(t *testing.T) {
 func everyKind(t testing.TB, syncRate config.SyncRate) (all []config.Settings) {
 	t.Helper()
 	for kind, algorithm := range algorithms.KindNames() {
-		s := config.Settings{Name: algorithm, Limits: []config.Rate{{Limit: 100, Window: 30 * 24 * time.Hour}}, Kind: algorithms.Kind(kind), Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 64, Buckets: 1, MaxKeys: 1_000_000, SyncRate: syncRate, CountDenied: true, EarlySync: true, Regions: true}
+		s := config.Settings{Name: algorithm, Limits: []config.Rate{{Limit: 100, Window: 30 * 24 * time.Hour}}, Kind: algorithms.Kind(kind), Key: "{http.vars.client_ip}", IPv4Prefix: 32, IPv6Prefix: 64, SubWindows: 1, MaxKeys: 1_000_000, SyncRate: syncRate, CountDenied: true, EarlySync: true, Regions: true}
 		if algorithm == "leaky_bucket" {
 			s.Queue = 1
 		}
@@ -291,7 +291,7 @@ func BenchmarkMemoryPerKey(b *testing.B) {
 	const keys = 200_000
 	all := everyKind(b, config.Local)
 	ten := all[slices.IndexFunc(all, func(s config.Settings) bool { return s.Kind == algorithms.SlidingWindow })]
-	ten.Name, ten.Buckets = "sliding_window_10_buckets", 10
+	ten.Name, ten.SubWindows = "sliding_window_10_buckets", 10
 	for _, s := range append(all, ten) {
 		for _, hits := range []int{1, 100} {
 			if hits > 1 && s.Kind != algorithms.SlidingLog {
@@ -315,8 +315,8 @@ func BenchmarkMemoryPerKey(b *testing.B) {
 // has several.
 func fill(l *limits.Limit, keyCount, hits int) {
 	now, raw := clock.Now(), make([]byte, 8)
-	for sub := range l.Settings.Buckets {
-		at := now + int64(sub)*int64(l.Rate.Window)/int64(l.Settings.Buckets)
+	for sub := range l.Settings.SubWindows {
+		at := now + int64(sub)*int64(l.Rate.Window)/int64(l.Settings.SubWindows)
 		for key := range keyCount {
 			binary.LittleEndian.PutUint64(raw, uint64(key))
 			for hit := range hits {

@@ -184,7 +184,7 @@ func TestSimulationIsTrue(t *testing.T) {
 	for name, zones := range map[string]string{
 		"fixed_window":    `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"fixed_window"}`,
 		"sliding_window":  `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"sliding_window"}`,
-		"sub-windows":     `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"sliding_window","buckets":6,"count_denied":true}`,
+		"sub-windows":     `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"sliding_window","sub_windows":6,"count_denied":true}`,
 		"sliding_log":     `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"sliding_log"}`,
 		"token_bucket":    `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"token_bucket","burst":7}`,
 		"gcra":            `"a":{"limits":[{"max_events":20,"window":"1s"}],"algorithm":"gcra","burst":3}`,

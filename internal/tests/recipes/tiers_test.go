@@ -85,7 +85,7 @@ func TestAValueThatIsNoLimit(t *testing.T) {
 
 // Headers tell the limit of the request.
 func TestHeadersOfALimitThatComesWithTheRequest(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, "headers draft kong github\n"+planZone("told", ""))
+	s := sitetest.NewSite(t, &ratelimit.App{}, "headers ietf kong github\n"+planZone("told", ""))
 	for value, want := range map[string]map[string]string{
 		"20":               {"Ratelimit-Policy": `"told";q=20;w=2592000`, "X-Ratelimit-Limit-Month": "20", "X-Ratelimit-Remaining-Month": "19", "X-Ratelimit-Limit": "20"},
 		"":                 {"Ratelimit-Policy": `"told";q=3;w=2592000`, "X-Ratelimit-Limit-Month": "3", "X-Ratelimit-Remaining-Month": "2", "X-Ratelimit-Limit": "3"},

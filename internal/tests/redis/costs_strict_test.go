@@ -23,7 +23,7 @@ func costs(s *sitetest.Site, ip string, n any, change ...func(*http.Request)) si
 // leaves Redis as it is; what costs nothing is admitted at the limit.
 func TestCostsInAStrictZone(t *testing.T) {
 	for _, algorithm := range []string{
-		"sliding_window", "sliding_window\nbuckets 10", "fixed_window", "sliding_log", "token_bucket", "gcra",
+		"sliding_window", "sliding_window\nsub_windows 10", "fixed_window", "sliding_log", "token_bucket", "gcra",
 	} {
 		t.Run(algorithm, func(t *testing.T) {
 			server := redistest.Start(t)

@@ -36,7 +36,7 @@ func costless(algorithm, rate, option string) []string {
 }
 :80 {
 	rate_limit {
-		headers draft kong
+		headers ietf kong
 		zone api {
 			limit 3/1h
 			algorithm %s

@@ -15,7 +15,7 @@ import (
 // pairValues are options of a zone in JSON, and what they bring along.
 var pairValues = map[string]string{
 	"limits from requests": `"limits": [{"max_events": "{http.request.header.Limit}", "window": "1h", "default": 2}]`,
-	"key":                  `"key": "all"`, "concurrent": `"concurrent": 2`, "bandwidth": `"bandwidth": "1kB/s"`, "burst": `"burst": 2`, "buckets": `"buckets": 2`, "queue": `"queue": 2`,
+	"key":                  `"key": "all"`, "concurrent": `"concurrent": 2`, "bandwidth": `"bandwidth": "1kB/s"`, "burst": `"burst": 2`, "sub_windows": `"sub_windows": 2`, "queue": `"queue": 2`,
 	"count_denied": `"count_denied": true`, "count_responses": `"count_responses": {"status_code": [401]}`,
 	"cost": `"cost": [{"units": 2}]`, "cost_default": `"cost": [{"units": "{http.request.header.Units}"}], "cost_default": 2`,
 	"response_cost": `"response_cost": [{"header": "X-Cost"}]`, "response_cost_default": `"response_cost": [{"header": "X-Cost"}], "response_cost_default": 2`,

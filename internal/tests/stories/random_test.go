@@ -197,12 +197,11 @@ func (s *scenario) makeHandlers() (all []handler) {
 			h.Zones[fmt.Sprintf("z%d%d", len(all), i)] = s.makeZone()
 		}
 		if s.chance(30) {
-			h.Options["headers"] = pick(s, []string{"draft", "kong"}, []string{"github"}, []string{"kong", "github", "draft"}, []string{"off"})
+			h.Options["headers"] = pick(s, []string{"ietf", "kong"}, []string{"github"}, []string{"kong", "github", "ietf"}, []string{"off"})
 		}
 		s.maybe(h.Options, 10, "status_code", 503, 420)
 		s.maybe(h.Options, 10, "message", "slow down {http.rate_limit.exceeded.name}", `{"wait": "{http.rate_limit.exceeded.wait}"}`)
 		s.maybe(h.Options, 20, "log_key", true)
-		s.maybe(h.Options, 10, "disable_placeholders", true)
 		s.maybe(h.Options, 5, "disable_metrics", true)
 		s.maybe(h.Options, 20, "sweep_interval", "2s", "700ms")
 		all = append(all, h)
@@ -227,7 +226,7 @@ func (s *scenario) makeZone() zone {
 	s.maybe(z, 4, "key", "{client_ip}{http.request.header.K}")
 	switch algorithm {
 	case "sliding_window":
-		s.maybe(z, 30, "buckets", 2, 5)
+		s.maybe(z, 30, "sub_windows", 2, 5)
 	case "token_bucket", "gcra":
 		s.maybe(z, 50, "burst", 1, 2, 4)
 	case "leaky_bucket":
@@ -277,7 +276,7 @@ func (s *scenario) makeMore(z zone) {
 	s.maybe(z, 25, "concurrent", 1, 2, 3)
 	s.maybe(z, 8, "bandwidth", "1kB/s", "4kB/s")
 	if (z["concurrent"] != nil || z["bandwidth"] != nil) && z["ban"] == nil && z["reserve"] == nil && z["count_responses"] == nil && s.chance(25) {
-		for _, option := range []string{"limits", "algorithm", "burst", "buckets", "queue", "count_denied", "cost", "cost_default", "response_cost", "response_cost_default"} {
+		for _, option := range []string{"limits", "algorithm", "burst", "sub_windows", "queue", "count_denied", "cost", "cost_default", "response_cost", "response_cost_default"} {
 			delete(z, option)
 		}
 	}
@@ -288,7 +287,7 @@ func (s *scenario) makeMore(z zone) {
 	s.maybe(z, 12, "max_keys", 1, 2, 3)
 	s.maybe(z, 10, "ipv6_prefix", 32, 128)
 	s.maybe(z, 10, "ipv4_prefix", 24, 16)
-	s.maybe(z, 15, "headers", []string{"kong"}, []string{"off"}, []string{"draft", "github"})
+	s.maybe(z, 15, "headers", []string{"kong"}, []string{"off"}, []string{"ietf", "github"})
 	s.maybe(z, 15, "match", []any{headerMatch("X-Match", "yes")}, []any{map[string]any{"client_ip": map[string]any{"ranges": []string{"203.0.113.0/24"}}}})
 	s.maybe(z, 10, "except", []any{headerMatch("X-Except", "yes")}, []any{map[string]any{"client_ip": map[string]any{"ranges": []string{"192.0.2.0/24"}}}})
 }

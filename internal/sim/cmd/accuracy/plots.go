@@ -97,7 +97,7 @@ func windowsPlot() plot.Plot {
 	const limit, window = 400, 10 * time.Second
 	panel := func(y string, load sim.Load) plot.Panel {
 		p := plot.Panel{Y: y, Reference: 1, Name: "the limit", High: 2.05}
-		styles := map[string]int{"sliding_log": 0, "fixed_window": 1, "sliding_window": 2, "buckets 4": 3}
+		styles := map[string]int{"sliding_log": 0, "fixed_window": 1, "sliding_window": 2, "sub_windows 4": 3}
 		for _, a := range sim.Approximations() {
 			name := strings.Trim(a.Name, "`")
 			if _, ok := styles[name]; !ok {
