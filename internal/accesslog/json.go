@@ -1,10 +1,13 @@
 package accesslog
 
 import (
-	"bytes"
+	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/caddy-tide/ratelimit/internal/hostport"
 )
@@ -59,11 +62,11 @@ func named(name string) field {
 		return fieldNanos
 	case "status", "status_code", "downstreamstatus", "response_status", "response_code", "statuscode":
 		return fieldStatus
-	case "method", "request_method", "requestmethod":
+	case "method", "requestmethod":
 		return fieldMethod
-	case "host", "http_host", "request_host", "requesthost", "authority":
+	case "host", "http_host", "requesthost", "authority":
 		return fieldHost
-	case "uri", "request_uri", "requestpath", "url":
+	case "uri", "requestpath", "url":
 		return fieldURI
 	case "proto", "protocol", "server_protocol", "requestprotocol":
 		return fieldProto
@@ -73,7 +76,7 @@ func named(name string) field {
 		return fieldClient
 	case "user_id", "remote_user", "clientusername":
 		return fieldUser
-	case "headers", "request_headers":
+	case "headers":
 		return fieldHeaders
 	case "bytes_read":
 		return fieldRead
@@ -93,55 +96,75 @@ func named(name string) field {
 var flattened = []string{"request>", "request.", "request_", "req.", "http.request."}
 
 // fieldOf returns what a name stands for.
-func fieldOf(name []byte) field {
-	if f := named(string(name)); f != unknown || len(name) > 64 {
-		return f
-	}
-	lower := strings.ToLower(string(name))
-	if f := named(lower); f != unknown {
+func fieldOf(name string) field {
+	name = strings.ToLower(name)
+	if f := named(name); f != unknown {
 		return f
 	}
 	for _, prefix := range flattened {
-		if rest, ok := strings.CutPrefix(lower, prefix); ok {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
 			return named(rest)
 		}
 	}
 	return unknown
 }
 
-// values are those of one line, as JSON; nil where it has none.
-type values [fields][]byte
+// values are those of one line.
+type values [fields]gjson.Result
 
-// read notes the values of an object at the scanner. Those within the request's own object come
-// before others of the name: beside it, host may be the one that wrote the log.
-func (v *values) read(s *scanner, inRequest bool, depth int) bool {
-	return s.members('{', func(quoted []byte) bool {
-		f := fieldOf(inner(quoted))
-		s.space()
-		if f == fieldRequest && depth < 2 && s.i < len(s.b) && s.b[s.i] == '{' {
-			v[fieldRequest] = []byte{'{'}
-			return v.read(s, true, depth+1)
+// read notes the values of an object. Those within the request's own object come before others of
+// the name: beside it, host may be the one that wrote the log.
+func (v *values) read(object gjson.Result, depth int) {
+	object.ForEach(func(name, value gjson.Result) bool {
+		switch f := fieldOf(name.Str); {
+		case f == fieldRequest && value.IsObject() && depth < 2:
+			v[f] = value
+			v.read(value, depth+1)
+		case depth > 0 || !v[fieldRequest].Exists() || !v[f].Exists() || f >= fieldLogger && f <= fieldStatus:
+			v[f] = value
 		}
-		raw, ok := s.value(depth + 1)
-		if ok && (inRequest || v[fieldRequest] == nil || v[f] == nil || f >= fieldLogger && f <= fieldStatus) {
-			v[f] = raw
-		}
-		return ok
+		return true
 	})
 }
 
 // text returns a value that is a string or a number, nothing for others.
-func (v *values) text(f field) []byte {
-	raw := v[f]
-	switch {
-	case len(raw) == 0:
-		return nil
-	case raw[0] == '"':
-		return inner(raw)
-	case raw[0] == '-' || isDigit(raw[0]):
-		return raw
+func (v *values) text(f field) string {
+	switch value := v[f]; value.Type {
+	case gjson.String:
+		return value.Str
+	case gjson.Number:
+		return value.Raw
 	}
-	return nil
+	return ""
+}
+
+// find returns the value of a field: what a string or a number says, or the only one in a list.
+// Names are compared without their case, as those of headers are.
+func find(value gjson.Result, names []string) string {
+	for _, name := range names {
+		object := value
+		if value = (gjson.Result{}); !object.IsObject() {
+			return ""
+		}
+		object.ForEach(func(key, of gjson.Result) bool {
+			if strings.EqualFold(key.Str, name) {
+				value = of
+			}
+			return !value.Exists()
+		})
+	}
+	if value.IsArray() {
+		if all := value.Array(); len(all) == 1 {
+			value = all[0]
+		}
+	}
+	switch value.Type {
+	case gjson.String:
+		return strings.Clone(value.Str)
+	case gjson.JSON:
+		return ""
+	}
+	return strings.Clone(value.Raw)
 }
 
 // A kind is what a line turned out to be.
@@ -160,43 +183,51 @@ type parser struct {
 	field   []string   // the names that lead to Options.Field
 	answers [][]string // and to those of Options.Answers
 	values  values
-	text    []byte // scratch
 }
 
+// maxContainers is how many objects and lists a line may have: each that is open takes stack.
+const maxContainers = 10_000
+
 // json reads a line of JSON. prefix is what stands before it in the line.
-func (p *parser) json(prefix, line []byte, r *Record) (k kind, why string) {
-	v := &p.values
-	*v = values{}
-	s := scanner{b: line}
-	if !v.read(&s, false, 0) {
+func (p *parser) json(prefix, line string, r *Record) (k kind, why string) {
+	if strings.Count(line, "[")+strings.Count(line, "{") > maxContainers {
+		return damaged, "it has more than 10,000 objects and lists"
+	}
+	if !gjson.Valid(line) {
+		var first json.RawMessage
+		if json.NewDecoder(strings.NewReader(line)).Decode(&first) == nil {
+			return damaged, "something follows after its JSON object"
+		}
 		return damaged, "it is no whole JSON object"
 	}
-	if s.space(); s.i < len(s.b) {
-		return damaged, "something follows after its JSON object"
-	}
+	v, object := &p.values, gjson.Parse(line)
+	*v = values{}
+	v.read(object, 0)
 	if isOther(v) {
 		return other, ""
 	}
 	if why := p.instants(prefix, r); why != "" {
 		return damaged, why
 	}
-	if n, _, _, ok := decimal(v.text(fieldStatus)); ok && n > 0 && n < 1000 {
-		r.Status = int(n)
+	if n, err := strconv.Atoi(v.text(fieldStatus)); err == nil && n > 0 && n < 1000 {
+		r.Status = n
 	}
-	if n, _, _, ok := decimal(v.text(fieldRead)); ok && n >= 0 {
+	if n, err := strconv.ParseInt(v.text(fieldRead), 10, 64); err == nil && n >= 0 {
 		r.BodySize, r.Sized = n, true
 	}
-	r.TLS = len(v[fieldTLS]) > 0 && v[fieldTLS][0] == '{' || string(v.text(fieldScheme)) == "https"
-	p.setTexts(r, v.text(fieldMethod), v.text(fieldHost), v.text(fieldURI), v.text(fieldProto), v.text(fieldRemote), v.text(fieldClient), v.text(fieldUser))
+	r.TLS = v[fieldTLS].IsObject() || v.text(fieldScheme) == "https"
+	r.setTexts(v.text(fieldMethod), v.text(fieldHost), v.text(fieldURI), v.text(fieldProto), v.text(fieldRemote), v.text(fieldClient), v.text(fieldUser))
 	if r.RemoteIP == "" && r.ClientIP == "" {
 		return damaged, "it has no address of a client"
 	}
 	if p.headers {
-		r.Headers = p.header()
+		r.Headers = v.header()
 	}
-	r.Field = string(find(line, p.field))
+	if p.field != nil {
+		r.Field = find(object, p.field)
+	}
 	for _, names := range p.answers {
-		r.Answers = append(r.Answers, string(find(line, names)))
+		r.Answers = append(r.Answers, find(object, names))
 	}
 	return request, ""
 }
@@ -205,22 +236,22 @@ func (p *parser) json(prefix, line []byte, r *Record) (k kind, why string) {
 // its handlers do with the request that they are about, and requests to its admin endpoint.
 func isOther(v *values) bool {
 	switch logger := v.text(fieldLogger); {
-	case bytes.HasPrefix(logger, []byte("admin.")),
-		bytes.HasPrefix(logger, []byte("http.")) && !bytes.HasPrefix(logger, []byte("http.log.access")):
+	case strings.HasPrefix(logger, "admin."),
+		strings.HasPrefix(logger, "http.") && !strings.HasPrefix(logger, "http.log.access"):
 		return true
 	}
-	return v.text(fieldMethod) == nil && v.text(fieldURI) == nil
+	return v[fieldMethod].Type != gjson.String && v[fieldURI].Type != gjson.String
 }
 
 // instants reads when the request began and how long it took.
-func (p *parser) instants(prefix []byte, r *Record) (why string) {
+func (p *parser) instants(prefix string, r *Record) (why string) {
 	v := &p.values
 	switch {
-	case v[fieldDuration] != nil:
+	case v[fieldDuration].Exists():
 		r.Took = p.times.duration(v.text(fieldDuration), 0)
-	case v[fieldMillis] != nil:
+	case v[fieldMillis].Exists():
 		r.Took = p.times.duration(v.text(fieldMillis), time.Millisecond)
-	case v[fieldNanos] != nil:
+	case v[fieldNanos].Exists():
 		r.Took = p.times.duration(v.text(fieldNanos), 1)
 	}
 	if at, ok := p.times.time(v.text(fieldStart)); ok {
@@ -228,12 +259,12 @@ func (p *parser) instants(prefix []byte, r *Record) (why string) {
 		return ""
 	}
 	at, ok := p.times.time(v.text(fieldTime))
-	if !ok && len(prefix) > 0 {
-		column, _, _ := bytes.Cut(prefix, []byte{'\t'})
-		at, ok = p.times.time(bytes.TrimSpace(column))
+	if !ok {
+		column, _, _ := strings.Cut(prefix, "\t")
+		at, ok = p.times.time(strings.TrimSpace(column))
 	}
 	switch {
-	case !ok && v[fieldTime] == nil:
+	case !ok && !v[fieldTime].Exists():
 		return "it has no time"
 	case !ok:
 		return "its time can't be read"
@@ -242,14 +273,9 @@ func (p *parser) instants(prefix []byte, r *Record) (why string) {
 	return ""
 }
 
-// setTexts sets the texts of a request. They share one piece of memory.
-func (p *parser) setTexts(r *Record, method, host, uri, proto, remote, client, user []byte) {
-	texts := [...][]byte{method, host, uri, proto, remote, client, user}
-	p.text = p.text[:0]
-	for _, text := range texts {
-		p.text = append(p.text, text...)
-	}
-	all := string(p.text)
+// setTexts sets the texts of a request. They share one piece of memory, and none with the line.
+func (r *Record) setTexts(texts ...string) {
+	all := strings.Join(texts, "")
 	for i, to := range [...]*string{&r.Method, &r.Host, &r.URI, &r.Proto, &r.RemoteIP, &r.ClientIP, &r.User} {
 		*to, all = all[:len(texts[i])], all[len(texts[i]):]
 	}
@@ -257,24 +283,19 @@ func (p *parser) setTexts(r *Record, method, host, uri, proto, remote, client, u
 }
 
 // header reads the headers of a request: of each a string, or a list of them.
-func (p *parser) header() http.Header {
-	v := &p.values
+func (v *values) header() http.Header {
 	h := http.Header{}
-	s := scanner{b: v[fieldHeaders]} // which is whole, as the line is
-	s.members('{', func(quoted []byte) bool {
-		name := http.CanonicalHeaderKey(string(inner(quoted)))
-		add := func([]byte) bool {
-			raw, ok := s.value(0)
-			if ok && raw[0] == '"' {
-				h[name] = append(h[name], string(inner(raw)))
+	v[fieldHeaders].ForEach(func(name, value gjson.Result) bool {
+		for _, of := range value.Array() {
+			if of.Type == gjson.String && name.Type == gjson.String {
+				h.Add(strings.Clone(name.Str), strings.Clone(of.Str))
 			}
-			return ok
 		}
-		return s.members('[', add) || add(nil)
+		return true
 	})
 	for f, name := range map[field]string{fieldAgent: "User-Agent", fieldReferer: "Referer"} {
-		if text := v.text(f); len(text) > 0 && h.Get(name) == "" {
-			h.Set(name, string(text))
+		if text := v.text(f); text != "" && h.Get(name) == "" {
+			h.Set(name, strings.Clone(text))
 		}
 	}
 	return h

@@ -1,6 +1,10 @@
 package accesslog
 
-import "github.com/caddy-tide/ratelimit/internal/heap"
+import (
+	"strings"
+
+	"github.com/caddy-tide/ratelimit/internal/heap"
+)
 
 // batch is how many records are handed on together, and batchText about how many bytes of text they
 // hold.
@@ -60,9 +64,11 @@ func (m *merger) run(all []*source) {
 	defer close(m.ordered)
 	open := heap.Heap[*source]{Before: isWrittenBefore}
 	for _, s := range all {
-		s.parser.headers, s.parser.field = m.Headers, fieldsOf(m.Field)
+		if s.parser.headers = m.Headers; m.Field != "" {
+			s.parser.field = strings.Split(m.Field, ".")
+		}
 		for _, name := range m.Answers {
-			s.parser.answers = append(s.parser.answers, fieldsOf(name))
+			s.parser.answers = append(s.parser.answers, strings.Split(name, "."))
 		}
 		if s.next(&m.stats) {
 			open.Push(s)

@@ -1,26 +1,27 @@
 package accesslog
 
 import (
-	"bytes"
 	"net/http"
 	"net/netip"
+	"strconv"
+	"strings"
 )
 
 // line reads a line in whatever format it is. It does not keep the line.
 func (p *parser) line(line []byte, r *Record) (k kind, why string) {
-	line = bytes.TrimSpace(line)
+	text := strings.TrimSpace(string(line))
 	switch {
-	case len(line) == 0:
+	case text == "":
 		return other, ""
-	case line[0] == '{':
-		return p.json(nil, line, r)
+	case text[0] == '{':
+		return p.json("", text, r)
 	}
-	if k, why = p.common(line, r); k == request {
+	if k, why = p.common(text, r); k == request {
 		return k, why
 	}
 	// Caddy's console format has columns before the JSON, and so have what journals write.
-	if brace := bytes.IndexByte(line, '{'); brace > 0 && line[len(line)-1] == '}' {
-		return p.json(line[:brace], line[brace:], r)
+	if brace := strings.IndexByte(text, '{'); brace > 0 && text[len(text)-1] == '}' {
+		return p.json(text[:brace], text[brace:], r)
 	}
 	return damaged, why
 }
@@ -29,46 +30,52 @@ func (p *parser) line(line []byte, r *Record) (k kind, why string) {
 // host before it:
 //
 //	[host:port] address ident user [time] "method uri protocol" status size ["referer" "agent"]
-func (p *parser) common(line []byte, r *Record) (k kind, why string) {
-	open := bytes.IndexByte(line, '[')
-	if open < 0 {
+func (p *parser) common(line string, r *Record) (k kind, why string) {
+	before, rest, ok := strings.Cut(line, "[")
+	if !ok {
 		return damaged, "it is neither JSON nor in the Common or Combined Log Format"
 	}
-	length := bytes.IndexByte(line[open:], ']')
-	if length < 0 {
+	at, rest, ok := strings.Cut(rest, "]")
+	if !ok {
 		return damaged, "its time has no end"
 	}
-	at, ok := p.times.time(line[open+1 : open+length])
-	if !ok {
+	if r.Start, ok = p.times.time(at); !ok {
 		return damaged, "its time can't be read"
 	}
-	host, address, user, ok := columns(line[:open])
-	if !ok {
+	columns := strings.Fields(before)
+	if len(columns) < 3 {
 		return damaged, "it has no address of a client"
 	}
-	asked, rest, ok := quoted(line[open+length+1:])
+	host := ""
+	if len(columns) > 3 && isAddress(columns[1]) && columns[2] == "-" {
+		host, columns = columns[0], columns[1:]
+	}
+	asked, rest, ok := quoted(rest)
 	if !ok {
 		return damaged, "it has no request in quotes"
 	}
-	status, rest := word(rest)
-	n, _, digits, ok := decimal(status)
-	if !ok || digits != 3 {
+	status, rest, _ := strings.Cut(strings.TrimLeft(rest, " "), " ")
+	if r.Status, _ = strconv.Atoi(status); r.Status < 100 || r.Status > 999 {
 		return damaged, "it has no status"
 	}
+	size, rest, _ := strings.Cut(strings.TrimLeft(rest, " "), " ")
 	method, uri, proto := requestLine(asked)
-	r.Start, r.Status, r.Text = at, int(n), true
-	p.setTexts(r, method, host, uri, proto, address, address, user)
-	size, rest := word(rest)
+	address, user := columns[0], columns[2]
+	if user == "-" {
+		user = ""
+	}
+	r.Text = true
+	r.setTexts(method, host, uri, proto, address, address, user)
 	if p.headers {
 		r.Headers = combined(rest)
 	}
 	if isSize(p.field) {
-		r.Field = string(size)
+		r.Field = strings.Clone(size)
 	}
 	for _, names := range p.answers {
 		text := ""
 		if isSize(names) {
-			text = string(size)
+			text = strings.Clone(size)
 		}
 		r.Answers = append(r.Answers, text)
 	}
@@ -78,77 +85,48 @@ func (p *parser) common(line []byte, r *Record) (k kind, why string) {
 // isSize reports whether names lead to the one field that such lines have.
 func isSize(names []string) bool { return len(names) == 1 && names[0] == "size" }
 
-// columns reads what stands before the time.
-func columns(before []byte) (host, address, user []byte, ok bool) {
-	all := bytes.FieldsFunc(before, func(c rune) bool { return c == ' ' })
-	switch {
-	case len(all) < 3:
-		return nil, nil, nil, false
-	case len(all) > 3 && isAddress(all[1]) && string(all[2]) == "-":
-		host, address, user = all[0], all[1], all[3]
-	default:
-		address, user = all[0], all[2]
-	}
-	if string(user) == "-" {
-		user = nil
-	}
-	return host, address, user, true
-}
-
-func isAddress(b []byte) bool {
-	_, err := netip.ParseAddr(string(b))
+func isAddress(text string) bool {
+	_, err := netip.ParseAddr(text)
 	return err == nil
 }
 
-// word cuts off the next word.
-func word(b []byte) (one, rest []byte) {
-	b = bytes.TrimLeft(b, " ")
-	if end := bytes.IndexByte(b, ' '); end >= 0 {
-		return b[:end], b[end:]
-	}
-	return b, nil
-}
-
 // quoted cuts off what stands in quotes next, in which a backslash goes before a quote.
-func quoted(b []byte) (one, rest []byte, ok bool) {
-	b = bytes.TrimLeft(b, " ")
-	if len(b) == 0 || b[0] != '"' {
-		return nil, nil, false
-	}
-	for i := 1; i < len(b); i++ {
-		switch b[i] {
+func quoted(text string) (one, rest string, ok bool) {
+	text, ok = strings.CutPrefix(strings.TrimLeft(text, " "), `"`)
+	for i := 0; ok && i < len(text); i++ {
+		switch text[i] {
 		case '\\':
 			i++
 		case '"':
-			return b[1:i], b[i+1:], true
+			return text[:i], text[i+1:], true
 		}
 	}
-	return nil, nil, false
+	return "", "", false
 }
 
 // requestLine reads the first line of a request. What is no such line, as of a client that speaks
 // another protocol, has neither method nor path.
-func requestLine(line []byte) (method, uri, proto []byte) {
-	first, last := bytes.IndexByte(line, ' '), bytes.LastIndexByte(line, ' ')
-	switch {
-	case first <= 0:
-		return nil, nil, nil
-	case first == last:
-		return line[:first], line[first+1:], nil
+func requestLine(line string) (method, uri, proto string) {
+	method, uri, _ = strings.Cut(line, " ")
+	if method == line || method == "" {
+		return "", "", ""
 	}
-	return line[:first], line[first+1 : last], line[last+1:]
+	if last := strings.LastIndexByte(uri, ' '); last >= 0 {
+		uri, proto = uri[:last], uri[last+1:]
+	}
+	return method, uri, proto
 }
 
 // combined reads what the Combined format adds.
-func combined(rest []byte) http.Header {
+func combined(rest string) http.Header {
 	h := http.Header{}
 	for _, name := range []string{"Referer", "User-Agent"} {
 		value, after, ok := quoted(rest)
 		if !ok {
 			break
 		}
-		if rest = after; len(value) > 0 && string(value) != "-" {
-			h.Set(name, string(value))
+		if rest = after; value != "" && value != "-" {
+			h.Set(name, strings.Clone(value))
 		}
 	}
 	return h

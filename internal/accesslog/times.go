@@ -1,7 +1,9 @@
 package accesslog
 
 import (
+	"math"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -23,27 +25,26 @@ var layouts = []string{
 }
 
 // time reads a time as text or as a number, in nanoseconds since the Unix epoch.
-func (c *timeReader) time(text []byte) (at int64, ok bool) {
-	if len(text) == 0 {
+func (c *timeReader) time(text string) (at int64, ok bool) {
+	if text == "" {
 		return 0, false
 	}
-	if string(text) == c.text {
+	if text == c.text {
 		return c.at, true
 	}
 	if at, ok := instant(text); ok {
 		return at, true
 	}
-	s := string(text)
 	for i := range layouts {
 		known := (c.layout + i) % len(layouts)
-		t, err := time.Parse(layouts[known], s)
+		t, err := time.Parse(layouts[known], text)
 		if err != nil {
 			continue
 		}
 		if c.layout = known; t.Year() < 1970 || t.Year() > 2200 { // which nanoseconds can't hold
 			return 0, false
 		}
-		c.text, c.at = s, t.UnixNano()
+		c.text, c.at = strings.Clone(text), t.UnixNano()
 		return c.at, true
 	}
 	return 0, false
@@ -51,62 +52,27 @@ func (c *timeReader) time(text []byte) (at int64, ok bool) {
 
 // instant reads a number since the Unix epoch: seconds, milliseconds, microseconds or nanoseconds,
 // whichever of them is a year between 1973 and 5138.
-func instant(text []byte) (at int64, ok bool) {
-	whole, nanos, digits, ok := decimal(text)
-	if !ok || digits < 9 || whole < 0 {
+func instant(text string) (at int64, ok bool) {
+	n, err := strconv.ParseFloat(text, 64)
+	unit := 1.
+	switch {
+	case err != nil || n < 1e8:
+		return 0, false
+	case n < 1e11:
+		unit = 1e9
+	case n < 1e14:
+		unit = 1e6
+	case n < 1e17:
+		unit = 1e3
+	}
+	if !(n*unit < math.MaxInt64) {
 		return 0, false
 	}
-	switch {
-	case whole < 1e11:
-		if whole > 9e9 { // after which nanoseconds overflow
-			return 0, false
-		}
-		return whole*1e9 + nanos, true
-	case whole < 1e14:
-		return whole*1e6 + nanos/1e3, whole < 9e12
-	case whole < 1e17:
-		return whole*1e3 + nanos/1e6, whole < 9e15
+	if exact, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return exact * int64(unit), true
 	}
-	return whole, true
-}
-
-// decimal reads a number of at most 18 digits before the point: what stands before it, the
-// billionths after it, and how many digits stand before it.
-func decimal(text []byte) (whole, billionths int64, digits int, ok bool) {
-	i, negative := 0, false
-	if len(text) > 0 && text[0] == '-' {
-		i, negative = 1, true
-	}
-	for ; i < len(text) && isDigit(text[i]); i++ {
-		if digits++; digits > 18 {
-			// A time of 19 digits is one in nanoseconds.
-			n, err := strconv.ParseInt(string(text), 10, 64)
-			return n, 0, len(text), err == nil
-		}
-		whole = whole*10 + int64(text[i]-'0')
-	}
-	if digits == 0 {
-		return 0, 0, 0, false
-	}
-	if i < len(text) && text[i] == '.' {
-		unit := int64(1e9)
-		for i++; i < len(text) && isDigit(text[i]); i++ {
-			unit /= 10
-			billionths += unit * int64(text[i]-'0')
-		}
-	}
-	if i < len(text) { // an exponent, or no number
-		f, err := strconv.ParseFloat(string(text), 64)
-		if err != nil || f > 9e18 || f < -9e18 || f != f {
-			return 0, 0, 0, false
-		}
-		whole = int64(f)
-		return whole, int64((f - float64(whole)) * 1e9), len(strconv.FormatInt(whole, 10)), true
-	}
-	if negative {
-		whole, billionths = -whole, -billionths
-	}
-	return whole, billionths, digits, true
+	whole, part := math.Modf(n)
+	return int64(whole)*int64(unit) + int64(math.Round(part*unit)), true
 }
 
 // maxTook bounds durations: what is longer is no request.
@@ -116,36 +82,31 @@ const maxTook = 30 * 24 * time.Hour
 // others have fractions. Otherwise a whole number is nanoseconds if it is large, or others were,
 // and else milliseconds: no request takes less than 10 us, and few take more than 10 s. unit is
 // that of the field, if its name tells.
-func (c *timeReader) duration(text []byte, unit time.Duration) time.Duration {
-	whole, billionths, _, ok := decimal(text)
-	if !ok {
-		d, _ := time.ParseDuration(string(text)) // 0 with an error
-		return bounded(d)
+func (c *timeReader) duration(text string, unit time.Duration) time.Duration {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		d, _ := time.ParseDuration(text) // 0 with an error
+		return bounded(float64(d))
 	}
 	if unit == 0 {
-		for _, b := range text {
-			c.fraction = c.fraction || b == '.' || b == 'e'
-		}
+		c.fraction = c.fraction || strings.ContainsAny(text, ".eE")
 		switch {
 		case c.fraction:
 			unit = time.Second
-		case c.nanos || whole >= 10_000:
-			c.nanos = c.nanos || whole >= 1_000_000
+		case c.nanos || n >= 10_000:
+			c.nanos = c.nanos || n >= 1_000_000
 			unit = 1
 		default:
 			unit = time.Millisecond
 		}
 	}
-	if whole > int64(maxTook/unit) || whole < 0 {
-		return 0
-	}
-	return bounded(time.Duration(whole)*unit + time.Duration(float64(billionths)*float64(unit)/1e9))
+	return bounded(n * float64(unit))
 }
 
-// bounded is 0 for what can't be how long a request took.
-func bounded(d time.Duration) time.Duration {
-	if d < 0 || d > maxTook {
-		return 0
+// bounded is 0 for what can't be how long a request took, in nanoseconds.
+func bounded(nanos float64) time.Duration {
+	if nanos >= 0 && nanos <= float64(maxTook) {
+		return time.Duration(math.Round(nanos))
 	}
-	return d
+	return 0
 }

@@ -1,17 +1,13 @@
 // Package figures finds numbers at paths of JSON that passes in pieces.
 //
-// A body is neither kept nor changed: a Scanner has the same size for a body of a gigabyte as for
-// an empty one, and a write allocates nothing.
+// A body is neither kept nor changed: a Scanner has at most some kilobytes, also for a body of a
+// gigabyte, and for a string or a number in it that is as long.
 package figures
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 )
-
-// maxParts is how many parts a path has at most.
-const maxParts = 16
 
 // Paths are the paths that a body is searched for. They are made once, and then only read.
 //
@@ -19,50 +15,25 @@ const maxParts = 16
 // it is written in the body; one that is written with an escape is none. Arrays have no part in a
 // path: it leads to all of their elements.
 type Paths struct {
-	// nodes are the keys as a tree. The first one is where no path leads to, the second one is the
-	// top of a value.
-	nodes []node
-	lines int
-	// longest is the length of the longest key.
+	// lines are those of each path, in which a quote stands before every key and no dot.
+	lines map[string][]int
+	count int
+	// longest is the length of the longest path.
 	longest int
 }
-
-// A node is what paths lead to by the same keys.
-type node struct {
-	children []child
-	lines    []int // those that a number here is of
-}
-
-type child struct {
-	key  string
-	node uint16
-}
-
-const (
-	nowhere uint16 = iota
-	top
-)
-
-// maxNodes is how many nodes have a number of their own on the stack of a Scanner.
-const maxNodes = 1 << 15
 
 // NewPaths returns the paths of some lines. Those of one line are alternatives: of all numbers that
 // they lead to the greatest one is that of the line.
 func NewPaths(lines [][]string) (*Paths, error) {
-	p := &Paths{nodes: make([]node, 2), lines: len(lines)}
+	p := &Paths{lines: map[string][]int{}, count: len(lines)}
 	for line, paths := range lines {
 		for _, path := range paths {
 			if err := CheckPath(path); err != nil {
 				return nil, err
 			}
-			at := top
-			for key := range strings.SplitSeq(path, ".") {
-				at = p.grow(at, key)
-			}
-			p.nodes[at].lines = append(p.nodes[at].lines, line)
-			if len(p.nodes) > maxNodes {
-				return nil, errors.New("there are too many paths of JSON; write fewer of them")
-			}
+			path = strings.ReplaceAll("."+path, ".", `"`)
+			p.lines[path] = append(p.lines[path], line)
+			p.longest = max(p.longest, len(path))
 		}
 	}
 	return p, nil
@@ -70,37 +41,13 @@ func NewPaths(lines [][]string) (*Paths, error) {
 
 // CheckPath reports what is wrong with a path.
 func CheckPath(path string) error {
-	switch parts := strings.Split(path, "."); {
+	switch {
 	case strings.HasPrefix(path, "$."):
 		return fmt.Errorf("%q is JSONPath; write keys with a dot between them, like %s", path, path[2:])
-	case len(parts) > maxParts:
-		return fmt.Errorf("the path has %d parts; write at most %d", len(parts), maxParts)
-	case strings.HasPrefix(path, ".") || strings.HasSuffix(path, ".") || strings.Contains(path, "..") || path == "":
+	case strings.Contains("."+path+".", ".."):
 		return fmt.Errorf("the path %q has an empty part; write keys with a dot between them, like usage.total_tokens", path)
 	}
 	return nil
-}
-
-// grow returns the node that a key leads to from another one.
-func (p *Paths) grow(at uint16, key string) uint16 {
-	if to := p.child(at, []byte(key)); to != nowhere {
-		return to
-	}
-	to := uint16(len(p.nodes))
-	p.nodes = append(p.nodes, node{})
-	p.nodes[at].children = append(p.nodes[at].children, child{key, to})
-	p.longest = max(p.longest, len(key))
-	return to
-}
-
-// child returns the node that a key leads to from another one, or nowhere.
-func (p *Paths) child(at uint16, key []byte) uint16 {
-	for i := range p.nodes[at].children {
-		if c := &p.nodes[at].children[i]; c.key == string(key) {
-			return c.node
-		}
-	}
-	return nowhere
 }
 
 // A Format is how the values of a body stand one after the other.

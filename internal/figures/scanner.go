@@ -1,5 +1,12 @@
 package figures
 
+import (
+	"bytes"
+	"slices"
+	"strconv"
+	"strings"
+)
+
 // A Scanner reads one body, and keeps the greatest number of each line of its Paths. It is not safe
 // for concurrent use.
 //
@@ -8,18 +15,20 @@ package figures
 type Scanner struct {
 	paths  *Paths
 	format Format
-	found  []figure
+	found  []float64 // -1 for none
 	framing
 
 	state state
-	// at is the node of the value that comes next, or is read.
-	at uint16
-	// stack has the node of each container that is open, and its lowest bit is set for objects.
-	stack [maxDepth]uint16
-	depth int
-	text  text
-	word  string // what is left of true, false or null
-	num   number
+	// path leads to the value that comes next, or is read, as in Paths. It is cut off where it is
+	// longer than all of those.
+	path []byte
+	// open are the containers that are open, the innermost one last.
+	open []container
+	// escape is what is to come of an escape: afterBackslash, or that many digits.
+	escape int
+	// number is what has passed of a number, and word what is to come of true, false or null.
+	number []byte
+	word   string
 
 	// Done is set at the end of a body: in JSON that of an object or array that nothing but white
 	// space has followed, of events [DONE], or one of lastEvents.
@@ -30,12 +39,19 @@ type Scanner struct {
 	Bad, TooDeep bool
 }
 
-// maxDepth is how deep the containers of a value may be nested.
-const maxDepth = 512
+const (
+	// maxDepth is how deep the containers of a value may be nested.
+	maxDepth = 512
+	// maxNumber is how long a number may be. One that is longer is an error.
+	maxNumber = 256
+	// afterBackslash is more than the digits of an escape.
+	afterBackslash = 5
+)
 
-type figure struct {
-	greatest float64
-	ok       bool
+// A container is an object or an array: the byte that closes it, and how long the path to it is.
+type container struct {
+	closing byte
+	path    int
 }
 
 // A state is what a Scanner expects next.
@@ -50,22 +66,20 @@ const (
 	inMore                 // a comma, or the end of the container
 	inText                 // the rest of a string
 	inKeyText              // the rest of a key
-	inWord                 // the rest of a word
 	inNumber               // the rest of a number
+	inWord                 // the rest of a word
 	inError                // the end of a value that has an error
 )
 
 // Scanner returns one for a body that has a format.
 func (p *Paths) Scanner(f Format) *Scanner {
-	s := &Scanner{paths: p, format: f, found: make([]figure, p.lines), at: top}
-	s.text.held = make([]byte, 0, p.longest+1)
-	return s
+	return &Scanner{paths: p, format: f, found: slices.Repeat([]float64{-1}, p.count), path: make([]byte, 0, p.longest+1)}
 }
 
 // Number returns the greatest number that the paths of a line have led to so far. ok is false where
 // there was none: null is none, nor is what is negative.
 func (s *Scanner) Number(line int) (n float64, ok bool) {
-	return s.found[line].greatest, s.found[line].ok
+	return max(s.found[line], 0), s.found[line] >= 0
 }
 
 // Write reads the next piece of the body. It never fails.
@@ -86,23 +100,24 @@ func (s *Scanner) scan(b []byte) {
 	for i := 0; i < len(b); {
 		switch s.state {
 		case inText, inKeyText:
-			i = s.scanText(b, i)
+			i += s.scanText(b[i:])
 		case inNumber:
-			i = s.scanNumber(b, i)
+			i += s.scanNumber(b[i:])
 		case inWord:
-			i = s.scanWord(b, i)
+			s.scanWord(b[i])
+			i++
 		case inError:
 			return
 		default:
-			i = s.scanStructure(b, i)
+			s.scanStructure(b[i])
+			i++
 		}
 	}
 }
 
 // end ends a value, or what is skipped of one.
 func (s *Scanner) end() {
-	s.state, s.at, s.depth = inValue, top, 0
-	s.text.escaped, s.text.hex = false, 0
+	s.state, s.path, s.open, s.escape = inValue, s.path[:0], s.open[:0], 0
 }
 
 // fail has the rest of a value skipped.
@@ -111,141 +126,177 @@ func (s *Scanner) fail() {
 	s.Done = s.Done && s.format != JSON
 }
 
-// scanStructure reads up to where a string, a number or a word goes on: what is in one piece it
-// reads itself.
-func (s *Scanner) scanStructure(b []byte, i int) int {
-	for i < len(b) {
-		c := b[i]
-		i++
-		switch c {
-		case ' ', '\t', '\n', '\r':
-		case '"':
-			if i = s.open(b, i); s.state >= inText {
-				return i
-			}
-		case ':':
-			if s.state != inColon {
-				s.fail()
-				return i
-			}
-			s.state = inValue
-		case ',':
-			if s.state != inMore {
-				s.fail()
-				return i
-			}
-			if in := s.stack[s.depth-1]; in&1 == 1 {
-				s.state = inKey
-			} else {
-				s.state, s.at = inValue, in>>1
-			}
-		case '{', '[':
-			if s.push(c); s.state == inError {
-				return i
-			}
-		case '}', ']':
-			if s.pop(c); s.state == inError {
-				return i
-			}
-		default:
-			return s.begin(b, i-1)
+// scanStructure reads a byte between values, or the first one of a value.
+func (s *Scanner) scanStructure(c byte) {
+	isValue := s.state == inValue || s.state == inElement
+	switch {
+	case c == ' ' || c == '\t' || c == '\n' || c == '\r':
+	case c == '"' && isValue:
+		s.state = inText
+	case c == '"' && (s.state == inKey || s.state == inMember):
+		s.state = inKeyText
+		s.lengthen([]byte{'"'})
+	case c == ':' && s.state == inColon:
+		s.state = inValue
+	case c == ',' && s.state == inMore:
+		s.state = inValue
+		if s.open[len(s.open)-1].closing == '}' {
+			s.state = inKey
 		}
+	case c == '{' && isValue:
+		s.push('}', inMember)
+	case c == '[' && isValue:
+		s.push(']', inElement)
+	case c == '}' && s.state == inMember || c == ']' && s.state == inElement:
+		s.pop()
+	case s.state == inMore && c == s.open[len(s.open)-1].closing:
+		s.pop()
+	case isValue && (c == '-' || isDigit(c)):
+		s.state, s.number = inNumber, append(s.number[:0], c)
+	case isValue && words[c] != "":
+		s.state, s.word = inWord, words[c]
+	default:
+		s.fail()
 	}
-	return i
 }
 
 // push opens a container.
-func (s *Scanner) push(c byte) {
+func (s *Scanner) push(closing byte, next state) {
 	s.Done = s.Done && s.format != JSON
-	switch {
-	case s.state > inElement:
-		s.fail()
-	case s.depth == maxDepth:
+	if len(s.open) == maxDepth {
 		s.TooDeep = true
-		s.fail()
-	case c == '{':
-		s.stack[s.depth], s.state = s.at<<1|1, inMember
-		s.depth++
-	default:
-		s.stack[s.depth], s.state = s.at<<1, inElement
-		s.depth++
-	}
-}
-
-// pop closes a container.
-func (s *Scanner) pop(c byte) {
-	empty, kind := inMember, uint16(1)
-	if c == ']' {
-		empty, kind = inElement, 0
-	}
-	if s.state != empty && (s.state != inMore || s.stack[s.depth-1]&1 != kind) {
 		s.fail()
 		return
 	}
-	s.depth--
+	s.open = append(s.open, container{closing, len(s.path)})
+	s.state = next
+}
+
+// pop closes a container.
+func (s *Scanner) pop() {
+	s.open = s.open[:len(s.open)-1]
 	s.endValue()
-	s.Done = s.Done || s.format == JSON && s.depth == 0
+	s.Done = s.Done || s.format == JSON && len(s.open) == 0
 }
 
 // endValue notes that a value is complete.
 func (s *Scanner) endValue() {
-	if s.state = inMore; s.depth == 0 {
-		s.state, s.at = inValue, top
+	if len(s.open) == 0 {
+		s.end()
+		return
 	}
+	s.state, s.path = inMore, s.path[:s.open[len(s.open)-1].path]
 }
 
-// begin begins a number or a word.
-func (s *Scanner) begin(b []byte, i int) int {
-	c := b[i]
+// lengthen adds to the path, as far as it may be one of Paths.
+func (s *Scanner) lengthen(b []byte) {
+	s.path = append(s.path, b[:min(len(b), cap(s.path)-len(s.path))]...)
+}
+
+// isOther notes that a value is neither a number nor null.
+func (s *Scanner) isOther() { s.Bad = s.Bad || len(s.paths.lines[string(s.path)]) > 0 }
+
+// scanText reads the rest of a string, and returns how long that is.
+func (s *Scanner) scanText(b []byte) int {
+	end := 0
+	for ; end < len(b) && (b[end] != '"' || s.escape == afterBackslash); end++ {
+		switch c := b[end]; {
+		case s.escape == 0 && c == '\\':
+			s.escape = afterBackslash
+		case s.escape == 0 && c >= ' ':
+		case s.escape == afterBackslash && c == 'u':
+			s.escape = 4
+		case s.escape == afterBackslash && strings.IndexByte(`"\/bfnrt`, c) >= 0:
+			s.escape = 0
+		case s.escape > 0 && s.escape < afterBackslash && isHex(c):
+			s.escape--
+		default:
+			s.fail()
+			return end
+		}
+	}
+	if s.state == inKeyText {
+		s.lengthen(b[:end])
+	}
+	if end == len(b) {
+		return end
+	}
 	switch {
-	case s.state > inElement:
+	case s.escape > 0:
 		s.fail()
-		return i
-	case c == '-' || isDigit(c):
-		s.state = inNumber
-		s.num.reset()
-		return s.scanNumber(b, i)
-	case c == 't':
-		s.word = "true"
-	case c == 'f':
-		s.word = "false"
-	case c == 'n':
-		s.word = "null"
+	case s.state == inKeyText:
+		s.state = inColon
 	default:
-		s.fail()
-		return i
+		s.isOther()
+		s.endValue()
 	}
-	s.state = inWord
-	return s.scanWord(b, i)
+	return end + 1
 }
 
-// isOther notes that a value is no number.
-func (s *Scanner) isOther() {
-	if len(s.paths.nodes[s.at].lines) > 0 {
-		s.Bad = true
-	}
-}
+// words are those of JSON without their first letter.
+var words = map[byte]string{'t': "rue", 'f': "alse", 'n': "ull"}
 
-// scanWord reads the rest of a word.
-func (s *Scanner) scanWord(b []byte, i int) int {
-	n := min(len(s.word), len(b)-i)
-	if string(b[i:i+n]) != s.word[:n] {
+// scanWord reads a byte of a word.
+func (s *Scanner) scanWord(c byte) {
+	if c != s.word[0] {
 		s.fail()
-		return i
+		return
 	}
-	if s.word = s.word[n:]; s.word == "" {
-		if b[i+n-1] != 'l' { // null says that there is no number
+	if s.word = s.word[1:]; s.word == "" {
+		if c == 'e' { // null says that there is no number
 			s.isOther()
 		}
 		s.endValue()
 	}
-	return i + n
 }
 
-// add notes a number that has passed.
-func (s *Scanner) add(n float64) {
-	for _, line := range s.paths.nodes[s.at].lines {
-		f := &s.found[line]
-		f.greatest, f.ok = max(f.greatest, n), true
+// scanNumber reads the rest of a number up to what ends it, and returns how long that is.
+func (s *Scanner) scanNumber(b []byte) int {
+	for i, c := range b {
+		switch {
+		case strings.IndexByte(" \t\r\n,]}", c) >= 0:
+			s.endNumber()
+			return i
+		case len(s.number) == maxNumber || !mayFollow(s.number, c):
+			s.fail()
+			return i
+		}
+		s.number = append(s.number, c)
 	}
+	return len(b)
 }
+
+// mayFollow reports whether a byte can follow the first ones of a number.
+func mayFollow(number []byte, c byte) bool {
+	last := number[len(number)-1]
+	switch {
+	case isDigit(c):
+		return string(number) != "0" && string(number) != "-0"
+	case c == '-' || c == '+':
+		return last|0x20 == 'e'
+	case c == '.':
+		return isDigit(last) && !bytes.ContainsAny(number, ".eE")
+	}
+	return c|0x20 == 'e' && isDigit(last) && !bytes.ContainsAny(number, "eE")
+}
+
+// endNumber ends a number.
+func (s *Scanner) endNumber() {
+	switch lines := s.paths.lines[string(s.path)]; {
+	case !isDigit(s.number[len(s.number)-1]):
+		s.fail()
+		return
+	case len(lines) > 0 && s.number[0] == '-':
+		s.Bad = true
+	case len(lines) > 0:
+		n, _ := strconv.ParseFloat(string(s.number), 64) // out of range is 0 or infinite
+		for _, line := range lines {
+			s.found[line] = max(s.found[line], n)
+		}
+	}
+	s.endValue()
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func isHex(c byte) bool { return isDigit(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }

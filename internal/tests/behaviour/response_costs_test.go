@@ -243,7 +243,6 @@ func TestResponseCostsThatDontLoad(t *testing.T) {
 		{"response_cost header", "write where the figure stands"},
 		{"response_cost header X-Cost * ten", `the factor "ten" is not a number`},
 		{"response_cost header X-Cost * 0", "the factor 0 is not above 0"},
-		{"response_cost json a.b.c.d.e.f.g.h.i.j.k.l.m.n.o.p.q", "16"},
 		{"response_cost bytes\ncount_denied", "count_denied counts requests that get no response"},
 		{"response_cost bytes\nalgorithm leaky_bucket\nqueue 9", "leaky_bucket is a queue, in which a request keeps its place"},
 		{"response_cost bytes\nresponse_cost_default 5", "add `count_responses 2xx`"},
