@@ -396,9 +396,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		return err
 	}
 	isOwn := server != nil && provisioning(server.Routes) >= 0 // other routes serve several servers
-	if isOwn {
-		answer.GuardErrorRoutes(server)
-	}
 	h.advised.Status = cmp.Or(h.StatusCode, http.StatusTooManyRequests)
 	h.answers = answer.NewResponder(answer.Options{
 		Status: h.advised.Status, Message: h.Message, Jitter: h.Jitter,
@@ -596,9 +593,6 @@ func pathInJSON(ctx caddy.Context) string {
 	}
 	if server.Errors != nil {
 		if i := provisioning(server.Errors.Routes); i >= 0 {
-			if answer.GuardsErrorRoutes(server) {
-				i--
-			}
 			return fmt.Sprintf("%s.errors.routes[%d]", path, i)
 		}
 	}

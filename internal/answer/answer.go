@@ -6,6 +6,7 @@
 package answer
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -98,7 +99,7 @@ func NewResponder(o Options) *Responder {
 }
 
 func routed(status int, text string) error {
-	return caddyhttp.HandlerError{StatusCode: status, Err: denialError(text)}
+	return caddyhttp.HandlerError{StatusCode: status, Err: errors.New(text)}
 }
 
 // Admit tells the client and the handlers after this one how the limits stand at now (nanoseconds

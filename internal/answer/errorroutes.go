@@ -60,9 +60,6 @@ func matchRoutes(routes caddyhttp.RouteList, r *http.Request) (handled, ended bo
 			satisfied = append(satisfied, route.Group)
 		}
 		for _, h := range route.Handlers {
-			if isBelowError(h) {
-				continue
-			}
 			sub, ok := h.(*caddyhttp.Subroute)
 			if !ok {
 				return true, true

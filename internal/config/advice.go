@@ -209,7 +209,7 @@ func (c chain) adviseKeys() {
 // harmless are handlers that check nobody.
 var harmless = []string{
 	"vars", "map", "headers", "rewrite", "request_body", "encode", "tracing", "log_append", "file_server", "templates",
-	"push", "metrics", "invoke", "intercept", "copy_response", "copy_response_headers", "rate_limit", "rate_limit_status", "rate_limit_below_error",
+	"push", "metrics", "invoke", "intercept", "copy_response", "copy_response_headers", "rate_limit", "rate_limit_status",
 }
 
 // mayCheck reports whether a handler may check who a client is.

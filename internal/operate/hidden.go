@@ -123,7 +123,7 @@ func (w *errorWalk) handler(h caddyhttp.MiddlewareHandler) (ends bool) {
 }
 
 // silent are handlers that answer nothing.
-var silent = []string{"vars", "map", "headers", "rewrite", "encode", "templates", "tracing", "log_append", "request_body", "rate_limit", "rate_limit_below_error"}
+var silent = []string{"vars", "map", "headers", "rewrite", "encode", "templates", "tracing", "log_append", "request_body", "rate_limit"}
 
 // answers notes a status that a handler is configured to answer with, if it has one.
 func (w *errorWalk) answers(status caddyhttp.WeakString) {
