@@ -68,8 +68,7 @@ const (
 	// `refunded_keys` got back.
 	NotSent = "TIDE015"
 	// NotSaved is counters or changes that were not saved. What persist names can't be written, or
-	// has not answered for 6 seconds; `error` says why. The next process may start with empty
-	// counters.
+	// doesn't answer; `error` says why. The next process may start with empty counters.
 	NotSaved = "TIDE016"
 	// NotRestored is saved counters that could not be read. They are damaged, of another version,
 	// or from the future: counting starts at zero. If the file holds something else, persist is
