@@ -39,10 +39,8 @@ type Config struct {
 	// Namespace is that of the zones.
 	Namespace string
 
-	zones    []*limits.Zone
-	distance distance
-	small    smallLimits
-	checked  bool // the overrides were, see checkOverrides
+	zones   []*limits.Zone
+	checked bool // the overrides were, see checkOverrides
 
 	ending    bool   // stopped, and no other configuration came after it
 	saved     int64  // spent, when that was saved last
@@ -183,7 +181,6 @@ func (c *Config) apply() {
 			z.Throttle.Configure(bandwidth.Rate(z.Bandwidth), z.MaxKeys)
 		}
 	}
-	c.logEnforcement()
 }
 
 // housekeep writes the summaries of the zones' logs, once a minute, and checks each second whether
@@ -201,10 +198,6 @@ func (c *Config) housekeep() {
 			clock.CatchUp()
 			c.Control().Tick()
 			c.checkOverrides()
-			if c.Redis != nil {
-				c.checkDistance(roundTrip(c.Redis))
-				c.checkSmallLimits(c.Redis.Replicator.Nodes())
-			}
 		case <-minute.C:
 			c.checkSkipped()
 			for _, z := range c.zones {
