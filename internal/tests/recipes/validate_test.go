@@ -23,7 +23,7 @@ func TestValidateFindsMistakes(t *testing.T) {
 		return "http://a.example {\n\trate_limit {\n\t\tzone z {\n" + options + "\n}\n}\n}\n"
 	}
 	for what, c := range map[string]struct{ caddyfile, want string }{
-		"a Redis URL":               {"{\n\trate_limit {\n\t\tredis {env.TIDE_TEST_URL}\n\t}\n}\n" + site, "port is not a number"},
+		"a Redis URL":               {"{\n\trate_limit {\n\t\tredis {env.TIDE_TEST_URL}\n\t}\n}\n" + site, "a port from 1 to 65535"},
 		"a namespace":               {"{\n\trate_limit {\n\t\tnamespace {env.TIDE_TEST_NAMESPACE}\n\t}\n}\n" + site, "without braces"},
 		"an unset namespace":        {"{\n\trate_limit {\n\t\tnamespace {env.TIDE_TEST_UNSET}\n\t}\n}\n" + site, "namespace"},
 		"a certificate's file":      {"{\n\trate_limit {\n\t\tredis {\n\t\t\ttls_enabled\n\t\t\ttls_server_certs_path " + dir + "/missing\n\t\t}\n\t}\n}\n" + site, "tls_server_certs_path"},
