@@ -113,7 +113,6 @@ func (a *App) Provision(ctx caddy.Context) error {
 	a.config = &lifecycle.Config{
 		Logger: a.logger, Redis: a.shared, StrictTimeout: time.Duration(a.StrictTimeout), Keeper: keeper, Namespace: a.apart(), Once: &a.warned,
 	}
-	a.config.CheckKeeper()
 	if err := a.check(a.globals()); err != nil {
 		return &jsonError{inWordsOfJSON(err.Error()), err}
 	}

@@ -171,7 +171,7 @@ func TestLostRepliesAndLateDuplicates(t *testing.T) {
 }
 
 // What was admitted until a SIGTERM took effect, under load, is what the next process knows; after
-// a kill -9 it is what was known when the killed one started.
+// a kill -9 it is what was known when the killed one started, or a minute ago.
 func TestPersistOverRealRestarts(t *testing.T) {
 	t.Parallel()
 	for _, persist := range []string{"persist", "persist " + filepath.Join(t.TempDir(), "counters")} {
@@ -199,8 +199,8 @@ func TestPersistOverRealRestarts(t *testing.T) {
 		n.Kill()
 		restart(t, n, site)
 		admit(t, requests, c.Nodes, "kept", 1)
-		if got, want := status(t, n, "kept").Known(), known-1+1; got != want {
-			t.Errorf("%s: after kill -9 and a restart the node knows of %d requests, want %d, as when the killed one started", persist, got, want)
+		if got := status(t, n, "kept").Known(); got < known || got > known+21 {
+			t.Errorf("%s: after kill -9 and a restart the node knows of %d requests, want %d, as when the killed one started, and 21 more at most", persist, got, known)
 		}
 	}
 }

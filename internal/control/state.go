@@ -157,15 +157,6 @@ func (c *Control) Holding(t Target) (all []EntryState) {
 	return all
 }
 
-// Enforced returns what was said of the enforcement of a zone, or of all, false for nothing.
-func (c *Control) Enforced(zone string) (e EntryState, ok bool) {
-	all := slices.Concat(c.Holding(Target{}), c.Holding(Target{Zone: zone}))
-	if len(all) == 0 {
-		return e, false
-	}
-	return all[0], true
-}
-
 func (c *Control) until(e Entry) time.Time {
 	return time.Unix(0, c.record.Ends(e)).UTC().Round(time.Millisecond)
 }

@@ -2,7 +2,9 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"io/fs"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,11 +81,58 @@ func TestAStorageThatHangs(t *testing.T) {
 			second.Start()
 			first.Stop()
 		})
-		takes("an end", 20*time.Second, second.Stop)
+		end := func(c *Config) func() {
+			return func() {
+				c.Stop()
+				c.Close()
+			}
+		}
+		takes("an end", endWait, end(second))
 		third := begin()
-		takes("a start where it hangs already", 20*time.Second, third.Start)
+		takes("a start where it hangs already", 4*patience, third.Start)
 		close(storage.ends)
-		takes("an end after it", 0, third.Stop)
+		takes("an end after it", 0, end(third))
 		limits.ControlOf(nil, name).Keep(nil, nil)
+	})
+}
+
+// slowStorage answers each write only when it is told to.
+type slowStorage struct {
+	certmagic.Storage
+	goOn    chan struct{}
+	written []string
+}
+
+func (s *slowStorage) Store(_ context.Context, _ string, b []byte) error {
+	<-s.goOn
+	s.written = append(s.written, string(b))
+	return nil
+}
+
+// Nobody waits for a storage that hangs, and once it answers again the newest write comes last.
+func TestTheNewestWriteIsTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := &slowStorage{goOn: make(chan struct{})}
+		k := &Keeper{slow, "kept", make(chan struct{}, 1)}
+		takes := func(what string, want time.Duration, wantErr error) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			began := time.Now()
+			if err := k.store(ctx, "", []byte(what)); !errors.Is(err, wantErr) || time.Since(began) != want {
+				t.Errorf("store(%q) = %v after %v, want %v after %v", what, err, time.Since(began), wantErr, want)
+			}
+		}
+		takes("first", patience, errHangs)
+		takes("second", patience, errHangs)
+		go func() {
+			time.Sleep(time.Second)
+			slow.goOn <- struct{}{}
+			slow.goOn <- struct{}{}
+		}()
+		takes("third", time.Second, nil)
+		if want := []string{"first", "third"}; !slices.Equal(slow.written, want) {
+			t.Errorf("written: %q, want %q", slow.written, want)
+		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -24,33 +25,37 @@ const InStorage = "storage"
 // switches are the words of options that are on or off, and what they mean for persist.
 var switches = map[string]string{"on": InStorage, "off": ""}
 
-// A Keeper keeps a snapshot over a restart, and the control record beside it.
-type Keeper struct {
-	place
-	control place
-}
-
 const (
-	// besideIt is what the name of the control record's place ends in.
+	// storageDir is where the nodes have theirs in Caddy's storage, which they may share.
+	storageDir = "rate_limit"
+	// besideIt is what the name of the control record ends in.
 	besideIt = ".control"
 	// controlMark begins a saved control record. Its version and an end of line follow.
 	controlMark = "tide control "
 	controlLine = controlMark + "1\n"
+
+	// patience is how long a start and a change at run time wait for a disk or a storage.
+	patience = 5 * time.Second
+	// retention is how long what a node has saved stays in Caddy's storage if it doesn't come back,
+	// as a container that is gone for good. It is counted from the last write, and a control record
+	// is written only when it changes.
+	retention = 365 * 24 * time.Hour
 )
 
-// place is where a Keeper keeps its snapshot.
-type place interface {
-	fmt.Stringer
-	// read returns fs.ErrNotExist where nothing is kept.
-	read() ([]byte, error)
-	write([]byte) error
-	// Check finds what can be known before the first snapshot is loaded: ErrForeign, or what makes
-	// a place unfit. It returns nil where the place may well be read and written.
-	Check() error
-	// Clean removes the snapshots of nodes that are gone for good, as containers are, where several
-	// share the place. longest is the longest window of all limits.
-	Clean(longest time.Duration)
+var errHangs = errors.New("the disk or the storage does not answer")
+
+// A Keeper keeps a snapshot over a restart, and the control record beside it: in Caddy's storage,
+// or in the directory of a file. What it writes replaces what was there in one step.
+type Keeper struct {
+	storage certmagic.Storage
+	path    string // of the file, "" in Caddy's storage
+	// turn holds an element while a call is under way, and Keepers of one place share it: a write
+	// that nobody waits for any more must not replace what was written after it.
+	turn chan struct{}
 }
+
+// turns are those of the process, by the name of the place.
+var turns sync.Map
 
 // CheckPersist reports a word that was meant for something else than a file of that name.
 func CheckPersist(persist string) error {
@@ -76,35 +81,40 @@ func OpenKeeper(persist string, storage certmagic.Storage) (*Keeper, error) {
 	case CheckPersist(where) != nil:
 		return nil, fmt.Errorf("persist: %w", CheckPersist(where))
 	case where == InStorage:
-		name := fmt.Sprintf("%T", storage)
-		if s, ok := storage.(fmt.Stringer); ok {
-			name = s.String()
-		}
-		return &Keeper{bound(inStorage{storage, ""}, name), bound(inStorage{storage, besideIt}, name)}, nil
+		where = ""
+	default:
+		storage = &certmagic.FileStorage{Path: filepath.Dir(where)}
 	}
-	name := filepath.Dir(where)
-	return &Keeper{bound(inFile{where, mark}, name), bound(inFile{where + besideIt, controlMark}, name)}, nil
+	turn, _ := turns.LoadOrStore(fmt.Sprint(storage), make(chan struct{}, 1))
+	return &Keeper{storage, where, turn.(chan struct{})}, nil
+}
+
+func (k *Keeper) String() string {
+	if k.path == "" {
+		return "Caddy's storage"
+	}
+	return "the file " + k.path
 }
 
 // Load reads the snapshot; it is empty where there is none. It returns ErrForeign for something
 // else in its place.
-func (k *Keeper) Load() (Snapshot, error) {
-	b, err := k.read()
-	if errors.Is(err, fs.ErrNotExist) {
+func (k *Keeper) Load(ctx context.Context) (Snapshot, error) {
+	b, err := k.load(ctx, "")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return Snapshot{}, nil
-	}
-	if err != nil {
+	case err != nil:
 		return Snapshot{}, err
 	}
 	return decodeSnapshot(b)
 }
 
 // Store replaces the snapshot.
-func (k *Keeper) Store(s Snapshot) error { return k.write(s.encode()) }
+func (k *Keeper) Store(ctx context.Context, s Snapshot) error { return k.store(ctx, "", s.encode()) }
 
 // LoadControl reads the control record, nil where there is none, or none of this version.
-func (k *Keeper) LoadControl() ([]byte, error) {
-	b, err := k.control.read()
+func (k *Keeper) LoadControl(ctx context.Context) ([]byte, error) {
+	b, err := k.load(ctx, besideIt)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -117,150 +127,106 @@ func (k *Keeper) LoadControl() ([]byte, error) {
 
 // StoreControl replaces the control record.
 func (k *Keeper) StoreControl(b []byte) error {
-	if err := k.control.Check(); err != nil {
-		return err
-	}
-	return k.control.write(append([]byte(controlLine), b...))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return k.store(ctx, besideIt, append([]byte(controlLine), b...))
 }
 
-// inFile keeps something in a file, which begins with a mark.
-type inFile struct{ path, mark string }
+func (k *Keeper) load(ctx context.Context, suffix string) ([]byte, error) {
+	return k.within(ctx, func() ([]byte, error) {
+		key, err := k.key(suffix)
+		if err != nil {
+			return nil, err
+		}
+		return k.storage.Load(ctx, key)
+	})
+}
 
-func (at inFile) String() string { return "the file " + at.path }
+func (k *Keeper) store(ctx context.Context, suffix string, b []byte) error {
+	_, err := k.within(ctx, func() ([]byte, error) {
+		key, err := k.key(suffix)
+		if err != nil {
+			return nil, err
+		}
+		return nil, k.storage.Store(ctx, key, b)
+	})
+	return err
+}
 
-// read reads no more than the beginning of a foreign file, and doesn't wait for a pipe.
-func (at inFile) read() ([]byte, error) {
-	f, head, err := at.open()
-	if err != nil {
+// Clean removes from Caddy's storage what nodes have left there that are gone for good. What can't
+// be removed stays until the next time.
+func (k *Keeper) Clean(ctx context.Context) {
+	if k.path != "" {
+		return
+	}
+	_, _ = k.within(ctx, func() ([]byte, error) {
+		all, err := k.storage.List(ctx, storageDir, false)
+		for _, key := range all {
+			if info, err := k.storage.Stat(ctx, key); err == nil && info.IsTerminal && time.Since(info.Modified) > retention {
+				_ = k.storage.Delete(ctx, key)
+			}
+		}
 		return nil, err
-	}
-	defer f.Close()
-	rest, err := io.ReadAll(f)
-	return append(head, rest...), err
+	})
 }
 
-// open opens the file if it is a snapshot, and reads its beginning.
-func (at inFile) open() (f *os.File, head []byte, err error) {
-	info, err := os.Stat(at.path)
-	if err != nil {
-		return nil, nil, err
+// within calls f in a goroutine of its own, which may outlive the call: nobody waits longer than
+// the context for a file on a network file system or a storage.
+func (k *Keeper) within(ctx context.Context, f func() ([]byte, error)) ([]byte, error) {
+	select {
+	case k.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, errHangs
 	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, ErrForeign
+	type result struct {
+		b   []byte
+		err error
 	}
-	if f, err = os.Open(at.path); err != nil {
-		return nil, nil, err
+	results := make(chan result, 1)
+	go func() {
+		b, err := f()
+		<-k.turn
+		results <- result{b, err}
+	}()
+	select {
+	case r := <-results:
+		return r.b, r.err
+	case <-ctx.Done():
+		return nil, errHangs
 	}
-	head = make([]byte, min(info.Size(), int64(len(at.mark))))
-	if _, err = io.ReadFull(f, head); err == nil && !isMarked(head, at.mark) {
-		err = ErrForeign
-	}
-	if err != nil {
-		f.Close()
-		return nil, nil, err
-	}
-	return f, head, nil
 }
 
-// Check finds something else in the place of the file, or no directory for it.
-func (at inFile) Check() error {
-	f, _, err := at.open()
-	switch {
-	case err == nil:
-		return f.Close()
-	case errors.Is(err, ErrForeign):
-		return err
+// key returns the name in the storage. In Caddy's storage it is the number that Caddy gives the
+// node; a file may be something else, which is left as it is.
+func (k *Keeper) key(suffix string) (string, error) {
+	if k.path != "" {
+		return filepath.Base(k.path) + suffix, errors.Join(checkFile(k.path, mark), checkFile(k.path+besideIt, controlMark))
 	}
-	if _, err := os.Stat(filepath.Dir(at.path)); errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// write replaces the file in one step, so that a crash leaves the old one or the new one.
-func (at inFile) write(b []byte) error {
-	// mode 0600
-	f, err := os.CreateTemp(filepath.Dir(at.path), filepath.Base(at.path)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // gone if all went well
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), at.path)
-}
-
-// Clean does nothing: a file is one node's.
-func (inFile) Clean(time.Duration) {}
-
-// inStorage keeps a snapshot in Caddy's storage, which several nodes may share: each has its own
-// there, by the number that Caddy gives it.
-type inStorage struct {
-	certmagic.Storage
-	suffix string // of the name
-}
-
-const (
-	storageDir = "rate_limit"
-	// storageTimeout bounds the wait for a storage that is on another machine.
-	storageTimeout = 5 * time.Second
-	// retention is how long the snapshot of a node that doesn't come back stays in the storage, at
-	// least.
-	retention = 7 * 24 * time.Hour
-	// controlRetention is the same for a control record, which is saved only when it changes.
-	controlRetention = 365 * 24 * time.Hour
-)
-
-func (inStorage) String() string { return "Caddy's storage" }
-
-func (s inStorage) key() (string, error) {
 	id, err := caddy.InstanceID()
 	if err != nil {
 		return "", fmt.Errorf("finding out which node this is: %w; let the user that runs Caddy write its data directory, %s", err, caddy.AppDataDir())
 	}
-	return storageDir + "/" + id.String() + s.suffix, nil
+	return storageDir + "/" + id.String() + suffix, nil
 }
 
-func (s inStorage) read() ([]byte, error) {
-	key, err := s.key()
+// checkFile returns ErrForeign for a file that doesn't begin with a mark. It reads no more of it,
+// and doesn't wait for a pipe.
+func checkFile(path, mark string) error {
+	info, err := os.Stat(path)
 	if err != nil {
-		return nil, err
+		return nil // to create or read it says more
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
-	defer cancel()
-	return s.Load(ctx, key)
-}
-
-func (s inStorage) write(b []byte) error {
-	key, err := s.key()
+	if !info.Mode().IsRegular() {
+		return ErrForeign
+	}
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
-	defer cancel()
-	return s.Store(ctx, key, b)
-}
-
-// Check returns nil: whether a storage can be used is not known without I/O.
-func (inStorage) Check() error { return nil }
-
-// Clean removes the snapshots that no node has written for long.
-func (s inStorage) Clean(longest time.Duration) {
-	ctx, cancel := context.WithTimeout(context.Background(), storageTimeout)
-	defer cancel()
-	all, err := s.List(ctx, storageDir, false)
-	if err != nil {
-		return // there is none, or next time
+	defer f.Close()
+	head := make([]byte, len(mark))
+	if n, _ := io.ReadFull(f, head); !isMarked(head[:n], mark) {
+		return ErrForeign
 	}
-	for _, key := range all {
-		least := retention
-		if strings.HasSuffix(key, besideIt) {
-			least = controlRetention
-		}
-		if info, err := s.Stat(ctx, key); err == nil && info.IsTerminal && time.Since(info.Modified) > max(least, 2*longest) {
-			_ = s.Delete(ctx, key)
-		}
-	}
+	return nil
 }

@@ -10,6 +10,7 @@
 package lifecycle
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -38,13 +39,14 @@ type Config struct {
 	// Namespace is that of the zones.
 	Namespace string
 
-	zones    []*limits.Zone
-	distance distance
-	small    smallLimits
-	checked  bool  // the overrides were, see checkOverrides
-	unsaved  bool  // it was reported at load that counters can't be saved
-	ending   bool  // stopped, and no other configuration came after it
-	saved    int64 // admitted by the zones that don't sync, when that was saved last
+	zones   []*limits.Zone
+	checked bool // the overrides were, see checkOverrides
+
+	ending    bool   // stopped, and no other configuration came after it
+	saved     int64  // spent, when that was saved last
+	unsaved   string // why the last save has failed
+	endSaving context.CancelFunc
+	saver     chan struct{} // closed when keepSaving has ended
 
 	before map[string]metrics.Counts // what zones had counted when it started
 
@@ -141,6 +143,7 @@ func (c *Config) Start() {
 		if c.Keeper != nil {
 			c.restore()
 		}
+		c.beginSaving()
 	}
 	clock.CatchUp()
 	c.before, _ = metrics.ByZone()
@@ -178,7 +181,6 @@ func (c *Config) apply() {
 			z.Throttle.Configure(bandwidth.Rate(z.Bandwidth), z.MaxKeys)
 		}
 	}
-	c.logEnforcement()
 }
 
 // housekeep writes the summaries of the zones' logs, once a minute, and checks each second whether
@@ -196,10 +198,6 @@ func (c *Config) housekeep() {
 			clock.CatchUp()
 			c.Control().Tick()
 			c.checkOverrides()
-			if c.Redis != nil {
-				c.checkDistance(roundTrip(c.Redis))
-				c.checkSmallLimits(c.Redis.Replicator.Nodes())
-			}
 		case <-minute.C:
 			c.checkSkipped()
 			for _, z := range c.zones {
@@ -224,11 +222,12 @@ func (c *Config) Stop() {
 	close(c.stop)
 	<-c.done
 	switch {
-	case len(list) == 0 && c.Keeper != nil:
-		c.ending = true
-		c.save()
-		c.awaitControl()
-	case len(list) > 0 && i == 0:
+	case len(list) == 0:
+		c.ending = c.Keeper != nil
+	case i == 0:
+		if c.Keeper != nil {
+			c.endSaving()
+		}
 		list[0].Control().Inherit(c.Control())
 		list[0].inherit(c)
 		list[0].apply()
@@ -236,6 +235,7 @@ func (c *Config) Stop() {
 			c.Control().Keep(nil, nil) // or it would overwrite what the other one saves
 		}
 		list[0].keepControl(false)
+		list[0].beginSaving()
 	}
 	if c.Redis != nil && c.Redis.IsBorrowed() {
 		for l := range c.counted {

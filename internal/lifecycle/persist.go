@@ -15,48 +15,37 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// CheckKeeper reports at load, and so to caddy validate, what would be found at the start.
-func (c *Config) CheckKeeper() {
-	if c.Keeper == nil {
-		return
-	}
-	switch err := c.Keeper.Check(); {
-	case errors.Is(err, ErrForeign):
-		c.reportForeign(err)
-	case err != nil:
-		c.reportUnsaved(err)
-		c.unsaved = true
-	}
-}
+const (
+	// saveEvery is how often counters are saved, unless saveShare is more: so many times what it
+	// took last.
+	saveEvery = time.Minute
+	saveShare = 20
+	// endWait is how long the end of the last configuration waits for a disk or a storage.
+	endWait = 2 * time.Second
+)
 
-// reportForeign reports that what is kept there is not ours, and switches persist off.
-func (c *Config) reportForeign(err error) {
-	c.Logger.Error("persist is off: what is there is something else, which is left as it is; give persist the path of a file of its own",
-		warning.Field(warning.NotRestored), zap.Stringer("persist", c.Keeper), zap.Error(err))
-	c.Keeper = nil
-}
-
-// reportUnsaved reports that counters can't be saved. The first failure of a configuration that was
-// found at load is not reported again.
+// reportUnsaved reports that counters can't be saved, once for each reason.
 func (c *Config) reportUnsaved(err error) {
-	if c.unsaved {
-		c.unsaved = false
+	if err.Error() == c.unsaved {
 		return
 	}
-	c.Logger.Error("counters can't be saved, so zones that don't use redis start at zero with the next process; create the directory, or let the user that runs Caddy write there",
-		warning.Field(warning.NotSaved), zap.Stringer("persist", c.Keeper), zap.Error(err))
+	c.unsaved = err.Error()
+	text, code := "counters can't be saved, so zones that don't use redis start at zero with the next process; let the user that runs Caddy write there", warning.NotSaved
+	if errors.Is(err, ErrForeign) {
+		text, code = "persist is off: what is there is something else, which is left as it is; give persist the path of a file of its own", warning.NotRestored
+	}
+	c.Logger.Error(text, warning.Field(code), zap.Stringer("persist", c.Keeper), zap.Error(err))
 }
 
 // restore restores the snapshot of an earlier process, and writes it back, so that it shows at the
 // start that this can be done. What can't be read costs no more than the counts in it.
 func (c *Config) restore() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	log := c.Logger.With(zap.Stringer("persist", c.Keeper))
-	s, err := c.Keeper.Load()
+	s, err := c.Keeper.Load(ctx)
 	switch {
-	case errors.Is(err, ErrForeign):
-		c.reportForeign(err)
-		c.Control().Keep(nil, nil)
-		return
+	case errors.Is(err, ErrForeign): // save reports it
 	case err != nil:
 		log.Warn("saved counters could not be read, so counting starts at zero", warning.Field(warning.NotRestored), zap.Error(err))
 	case s.IsFromFuture(clock.Now()):
@@ -64,12 +53,8 @@ func (c *Config) restore() {
 	case len(s.Limits) > 0:
 		c.restoreLimits(s, log)
 	}
-	c.save()
-	var longest time.Duration
-	for l := range c.counted {
-		longest = max(longest, l.Rate.Window, l.Settings.Ban.For)
-	}
-	c.Keeper.Clean(longest)
+	c.save(ctx)
+	c.Keeper.Clean(ctx)
 }
 
 // restoreLimits gives the limits what was saved of them.
@@ -94,10 +79,45 @@ func (c *Config) restoreLimits(s Snapshot, log *zap.Logger) {
 		zap.Int("keys", left), zap.Int("too_old", had-left), zap.Int("removed_limits", len(s.Limits)), zap.Time("saved", time.Unix(0, s.At)))
 }
 
+// beginSaving has what is counted be saved from now on, until endSaving.
+func (c *Config) beginSaving() {
+	if c.Keeper == nil {
+		return
+	}
+	var ctx context.Context
+	ctx, c.endSaving = context.WithCancel(context.Background())
+	c.saver = make(chan struct{})
+	go c.keepSaving(ctx)
+}
+
+// keepSaving saves what is new now and then, until ctx ends.
+func (c *Config) keepSaving(ctx context.Context) {
+	defer close(c.saver)
+	for wait := saveEvery; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		began := time.Now()
+		write, cancel := context.WithTimeout(ctx, saveEvery)
+		c.saveNew(write)
+		cancel()
+		wait = max(saveEvery, saveShare*time.Since(began))
+	}
+}
+
+// saveNew saves if something was counted since the last save.
+func (c *Config) saveNew(ctx context.Context) {
+	if c.spent() != c.saved {
+		c.save(ctx)
+	}
+}
+
 // save writes the counters of the zones that don't sync. Those that do are in Redis.
-func (c *Config) save() {
+func (c *Config) save(ctx context.Context) {
 	s := Snapshot{At: clock.Now(), Limits: make(map[string]table.SavedCounts), Resets: make(map[string]reset.Set)}
-	c.saved = c.spent()
+	spent := c.spent()
 	for local := range c.localCounters() {
 		counts, under := local.Save()
 		if s.Limits[local.Key] = counts; under != nil {
@@ -107,16 +127,28 @@ func (c *Config) save() {
 	for b := range c.localBans() {
 		s.Limits[b.Key] = b.Save()
 	}
-	if err := c.Keeper.Store(s); err != nil {
+	switch err := c.Keeper.Store(ctx, s); {
+	case err == nil:
+		c.saved, c.unsaved = spent, ""
+	case !errors.Is(ctx.Err(), context.Canceled):
 		c.reportUnsaved(err)
 	}
 }
 
-// Close saves again if something was admitted since Stop: the server's requests may end after it.
+// Close saves, if it was the last configuration, what was counted until now: the server's requests
+// may end after Stop. Then it waits until the control record is saved, whose goroutine would end
+// with the process.
 func (c *Config) Close() {
-	if c.ending && c.spent() != c.saved {
-		c.save()
+	if !c.ending {
+		return
 	}
+	c.ending = false
+	c.endSaving()
+	<-c.saver
+	ctx, cancel := context.WithTimeout(context.Background(), endWait)
+	defer cancel()
+	c.saveNew(ctx)
+	c.Control().AwaitSaved(ctx)
 }
 
 // spent changes with each request that the zones that don't sync admit, and each ban that begins.
@@ -164,19 +196,13 @@ func (c *Config) keepControl(restore bool) {
 	}
 	var earlier []byte
 	if restore {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
 		var err error
-		if earlier, err = c.Keeper.LoadControl(); err != nil {
+		if earlier, err = c.Keeper.LoadControl(ctx); err != nil && !errors.Is(err, ErrForeign) {
 			c.Logger.Warn("what was changed at run time could not be read; it is forgotten unless redis has it",
 				warning.Field(warning.NotRestored), zap.Stringer("persist", c.Keeper), zap.Error(err))
 		}
 	}
 	c.Control().Keep(earlier, c.Keeper.StoreControl)
-}
-
-// awaitControl waits until the control record is saved, for a moment at most: its goroutine would
-// end with the process.
-func (c *Config) awaitControl() {
-	ctx, cancel := context.WithTimeout(context.Background(), control.WaitFor)
-	defer cancel()
-	c.Control().AwaitSaved(ctx)
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/certmagic"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -17,41 +18,48 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// memoryPlace keeps what is written, each write of which takes a while.
-type memoryPlace struct {
+// memory is a storage that keeps what is written, each write of which takes a while.
+type memory struct {
+	certmagic.Storage
 	takes time.Duration
 
 	mu      sync.Mutex
-	written [][]byte
+	written map[string][][]byte
 }
 
-func (*memoryPlace) String() string      { return "memory" }
-func (*memoryPlace) Check() error        { return nil }
-func (*memoryPlace) Clean(time.Duration) {}
-
-func (p *memoryPlace) read() ([]byte, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.written) == 0 {
-		return nil, fs.ErrNotExist
+func (m *memory) Load(_ context.Context, key string) ([]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := len(m.written[key]); n > 0 {
+		return m.written[key][n-1], nil
 	}
-	return p.written[len(p.written)-1], nil
+	return nil, fs.ErrNotExist
 }
 
-func (p *memoryPlace) write(b []byte) error {
-	if p.takes > 0 {
-		time.Sleep(p.takes)
+// Store takes a while.
+//
+// bubble: it runs in one.
+func (m *memory) Store(_ context.Context, key string, b []byte) error {
+	if m.takes > 0 {
+		time.Sleep(m.takes)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.written = append(p.written, b)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.written[key] = append(m.written[key], b)
 	return nil
 }
 
-func (p *memoryPlace) writes() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.written)
+// writes is how often the counters were written, or with besideIt the control record.
+func (m *memory) writes(suffix string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.written["kept"+suffix])
+}
+
+// inMemory is a keeper that keeps in memory.
+func inMemory(written ...[]byte) (*Keeper, *memory) {
+	m := &memory{written: map[string][][]byte{"kept": written}}
+	return &Keeper{m, "kept", make(chan struct{}, 1)}, m
 }
 
 // keeping is a configuration of a process that keeps the counters of one zone, which bans. end
@@ -74,71 +82,113 @@ func keeping(t *testing.T, k *Keeper) (c *Config, z *limits.Zone, end func()) {
 	return c, z, z.Release
 }
 
-// The server's requests may end after Stop. What they have spent by Close is saved, and the bans
-// that they began; where there is nothing new nothing is written.
-func TestWhatIsCountedAfterStopIsSaved(t *testing.T) {
-	place := new(memoryPlace)
-	k := &Keeper{place, new(memoryPlace)}
+// restarts has another process take up what is saved, and says how many requests of it are
+// admitted, and whether the key was banned from the beginning.
+func restarts(t *testing.T, saved []byte) (admitted int, banned bool) {
+	t.Helper()
+	k, _ := inMemory(saved)
+	c, z, end := keeping(t, k)
+	defer end()
+	c.Start()
+	defer c.Close()
+	defer c.Stop()
+	for banned = z.Bans().Count() > 0; evaluates(t, z); admitted++ {
+	}
+	return admitted, banned
+}
+
+// What was counted is saved every minute, if there is any, and at the end: the server's requests
+// may end after Stop, and the handlers have given the counters up by then.
+func TestWhatIsCountedIsSaved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		k, place := inMemory()
 		writes := func(when string, want int) {
 			t.Helper()
-			if got := place.writes(); got != want {
+			synctest.Wait()
+			if got := place.writes(""); got != want {
 				t.Fatalf("%s: %d writes, want %d", when, got, want)
 			}
 		}
-		// restarts has another process take up what is saved, and says how many requests of it are
-		// admitted, and whether the key was banned from the beginning.
-		restarts := func() (admitted int, banned bool) {
-			t.Helper()
-			next := &Keeper{new(memoryPlace), new(memoryPlace)}
-			b, _ := place.read()
-			_ = next.write(b)
-			c, z, end := keeping(t, next)
-			defer end()
-			c.Start()
-			defer c.Stop()
-			for banned = z.Bans().Count() > 0; evaluates(t, z); admitted++ {
-			}
-			return admitted, banned
-		}
 		c, z, end := keeping(t, k)
-		end = sync.OnceFunc(end)
-		defer end()
 		c.Start()
-		defer c.Stop()
 		writes("after Start", 1)
+		time.Sleep(2 * saveEvery)
+		writes("nothing was counted", 1)
+		evaluates(t, z)
+		time.Sleep(saveEvery)
+		writes("after a request and a minute", 2)
 		evaluates(t, z)
 		c.Stop()
 		writes("after Stop", 2)
-		c.Close()
-		writes("Close after nothing", 2)
-		c.Stop()
-		writes("another Stop", 2)
-		evaluates(t, z)
-		c.Close()
-		writes("Close after a request", 3)
-		c.Close()
-		writes("another Close", 3)
+		time.Sleep(saveEvery)
+		writes("a minute after Stop", 3)
 		evaluates(t, z)
 		evaluates(t, z)
-		c.Close()
-		writes("Close when the limit is spent", 4)
 		if evaluates(t, z) {
 			t.Fatal("a fifth request is admitted by a limit of 4")
 		}
-		c.Close()
-		writes("Close after a ban began", 5)
 		end()
-		if admitted, banned := restarts(); admitted != 0 || !banned {
-			t.Errorf("after a restart %d are admitted and the key is banned: %t, want none and true", admitted, banned)
+		c.Close()
+		writes("after Close", 4)
+		c.Close()
+		writes("another Close", 4)
+		for i, want := range []int{4, 3, 2, 0} {
+			if admitted, banned := restarts(t, place.written["kept"][i]); admitted != want || banned != (want == 0) {
+				t.Errorf("after write %d and a restart %d are admitted and the key is banned: %t, want %d", i+1, admitted, banned, want)
+			}
 		}
-		place.written = place.written[:3]
-		if admitted, banned := restarts(); admitted != 2 || banned {
-			t.Errorf("with what was saved before %d are admitted and the key is banned: %t, want 2 of 4 and false", admitted, banned)
+	})
+}
+
+// A write that takes long is not followed by the next one at once.
+func TestSavingTakesATwentiethOfTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, place := inMemory()
+		c, z, end := keeping(t, k)
+		defer end()
+		c.Start()
+		place.takes = saveEvery / 2
+		for i := range 3 {
+			evaluates(t, z)
+			time.Sleep(time.Minute)
+			if i == 0 {
+				time.Sleep(place.takes)
+			}
+			synctest.Wait()
+			if got := place.writes(""); got != 2 {
+				t.Errorf("%d writes after %d minutes, want that of the start and one", got, i+1)
+			}
 		}
-		place.written = place.written[:2]
-		if admitted, banned := restarts(); admitted != 3 || banned {
-			t.Errorf("with what Stop saved %d are admitted and the key is banned: %t, want 3 of 4 and false", admitted, banned)
+		time.Sleep(saveShare * place.takes)
+		synctest.Wait()
+		if got := place.writes(""); got != 3 {
+			t.Errorf("%d writes after twenty times what one takes, want 3", got)
+		}
+		place.takes = 0
+		c.Stop()
+		c.Close()
+	})
+}
+
+// What is spent after a reset is not forgiven by it again in the next process.
+func TestWhatIsSavedOfAResetKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, place := inMemory()
+		c, z, end := keeping(t, k)
+		c.Start()
+		evaluates(t, z)
+		target := control.Target{Zone: "kept"}
+		if _, forgiven, err := c.Control().Reset(t.Context(), control.ResetChange{Target: target, For: time.Hour}); err != nil || forgiven != 1 {
+			t.Fatalf("Reset forgives %d, %v, want 1", forgiven, err)
+		}
+		time.Sleep(time.Second)
+		evaluates(t, z)
+		evaluates(t, z)
+		c.Stop()
+		end()
+		c.Close()
+		if admitted, _ := restarts(t, place.written["kept"][place.writes("")-1]); admitted != 2 {
+			t.Errorf("after two requests, a reset before them and a restart %d are admitted, want 2 of 4", admitted)
 		}
 	})
 }
@@ -147,8 +197,7 @@ func TestWhatIsCountedAfterStopIsSaved(t *testing.T) {
 // go on.
 func TestOnlyTheLastConfigurationSaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		place := new(memoryPlace)
-		k := &Keeper{place, new(memoryPlace)}
+		k, place := inMemory()
 		first, z, end := keeping(t, k)
 		defer end()
 		second, _, end := keeping(t, k)
@@ -162,25 +211,26 @@ func TestOnlyTheLastConfigurationSaves(t *testing.T) {
 		first.Close()
 		never.Stop()
 		never.Close()
-		if got := place.writes(); got != 1 {
+		if got := place.writes(""); got != 1 {
 			t.Errorf("after a reload and a Close: %d writes, want that of the start", got)
 		}
 		second.Stop()
 		second.Close()
-		if got := place.writes(); got != 2 {
+		if got := place.writes(""); got != 2 {
 			t.Errorf("after the end: %d writes, want 2", got)
 		}
 	})
 }
 
-// Stop waits until what was changed at run time is saved, also where nobody has waited for that
+// Close waits until what was changed at run time is saved, also where nobody has waited for that
 // before.
-func TestStopWaitsForTheControlRecord(t *testing.T) {
+func TestCloseWaitsForTheControlRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		place := &memoryPlace{takes: time.Second}
-		c, _, end := keeping(t, &Keeper{new(memoryPlace), place})
+		k, place := inMemory()
+		c, _, end := keeping(t, k)
 		defer end()
 		c.Start()
+		place.takes = time.Second
 		ctx, leave := context.WithCancel(t.Context())
 		leave()
 		share := 0.5
@@ -188,12 +238,13 @@ func TestStopWaitsForTheControlRecord(t *testing.T) {
 		if _, err := c.Control().Change(ctx, change); err != nil {
 			t.Fatal(err)
 		}
-		if got := place.writes(); got != 0 {
-			t.Fatalf("%d writes before Stop, want that the first one is under way", got)
-		}
 		c.Stop()
-		if got := place.writes(); got != 1 {
-			t.Errorf("%d writes when Stop returns, want 1", got)
+		if got := place.writes(besideIt); got != 0 {
+			t.Fatalf("%d writes before Close, want that the first one is under way", got)
+		}
+		c.Close()
+		if got := place.writes(besideIt); got != 1 {
+			t.Errorf("%d writes when Close returns, want 1", got)
 		}
 		c.Control().Keep(nil, nil)
 	})

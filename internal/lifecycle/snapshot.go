@@ -7,9 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
-	"maps"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -35,23 +33,23 @@ const clockTolerance = time.Minute
 // IsFromFuture reports whether the clock was set back since the snapshot was made.
 func (s Snapshot) IsFromFuture(now int64) bool { return s.At > now+int64(clockTolerance) }
 
-// The encoding, in which numbers are varints, except the level, which is the bits of a float64, and
-// the checksum (CRC-32C):
+// The encoding, in which numbers are varints, of the level the bits of a float64:
 //
-//	"tide counters 3\n"  at
+//	"tide counters 4\n"  at
 //	for each limit       length of its name, name
-//	                     number of resets, each as ID (16 bytes, 0 for all keys), stamp, at, until
+//	                     number of reset keys, reset of all: stamp, at, until
+//	  for each of them   ID (16 bytes), stamp, at, until
 //	                     number of keys
 //	  for each key       ID (16 bytes), number of reports
 //	    for each report  epoch, remote, own, level, levelAt, rate
-//	checksum of all before it
+//	checksum of all before it (CRC-32C)
 //
 // It is written here and not by a package because reading it must take no more memory than in
 // proportion to what is read, whatever that is: gob takes what the number of a map's entries asks
-// for. As JSON a million keys would be three times as large.
+// for. As JSON, or in records of one size, a million keys would be three times as large.
 const (
 	mark      = "tide counters "
-	firstLine = mark + "3\n"
+	firstLine = mark + "4\n"
 )
 
 // ErrForeign is the error for something else in the place of a snapshot.
@@ -65,74 +63,54 @@ var (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func (s Snapshot) encode() []byte {
-	b := binary.AppendVarint([]byte(firstLine), s.At)
-	for _, name := range slices.Sorted(maps.Keys(s.Limits)) {
-		b = binary.AppendUvarint(b, uint64(len(name)))
+	b := []byte(firstLine)
+	add := func(numbers ...int64) {
+		for _, n := range numbers {
+			b = binary.AppendVarint(b, n)
+		}
+	}
+	add(s.At)
+	for name, counts := range s.Limits {
+		add(int64(len(name)))
 		b = append(b, name...)
-		b = appendResets(b, s.Resets[name])
-		b = appendKeys(b, s.Limits[name])
+		set := s.Resets[name]
+		add(int64(len(set.Keys)), set.All.Stamp, set.All.At, set.All.Until)
+		for id, r := range set.Keys {
+			b = append(b, id[:]...)
+			add(r.Stamp, r.At, r.Until)
+		}
+		add(int64(len(counts)))
+		for id, reports := range counts {
+			b = append(b, id[:]...)
+			add(int64(len(reports)))
+			for _, r := range reports {
+				add(r.Epoch, r.Remote, r.Own, int64(math.Float64bits(r.Level)), r.LevelAt, r.Rate)
+			}
+		}
 	}
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 }
 
-func appendResets(b []byte, set reset.Set) []byte {
-	if set.All == (reset.Reset{}) && len(set.Keys) == 0 {
-		return binary.AppendUvarint(b, 0)
-	}
-	b = binary.AppendUvarint(b, uint64(1+len(set.Keys)))
-	add := func(id [16]byte, r reset.Reset) {
-		b = append(b, id[:]...)
-		b = binary.AppendVarint(b, r.Stamp)
-		b = binary.AppendVarint(b, r.At)
-		b = binary.AppendVarint(b, r.Until)
-	}
-	add([16]byte{}, set.All)
-	for id, r := range set.Keys {
-		add(id, r)
-	}
-	return b
-}
-
-func appendKeys(b []byte, counts table.SavedCounts) []byte {
-	b = binary.AppendUvarint(b, uint64(len(counts)))
-	for id, reports := range counts {
-		b = append(b, id[:]...)
-		b = binary.AppendUvarint(b, uint64(len(reports)))
-		for _, r := range reports {
-			b = binary.AppendVarint(b, r.Epoch)
-			b = binary.AppendVarint(b, r.Remote)
-			b = binary.AppendVarint(b, r.Own)
-			b = binary.BigEndian.AppendUint64(b, math.Float64bits(r.Level))
-			b = binary.AppendVarint(b, r.LevelAt)
-			b = binary.AppendVarint(b, r.Rate)
-		}
-	}
-	return b
-}
-
 // decodeSnapshot reads what encode made.
-func decodeSnapshot(b []byte) (s Snapshot, err error) {
-	s.Limits, s.Resets = make(map[string]table.SavedCounts), make(map[string]reset.Set)
+func decodeSnapshot(b []byte) (Snapshot, error) {
 	switch {
 	case !isMarked(b, mark):
-		return s, ErrForeign
-	case len(b) < len(firstLine):
-		return s, errDamaged
-	case !bytes.HasPrefix(b, []byte(firstLine)):
-		return s, errVersion
+		return Snapshot{}, ErrForeign
+	case len(b) >= len(firstLine) && !bytes.HasPrefix(b, []byte(firstLine)):
+		return Snapshot{}, errVersion
 	case len(b) < len(firstLine)+crc32.Size:
-		return s, errDamaged
+		return Snapshot{}, errDamaged
 	}
-	body, sum := b[:len(b)-crc32.Size], b[len(b)-crc32.Size:]
-	if binary.BigEndian.Uint32(sum) != crc32.Checksum(body, castagnoli) {
-		return s, errDamaged
+	b, sum := b[:len(b)-crc32.Size], b[len(b)-crc32.Size:]
+	if binary.BigEndian.Uint32(sum) != crc32.Checksum(b, castagnoli) {
+		return Snapshot{}, errDamaged
 	}
-	r := reader{b: body[len(firstLine):]}
-	s.At = r.number()
+	r := reader{b: b[len(firstLine):]}
+	s := Snapshot{At: r.number(), Limits: make(map[string]table.SavedCounts), Resets: make(map[string]reset.Set)}
 	for len(r.b) > 0 {
-		name := string(r.bytes(r.length(1)))
-		if set := r.resets(); set != nil {
-			s.Resets[name] = *set
+		name := string(r.bytes(r.count(1)))
+		if set := r.resets(); set.All != (reset.Reset{}) || len(set.Keys) > 0 {
+			s.Resets[name] = set
 		}
 		s.Limits[name] = r.counts()
 	}
@@ -161,25 +139,13 @@ func (r *reader) fail() {
 	r.b, r.bad = nil, true
 }
 
-func (r *reader) bytes(n int) []byte {
+func (r *reader) bytes(n int) (taken []byte) {
 	if n > len(r.b) {
 		r.fail()
 		return nil
 	}
-	taken := r.b[:n]
-	r.b = r.b[n:]
+	taken, r.b = r.b[:n], r.b[n:]
 	return taken
-}
-
-// length reads a number of things of which each takes up so many bytes at least.
-func (r *reader) length(each int) int {
-	n, width := binary.Uvarint(r.b)
-	if width <= 0 || n > uint64((len(r.b)-width)/each) {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[width:]
-	return int(n)
 }
 
 func (r *reader) number() int64 {
@@ -192,10 +158,47 @@ func (r *reader) number() int64 {
 	return n
 }
 
-func (r *reader) level() float64 {
-	var b [8]byte
-	copy(b[:], r.bytes(len(b)))
-	return math.Float64frombits(binary.BigEndian.Uint64(b[:]))
+// count reads a number of things of which each takes up so many bytes at least.
+func (r *reader) count(each int) int {
+	n := r.number()
+	if n < 0 || n > int64(len(r.b)/each) {
+		r.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (r *reader) id() (id keys.ID) {
+	copy(id[:], r.bytes(len(id)))
+	return id
+}
+
+func (r *reader) reset() reset.Reset {
+	return reset.Reset{Stamp: r.number(), At: r.number(), Until: r.number()}
+}
+
+func (r *reader) resets() reset.Set {
+	n := r.count(len(keys.ID{}) + 3)
+	set := reset.Set{All: r.reset(), Keys: make(map[[16]byte]reset.Reset, n)}
+	for range n {
+		id := r.id()
+		set.Keys[id] = r.reset()
+	}
+	return set
+}
+
+func (r *reader) counts() table.SavedCounts {
+	n := r.count(len(keys.ID{}) + 1)
+	counts := make(table.SavedCounts, n)
+	for range n {
+		id := r.id()
+		reports := make([]algorithms.Report, r.count(6))
+		for i := range reports {
+			reports[i] = r.report()
+		}
+		counts[id] = reports
+	}
+	return counts
 }
 
 // maxCount is more than a table can have counted: a million requests in each second of two
@@ -205,44 +208,10 @@ const maxCount = 1 << 53
 // report reads a report, and takes only what a table can have saved.
 func (r *reader) report() algorithms.Report {
 	report := algorithms.Report{
-		Epoch: r.number(), Remote: r.number(), Own: r.number(), Level: r.level(), LevelAt: r.number(), Rate: r.number(),
+		Epoch: r.number(), Remote: r.number(), Own: r.number(), Level: math.Float64frombits(uint64(r.number())), LevelAt: r.number(), Rate: r.number(),
 	}
 	if report.Own < 0 || report.Own > report.Remote || report.Remote > maxCount || !(report.Level >= 0 && report.Level <= maxCount) || report.Rate < 0 {
 		r.fail()
 	}
 	return report
-}
-
-func (r *reader) resets() *reset.Set {
-	n := r.length(len(keys.ID{}) + 3)
-	if n == 0 {
-		return nil
-	}
-	set := &reset.Set{Keys: make(map[[16]byte]reset.Reset, n)}
-	for range n {
-		var id [16]byte
-		copy(id[:], r.bytes(len(id)))
-		one := reset.Reset{Stamp: r.number(), At: r.number(), Until: r.number()}
-		if id == [16]byte{} {
-			set.All = one
-		} else {
-			set.Keys[id] = one
-		}
-	}
-	return set
-}
-
-func (r *reader) counts() table.SavedCounts {
-	n := r.length(len(keys.ID{}) + 1)
-	counts := make(table.SavedCounts, n)
-	for range n {
-		var id keys.ID
-		copy(id[:], r.bytes(len(id)))
-		reports := make([]algorithms.Report, r.length(13))
-		for i := range reports {
-			reports[i] = r.report()
-		}
-		counts[id] = reports
-	}
-	return counts
 }

@@ -54,7 +54,7 @@ func TestSnapshotThatIsNotWhole(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]error{
-		"example.com {\n}\n": ErrForeign, "\x00": ErrForeign, "tide": errDamaged, "tide counters 1\nwhatever": errVersion, "tide counters 3\n": errDamaged,
+		"example.com {\n}\n": ErrForeign, "\x00": ErrForeign, "tide": errDamaged, "tide counters 3\nwhatever": errVersion, "tide counters 4\n": errDamaged,
 	} {
 		if _, err := decodeSnapshot([]byte(text)); !errors.Is(err, want) {
 			t.Errorf("decode(%q) = %v, want %v", text, err, want)

@@ -18,6 +18,21 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
+// zoneWith is a zone with some limits a minute and a Redis, as if it were compiled.
+func zoneWith(t *testing.T, s config.Settings, all []int64) *limits.Zone {
+	s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix, s.Buckets = 10, 32, 64, 1
+	for i, n := range all {
+		s.Limits = append(s.Limits, config.Rate{Limit: n, Window: time.Duration(i+1) * time.Minute})
+	}
+	z, err := limits.NewZone(limits.ZoneOptions{Settings: s, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(z.Release)
+	z.Redis = new(limits.Redis)
+	return z
+}
+
 // A zone that has skipped a thousand requests since its configuration started, and met no other, is
 // told of once. That nothing came is not.
 func TestAZoneThatSkipsEverything(t *testing.T) {

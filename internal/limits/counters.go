@@ -283,7 +283,8 @@ func (c *Counters) sweepEvery(d time.Duration) {
 	}()
 }
 
-// Destruct sends the last counts and ends all work in the background.
+// Destruct sends the last counts and ends all work in the background. What is counted can still be
+// saved.
 func (c *Counters) Destruct() error {
 	if c.sweep.Load() != 0 {
 		close(c.stop)
@@ -297,7 +298,9 @@ func (c *Counters) Destruct() error {
 		c.attached.Release()
 		c.attached = nil
 	}
-	c.follow(nil)
+	if c.follows != nil {
+		c.follows.Unfollow(c.zone, c.Table)
+	}
 	return nil
 }
 

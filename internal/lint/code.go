@@ -150,11 +150,11 @@ func (r *repo) needless(exceptions map[string]string) {
 
 // unowned are the functions that start what nobody waits for, by their files, and why.
 var unowned = map[string]string{
-	"internal/clock/timers.go After":       "Stop waits for it; this is the owner of timers",
-	"internal/lifecycle/bounded.go within": "a call to a disk or a storage that hangs can't be ended",
-	"internal/command/command.go ask":      "Caddy's call to the admin endpoint can't be ended, and the command ends with it",
-	"sync/relay.go run":                    "it stops the timer at its end",
-	"sync/callcontext.go CallContext":      "what it returns stops the timer",
+	"internal/clock/timers.go After":      "Stop waits for it; this is the owner of timers",
+	"internal/lifecycle/keeper.go within": "a call to a disk or a storage that hangs can't be ended",
+	"internal/command/command.go ask":     "Caddy's call to the admin endpoint can't be ended, and the command ends with it",
+	"sync/relay.go run":                   "it stops the timer at its end",
+	"sync/callcontext.go CallContext":     "what it returns stops the timer",
 }
 
 // starts is what begins something: a goroutine with what it does first or which function it is,

@@ -13,11 +13,7 @@ import (
 // other settings, and new connections.
 func (o *Options) tls(t *TLS) (err error) {
 	if !t.Enabled {
-		name := o.given(needTLS)
-		if t.Insecure && o.URL != "" {
-			name = "skip_verify"
-		}
-		if name != "" {
+		if name := o.given(needTLS); name != "" {
 			return fmt.Errorf("%s has no effect without TLS; add tls_enabled, or write rediss:// in the URL", name)
 		}
 		return nil

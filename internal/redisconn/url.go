@@ -2,200 +2,141 @@ package redisconn
 
 import (
 	"errors"
-	"fmt"
-	"net"
 	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
-// nextURL finds where one URL of a list ends and the next begins. A user name or a password can't
-// have a slash that is not escaped.
-var nextURL = regexp.MustCompile(`,\s*(redis|rediss|unix)://`)
+var (
+	// nextURL finds where one URL of a list ends and the next begins. A user name or a password
+	// can't have a slash that is not escaped.
+	nextURL = regexp.MustCompile(`,\s*(redis|rediss|unix)://`)
+	// hostsIn finds the hosts of a URL, behind the last @ before its path.
+	hostsIn = regexp.MustCompile(`(?s)^(\w+://(?:[^/?#]*@)?)([^/?#@]*)((?:[/?#].*)?)$`)
+	// unescaped finds what net/url rejects in a password, and many have there.
+	unescaped = regexp.MustCompile(`[^\w.~!$&'()*+,;=:@%/-]`)
+)
 
-// ParseURL reads redis://, rediss:// (with TLS) and unix:// URLs as go-redis has them:
+// urlOptions are the options that a URL may have. To another one of go-redis, as how often it
+// retries, the client doesn't listen.
+var urlOptions = []string{
+	"addr", "db", "master_name", "sentinel_username", "sentinel_password", "pool_size", "protocol", "skip_verify",
+	"timeout", "dial_timeout", "read_timeout", "write_timeout",
+}
+
+// No error shows any part of the URL, which could belong to a password. Those of go-redis and of
+// net/url do.
+var (
+	errScheme = errors.New("the URL must begin with redis://, rediss:// (with TLS) or unix://, as in redis://localhost:6379/0")
+	errURL    = errors.New("the URL can't be read; write host:port with a port from 1 to 65535, as in redis://localhost:6379/0, an IPv6 address in brackets, as in redis://[::1]:6379/0, " +
+		"and an @ before it where there is a password; percent-encode special characters in the user name and password (/ is %2F, @ is %40, : is %3A, # is %23, ? is %3F, % is %25)")
+	errSocket = errors.New("a unix:// URL needs the absolute path of the socket, with three slashes: unix:///run/redis/redis.sock")
+	errOption = errors.New("the URL has an option that has no effect here; known are addr, db, master_name, sentinel_username, sentinel_password, pool_size, protocol, timeout and skip_verify")
+	errValue  = errors.New("the URL has a value that can't be read; write a number for the database, as in redis://localhost:6379/0, for pool_size and for protocol, " +
+		"true or false for skip_verify, which needs rediss://, and a duration such as 1s for a timeout")
+	errDiffer = errors.New("the URLs differ in more than their address; give user, password, database and options the same in each, or once: redis://user:password@host1,host2/0")
+)
+
+// ParseURL reads redis://, rediss:// (with TLS) and unix:// URLs as go-redis has them, with several
+// hosts:
 //
 //	redis[s]://[<user>:<password>@]<host>[:<port>][,<host>[:<port>]…][/<db>][?<option>=<value>&…]
 //	unix://[<user>:<password>@]/<path>[?db=<db>]
 //
-// Options: addr (one more address, may be repeated), db, master_name, sentinel_username,
-// sentinel_password, pool_size, protocol, timeout (or the longest of dial_timeout, read_timeout and
-// write_timeout), skip_verify. Several addresses are a Cluster, with a master_name they are
-// sentinels. Whole URLs can be joined by commas as well, if they differ in their address only.
-//
-// No error shows any part of the URL that could belong to a password.
-func ParseURL(s string) (Settings, error) {
-	var all Settings
-	for first := true; s != ""; first = false {
-		one := s
-		s = ""
-		if at := nextURL.FindStringIndex(one); at != nil {
-			one, s = one[:at[0]], strings.TrimLeft(one[at[0]:], ", \t")
-		}
-		set, err := parseOne(strings.TrimSpace(one))
+// Of urlOptions addr is one more address, and timeout the longest of it and of dial_timeout,
+// read_timeout and write_timeout. Several addresses are a Cluster, with a master_name they are
+// sentinels: go-redis has other functions for these, of which one takes the user and the password
+// for the sentinels'. Whole URLs can be joined by commas as well, if they differ in their address
+// only.
+func ParseURL(text string) (all Settings, err error) {
+	for i, one := range strings.Split(nextURL.ReplaceAllString(text, "\n$1://"), "\n") {
+		s, err := parseOne(strings.TrimSpace(one))
 		if err != nil {
 			return Settings{}, err
 		}
-		if !first {
-			addresses := append(all.Addresses, set.Addresses...)
-			all.Addresses, set.Addresses = nil, nil
-			if all.Key() != set.Key() {
-				return Settings{}, errors.New("the URLs differ in more than their address; give user, password, database and options the same in each, or once: redis://user:password@host1,host2/0")
+		if i > 0 {
+			addresses := append(all.Addresses, s.Addresses...)
+			all.Addresses, s.Addresses = nil, nil
+			if all.Key() != s.Key() {
+				return Settings{}, errDiffer
 			}
-			set.Addresses = addresses
+			s.Addresses = addresses
 		}
-		all = set
+		all = s
 	}
 	return all.complete()
 }
 
 // complete fills in what follows from the rest, and checks that all of it goes together.
 func (s Settings) complete() (Settings, error) {
-	switch {
+	port := DefaultPort
+	switch s.Mode = Simple; {
 	case s.MasterName != "":
-		s.Mode = Failover
+		s.Mode, port = Failover, DefaultSentinelPort
 	case len(s.Addresses) > 1:
 		s.Mode = Cluster
-	default:
-		s.Mode = Simple
 	}
-	port := DefaultPort
-	if s.Mode == Failover {
-		port = DefaultSentinelPort
-	}
-	if len(s.Addresses) == 0 {
-		s.Addresses = []string{""}
-	}
-	s.Addresses = slices.Clone(s.Addresses)
 	for i, a := range s.Addresses {
 		if s.Addresses[i] = WithPort(a, port); s.Addresses[i] == "" {
-			return Settings{}, errAddress(a)
+			return Settings{}, errURL
 		}
 	}
 	return s, s.Check()
 }
 
-// errAddress returns what is wrong with an address of a URL. It does not show the address: where
-// the @ is forgotten, that holds the password.
-func errAddress(address string) error {
-	host, _, err := net.SplitHostPort(address)
-	if err == nil && WithPort(host, DefaultPort) != "" {
-		return errors.New("the URL's port is not a number from 1 to 65535; write host:port, as in redis://localhost:6379/0, and an @ before it where there is a password")
-	}
-	return errors.New("the URL's host can't be read; write host:port, as in redis://localhost:6379/0, and an IPv6 address in brackets, as in redis://[::1]:6379/0")
-}
-
-var errPassword = errors.New("the URL can't be read; percent-encode special characters in the user name and password (/ is %2F, @ is %40, : is %3A, # is %23, ? is %3F, % is %25)")
-
 // parseOne reads one URL that may have several hosts.
-func parseOne(s string) (Settings, error) {
-	scheme, rest, ok := strings.Cut(s, "://")
-	if !ok || (scheme != "redis" && scheme != "rediss" && scheme != "unix") {
-		return Settings{}, errors.New("the URL must begin with redis://, rediss:// (with TLS) or unix://, as in redis://localhost:6379/0")
+func parseOne(text string) (Settings, error) {
+	if scheme, _, ok := strings.Cut(text, "://"); !ok || !slices.Contains([]string{"redis", "rediss", "unix"}, scheme) {
+		return Settings{}, errScheme
 	}
-	end := strings.IndexAny(rest, "/?#")
-	if end < 0 {
-		end = len(rest)
+	m := hostsIn.FindStringSubmatch(text)
+	if m == nil || strings.Contains(text, "#") {
+		return Settings{}, errURL
 	}
-	authority, rest := rest[:end], rest[end:]
-	path, query, _ := strings.Cut(rest, "?")
-	var set Settings
-	set.TLS.Enabled = scheme == "rediss"
-	hosts := authority
-	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-		hosts = authority[at+1:]
-		if err := set.parseUser(authority[:at]); err != nil {
-			return Settings{}, err
-		}
+	hosts := strings.Split(m[2], ",")
+	u, err := url.Parse(unescaped.ReplaceAllStringFunc(m[1], url.PathEscape) + hosts[0] + m[3])
+	if err != nil || strings.Contains(u.Path, "@") { // the path begins in the password
+		return Settings{}, errURL
 	}
-	if scheme != "unix" && cutShort(authority, path, query) || strings.Contains(path+query, "#") {
-		return Settings{}, errPassword
-	}
-	if scheme == "unix" {
-		p, err := url.PathUnescape(path)
-		if err != nil || hosts != "" || len(p) < 2 {
-			return Settings{}, errors.New("a unix:// URL needs the absolute path of the socket, with three slashes: unix:///run/redis/redis.sock")
-		}
-		set.Addresses = []string{p}
-	} else {
-		set.Addresses = strings.Split(hosts, ",")
-		if path = strings.Trim(path, "/"); path != "" {
-			db, err := strconv.Atoi(path)
-			if err != nil {
-				return Settings{}, errors.New("the URL's path is not the number of a database, as in redis://localhost:6379/0")
-			}
-			set.DB = db
-		}
-	}
-	return set, set.parseOptions(query)
-}
-
-// cutShort reports whether a special character has cut the user name or password short: the @ that
-// ends them stands too late then.
-func cutShort(authority, path, query string) bool {
-	if !strings.Contains(authority, "@") {
-		return strings.Contains(path+query, "@")
-	}
-	name, _, _ := strings.Cut(query, "=")
-	return strings.Contains(path+name, "@")
-}
-
-func (s *Settings) parseUser(text string) (err error) {
-	user, password, _ := strings.Cut(text, ":")
-	if s.Username, err = url.PathUnescape(user); err != nil {
-		return errPassword
-	}
-	if s.Password, err = url.PathUnescape(password); err != nil {
-		return errPassword
-	}
-	return nil
-}
-
-func (s *Settings) parseOptions(query string) error {
-	values, err := url.ParseQuery(query)
+	q, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return errPassword
+		return Settings{}, errURL
 	}
-	for name, all := range values {
-		value := all[len(all)-1]
-		switch name {
-		case "addr":
-			s.Addresses = append(s.Addresses, all...)
-		case "master_name":
-			s.MasterName = value
-		case "sentinel_username":
-			s.SentinelUsername = value
-		case "sentinel_password":
-			s.SentinelPassword = value
-		case "db":
-			s.DB, err = strconv.Atoi(value)
-		case "pool_size":
-			s.PoolSize, err = strconv.Atoi(value)
-		case "protocol":
-			s.Protocol, err = strconv.Atoi(value)
-		case "skip_verify":
-			s.TLS.Insecure, err = strconv.ParseBool(value)
-		case "timeout", "dial_timeout", "read_timeout", "write_timeout":
-			var d time.Duration
-			d, err = parseTimeout(value)
-			s.Timeout = max(s.Timeout, d)
-		default:
-			return errors.New("the URL has an option that has no effect here; known are addr, db, master_name, sentinel_username, sentinel_password, pool_size, protocol, timeout and skip_verify")
-		}
-		if err != nil {
-			return fmt.Errorf("the URL's option %s has a value that can't be read; write a number for db, pool_size and protocol, true or false for skip_verify, a duration such as 1s for a timeout", name)
+	for name := range q {
+		switch {
+		case strings.Contains(name, "@"): // so does the query
+			return Settings{}, errURL
+		case !slices.Contains(urlOptions, name):
+			return Settings{}, errOption
 		}
 	}
-	return nil
-}
-
-// parseTimeout reads a duration, or a number of seconds as go-redis does.
-func parseTimeout(s string) (time.Duration, error) {
-	if n, err := strconv.Atoi(s); err == nil {
-		return time.Duration(n) * time.Second, nil
+	s := Settings{
+		Addresses:  slices.Concat(hosts, q["addr"]),
+		MasterName: q.Get("master_name"), SentinelUsername: q.Get("sentinel_username"), SentinelPassword: q.Get("sentinel_password"),
 	}
-	return time.ParseDuration(s)
+	for _, name := range []string{"addr", "master_name", "sentinel_username", "sentinel_password"} {
+		q.Del(name)
+	}
+	if timeout := q.Get("timeout"); timeout != "" {
+		q.Del("timeout")
+		q.Set("pool_timeout", timeout) // which go-redis reads
+	}
+	if u.Scheme == "unix" {
+		if u.Host != "" || len(u.Path) < 2 {
+			return Settings{}, errSocket
+		}
+		s.Addresses[0] = u.Path
+	}
+	u.RawQuery = q.Encode()
+	o, err := redis.ParseURL(u.String())
+	if err != nil {
+		return Settings{}, errValue
+	}
+	s.Username, s.Password, s.DB, s.Protocol, s.PoolSize = o.Username, o.Password, o.DB, o.Protocol, o.PoolSize
+	s.Timeout = max(0, o.PoolTimeout, o.DialTimeout, o.ReadTimeout, o.WriteTimeout)
+	s.TLS = TLS{Enabled: o.TLSConfig != nil, Insecure: o.TLSConfig != nil && o.TLSConfig.InsecureSkipVerify}
+	return s, nil
 }

@@ -21,6 +21,7 @@ func TestParseURL(t *testing.T) {
 		{"redis://u:p%40%2F%3A@h:1/2", Settings{Mode: Simple, Addresses: []string{"h:1"}, Username: "u", Password: "p@/:", DB: 2}},
 		{"redis://:p,w@h", Settings{Mode: Simple, Addresses: []string{"h:6379"}, Password: "p,w"}},
 		{"redis://u:a@b@h", Settings{Mode: Simple, Addresses: []string{"h:6379"}, Username: "u", Password: "a@b"}},
+		{"redis://u:a^b|{c}\"é @h", Settings{Mode: Simple, Addresses: []string{"h:6379"}, Username: "u", Password: "a^b|{c}\"é "}},
 		{"rediss://h/?skip_verify=true", Settings{Mode: Simple, Addresses: []string{"h:6379"}, TLS: TLS{Enabled: true, Insecure: true}}},
 		{"unix:///run/redis.sock?db=3", Settings{Mode: Simple, Addresses: []string{"/run/redis.sock"}, DB: 3}},
 		{"unix://u:p@/run/redis.sock", Settings{Mode: Simple, Addresses: []string{"/run/redis.sock"}, Username: "u", Password: "p"}},

@@ -68,8 +68,7 @@ const (
 	// `refunded_keys` got back.
 	NotSent = "TIDE015"
 	// NotSaved is counters or changes that were not saved. What persist names can't be written, or
-	// has not answered for 6 seconds; `error` says why. The next process may start with empty
-	// counters.
+	// doesn't answer; `error` says why. The next process may start with empty counters.
 	NotSaved = "TIDE016"
 	// NotRestored is saved counters that could not be read. They are damaged, of another version,
 	// or from the future: counting starts at zero. If the file holds something else, persist is
@@ -131,18 +130,10 @@ const (
 	// has a new count. Add a zone by address, or put rate_limit behind what checks the value. See
 	// docs/security.md#keys-from-headers.
 	ClientsKey = "TIDE033"
-	// FarRedis is a Redis that is too far away for a setting. `round_trip` is more than half of
-	// strict_timeout, or a quarter of a sync_rate. Write what `write_strict_timeout` and
-	// `write_sync_rate` name, or use a nearer Redis.
-	FarRedis = "TIDE034"
 	// Backlog is strict zones that ask Redis for more than it can answer. Requests waited longer
 	// than strict_timeout and went by on_redis_loss. Raise that or pool_size, or give zones an
 	// interval. See docs/sync-rate.md.
 	Backlog = "TIDE035"
-	// SmallLimit is a limit that is small for its number of nodes, which sync at an interval. Each
-	// further node may admit one request more, up to `may_admit`, and more of a burst. Write
-	// `sync_rate strict`. See docs/accuracy.md#small-limits.
-	SmallLimit = "TIDE036"
 	// ClientsCost is a cost that clients choose. It comes from a header, a cookie, the URL or the
 	// body; such a request costs at least 1. Derive it from what is asked for. See docs/cost.md.
 	ClientsCost = "TIDE037"

@@ -202,16 +202,6 @@ func (s *Limiter) measure(ctx context.Context, c *circuit, shard int) {
 	}
 }
 
-// roundTrip is how long Redis takes to answer where that is why the circuit is open, else 0.
-func (c *circuit) roundTrip() time.Duration {
-	if c.down.Load() {
-		if far, ok := c.why.Load().Cause.(*redisconn.FarError); ok {
-			return far.Took
-		}
-	}
-	return 0
-}
-
 // roundTrip is how long an answer takes: the shorter of two, as the first one also makes a
 // connection and loads the script.
 func (s *Limiter) roundTrip(ctx context.Context, shard int, timeout time.Duration) (took time.Duration, err error) {

@@ -91,16 +91,10 @@ func TestARedisThatIsTooFarIsToldFromALostOne(t *testing.T) {
 		if err := try(); err != nil {
 			t.Fatalf("Take() = %v while all is well", err)
 		}
-		if got := s.RoundTrip(); got != 0 {
-			t.Errorf("a round trip of %s is told while all is well", got)
-		}
 		l.setTrip(delay)
 		redistest.Eventually(t, "the distance is the reason", func() bool {
 			return strings.HasPrefix(redisconn.Classify(try()), "redis answers in ")
 		})
-		if trip := s.RoundTrip(); trip != delay {
-			t.Errorf("a round trip of %s is told, with a Redis %s away", trip, delay)
-		}
 		const want = "redis answers in 500ms, strict_timeout is 200ms; set strict_timeout to 1.5s, or use a redis that is nearer"
 		if err := try(); !errors.Is(err, redisconn.ErrDown) || !redisconn.IsLate(err) || redisconn.Classify(err) != want {
 			t.Errorf("Take() = %q, want %q", redisconn.Classify(err), want)
@@ -112,9 +106,6 @@ func TestARedisThatIsTooFarIsToldFromALostOne(t *testing.T) {
 		}
 		l.setTrip(0)
 		redistest.Eventually(t, "Redis decides again", func() bool { return try() == nil })
-		if got := s.RoundTrip(); got != 0 {
-			t.Errorf("a round trip of %s is told after it", got)
-		}
 		l.set(faultproxy.Blackhole)
 		redistest.Eventually(t, "the circuit opens", func() bool { return errors.Is(try(), redisconn.ErrDown) })
 		if got := redisconn.Classify(try()); !strings.HasPrefix(got, "timeout: ") {

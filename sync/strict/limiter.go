@@ -148,15 +148,6 @@ func (s *Limiter) Status() Status {
 	return c
 }
 
-// RoundTrip is the longest that an open circuit has measured, 0 where none has: Redis answers, but
-// later than requests wait.
-func (s *Limiter) RoundTrip() (trip time.Duration) {
-	for i := range s.circuits {
-		trip = max(trip, s.circuits[i].roundTrip())
-	}
-	return trip
-}
-
 // CloseBy lets the calls under way end and ends all work, until a deadline.
 func (s *Limiter) CloseBy(deadline time.Time) {
 	s.stopProbes()

@@ -3,7 +3,6 @@
 package recipes_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
-	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // What can be known without traffic, caddy validate says. Each of these adapts, or is JSON.
@@ -25,7 +23,7 @@ func TestValidateFindsMistakes(t *testing.T) {
 		return "http://a.example {\n\trate_limit {\n\t\tzone z {\n" + options + "\n}\n}\n}\n"
 	}
 	for what, c := range map[string]struct{ caddyfile, want string }{
-		"a Redis URL":               {"{\n\trate_limit {\n\t\tredis {env.TIDE_TEST_URL}\n\t}\n}\n" + site, "port is not a number"},
+		"a Redis URL":               {"{\n\trate_limit {\n\t\tredis {env.TIDE_TEST_URL}\n\t}\n}\n" + site, "a port from 1 to 65535"},
 		"a namespace":               {"{\n\trate_limit {\n\t\tnamespace {env.TIDE_TEST_NAMESPACE}\n\t}\n}\n" + site, "without braces"},
 		"an unset namespace":        {"{\n\trate_limit {\n\t\tnamespace {env.TIDE_TEST_UNSET}\n\t}\n}\n" + site, "namespace"},
 		"a certificate's file":      {"{\n\trate_limit {\n\t\tredis {\n\t\t\ttls_enabled\n\t\t\ttls_server_certs_path " + dir + "/missing\n\t\t}\n\t}\n}\n" + site, "tls_server_certs_path"},
@@ -46,32 +44,5 @@ func TestValidateFindsMistakes(t *testing.T) {
 		if err := caddy.Validate(&parsed); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: Validate = %v, want an error with %q", what, err, c.want)
 		}
-	}
-}
-
-// What persist can't be is said at load, once.
-func TestValidateFindsWherePersistCant(t *testing.T) {
-	dir := t.TempDir()
-	foreign := filepath.Join(dir, "notes")
-	if err := os.WriteFile(foreign, []byte("not counters"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{
-		foreign:                          warning.NotRestored + " persist is off",
-		dir:                              warning.NotRestored + " persist is off",
-		filepath.Join(dir, "no", "file"): warning.NotSaved + " counters can't be saved",
-		filepath.Join(dir, "file"):       "",
-	} {
-		config, err := sitetest.Adapt("{\n\trate_limit {\n\t\tpersist " + path + "\n\t}\n}\n:80 {\n\trate_limit 5/1m\n}\n")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := strings.Join(sitetest.WarnedOf(t, config), "\n")
-		if (got == "") != (want == "") || !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
-			t.Errorf("persist %s: validate says %q, want once %q", path, got, want)
-		}
-	}
-	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
-		t.Errorf("validate has left %v, %v, want the one file", files, err)
 	}
 }
