@@ -166,13 +166,8 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 	if err != nil {
 		return fmt.Errorf("namespace: %w", err)
 	}
-	var prefix string
-	if a.Redis != nil {
-		if prefix, err = repl.ReplaceOrErr(a.Redis.KeyPrefix, true, true); err != nil {
-			return fmt.Errorf("redis: key_prefix: %w", err)
-		}
-	}
-	if a.namespace, err = redisconn.Namespace(namespace, prefix); err != nil || a.Redis == nil && a.Regions == nil {
+	a.namespace = cmp.Or(namespace, redisconn.DefaultNamespace)
+	if err = redisconn.CheckNamespace(a.namespace); err != nil || a.Redis == nil && a.Regions == nil {
 		return err
 	}
 	if err := a.Regions.check(a.Redis, repl); err != nil {
@@ -375,8 +370,6 @@ func checkRegion(name string, o *redisconn.Options) (*redisconn.Settings, error)
 		return nil, fmt.Errorf("region %s: it has no address; write a URL, like redis://redis.%s.example.com:6379", name, name)
 	case o.Storage:
 		return nil, fmt.Errorf("region %s: storage is the Redis of one region; write a URL, like redis://redis.%s.example.com:6379", name, name)
-	case o.KeyPrefix != "":
-		return nil, fmt.Errorf("region %s: all regions have one namespace; remove key_prefix, and write `namespace %s` beside regions", name, spelling.Clip(o.KeyPrefix))
 	}
 	set, empty, err := o.ResolveAsWritten()
 	if err != nil || empty {

@@ -520,27 +520,14 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 	if err := app.Regions.check(app.Redis, nil); err != nil {
 		return nil, p.place(wrong("regions", err), options, start)
 	}
-	if err := app.checkNamespace(); err != nil {
-		return nil, p.place(wrong("namespace", err), options, options["redis"])
+	if err := redisconn.CheckNamespace(app.Namespace); err != nil && !strings.Contains(app.Namespace, "{") {
+		return nil, p.place(wrong("namespace", err), options, start)
 	}
 	text, err := json.Marshal(app)
 	if err != nil {
 		return nil, placeAt(start, err)
 	}
 	return httpcaddyfile.App{Name: "rate_limit", Value: text}, nil
-}
-
-// checkNamespace checks it and its other name, unless they hold placeholders.
-func (a *App) checkNamespace() error {
-	var prefix string
-	if a.Redis != nil {
-		prefix = a.Redis.KeyPrefix
-	}
-	if strings.Contains(a.Namespace+prefix, "{") {
-		return nil
-	}
-	_, err := redisconn.Namespace(a.Namespace, prefix)
-	return err
 }
 
 // appOption reads one of the global options.
@@ -586,9 +573,7 @@ func (p parser) redis() (*redisconn.Options, error) {
 	r, values := new(redisconn.Options), p.RemainingArgs()
 	switch {
 	case len(values) == 0, len(values) == 1 && slices.Contains(redisModes, values[0]):
-		if r.Mode = strings.Join(values, ""); r.Mode == "sentinel" {
-			r.Mode = string(redisconn.Failover)
-		}
+		r.Mode = strings.Join(values, "")
 		p.mayLack = true
 		if err := p.options(optionTokens{}, func(option string) error { return p.set(config.Redis, option, r, nil) }); err != nil {
 			return nil, err

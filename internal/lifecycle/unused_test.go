@@ -20,7 +20,7 @@ import (
 
 // zoneWith is a zone with some limits a minute and a Redis, as if it were compiled.
 func zoneWith(t *testing.T, s config.Settings, all []int64) *limits.Zone {
-	s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix, s.Buckets = 10, 32, 64, 1
+	s.MaxKeys, s.IPv4Prefix, s.IPv6Prefix, s.SubWindows = 10, 32, 64, 1
 	for i, n := range all {
 		s.Limits = append(s.Limits, config.Rate{Limit: n, Window: time.Duration(i+1) * time.Minute})
 	}

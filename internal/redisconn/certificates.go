@@ -18,13 +18,10 @@ func (o *Options) tls(t *TLS) (err error) {
 		}
 		return nil
 	}
-	if o.TLSServerCertsPEM != "" && o.TLSServerCertsPath != "" {
-		return errors.New("tls_server_certs_pem and tls_server_certs_path are both given; remove one of them")
-	}
 	if (o.TLSClientCert != "") != (o.TLSClientKey != "") {
 		return errors.New("tls_client_cert and tls_client_key belong together; give both, or neither")
 	}
-	t.ServerName, t.ServerCerts = o.TLSServerName, o.TLSServerCertsPEM
+	t.ServerName = o.TLSServerName
 	if o.TLSServerCertsPath != "" {
 		if t.ServerCerts, err = readCerts(o.TLSServerCertsPath); err != nil {
 			return fmt.Errorf("tls_server_certs_path: %w", err)
@@ -42,7 +39,7 @@ func (o *Options) tls(t *TLS) (err error) {
 
 // needTLS are the options that have no effect without TLS.
 var needTLS = []string{
-	"tls_insecure", "tls_server_certs_pem", "tls_server_certs_path", "tls_client_cert", "tls_client_key", "tls_server_name",
+	"tls_insecure", "tls_server_certs_path", "tls_client_cert", "tls_client_key", "tls_server_name",
 }
 
 // pemOrFile returns PEM as it is and reads what else is given as the path of a file.

@@ -22,16 +22,12 @@ const Off = "off"
 // DefaultNamespace is the namespace where none is given.
 const DefaultNamespace = "caddy"
 
-// Namespace returns the namespace of an app by its two names, with their placeholders replaced.
-func Namespace(namespace, keyPrefix string) (string, error) {
-	if namespace != "" && keyPrefix != "" {
-		return "", fmt.Errorf("namespace %q and key_prefix %q are two names for one thing; remove one of them", namespace, keyPrefix)
-	}
-	name := cmp.Or(namespace, keyPrefix, DefaultNamespace)
+// CheckNamespace reports what is wrong with the namespace of an app.
+func CheckNamespace(name string) error {
 	if strings.ContainsFunc(name, func(c rune) bool { return c < ' ' || c > '~' || c == '{' || c == '}' }) {
-		return "", fmt.Errorf("namespace %q: write printable ASCII without braces, which say in a Redis Cluster where a key belongs", name)
+		return fmt.Errorf("namespace %q: write printable ASCII without braces, which say in a Redis Cluster where a key belongs", name)
 	}
-	return name, nil
+	return nil
 }
 
 // Options say how to reach Redis. Every string may hold {env.*} and {file.*} placeholders.
@@ -39,14 +35,14 @@ type Options struct {
 	// URL is that of a server, or several separated by commas. No other option may stand beside it.
 	// "off" is no Redis. Range: redis://, rediss:// or unix://. Default: none.
 	URL string `json:"url,omitempty"`
-	// Storage borrows the client of Caddy's global storage, if that is a Redis and lends it. Of the
-	// others only key_prefix has an effect then. Default: false.
+	// Storage borrows the client of Caddy's global storage, if that is a Redis and lends it. The
+	// others have no effect then. Default: false.
 	Storage bool `json:"storage,omitempty"`
-	// Mode is one server, sentinels and the master they know, or a cluster. Range: simple, failover
-	// or cluster. Default: simple; failover where master_name is set.
+	// Mode is one server, sentinels and the master they know, or a cluster; failover is sentinel.
+	// Range: simple, sentinel or cluster. Default: simple; sentinel where master_name is set.
 	Mode string `json:"mode,omitempty"`
-	// Address holds a host and port, or the path of a unix socket; several for failover (the
-	// sentinels) and cluster. Default: localhost:6379, in failover port 26379.
+	// Address holds a host and port, or the path of a unix socket; several of sentinels or a
+	// cluster. Default: localhost:6379, of sentinels port 26379.
 	Address []string `json:"address,omitempty"`
 	// Username is the ACL user. Default: the default user.
 	Username string `json:"username,omitempty"`
@@ -56,9 +52,7 @@ type Options struct {
 	DB int `json:"db,omitempty"`
 	// Timeout bounds connecting, reading and writing, each. Default: 1s.
 	Timeout caddy.Duration `json:"timeout,omitempty"`
-	// KeyPrefix is another name for namespace; only one may be given. Default: none.
-	KeyPrefix string `json:"key_prefix,omitempty"`
-	// MasterName is what the sentinels call the master, for failover. Default: none.
+	// MasterName is what the sentinels call the master. Default: none.
 	MasterName string `json:"master_name,omitempty"`
 	// SentinelUsername is the ACL user of the sentinels. Default: the default user.
 	SentinelUsername string `json:"sentinel_username,omitempty"`
@@ -68,8 +62,6 @@ type Options struct {
 	TLSEnabled bool `json:"tls_enabled,omitempty"`
 	// TLSInsecure accepts any certificate of the server, for tests only. Default: false.
 	TLSInsecure bool `json:"tls_insecure,omitempty"`
-	// TLSServerCertsPEM are the certificates to trust, in PEM. Default: the system's.
-	TLSServerCertsPEM string `json:"tls_server_certs_pem,omitempty"`
 	// TLSServerCertsPath is a PEM file with the certificates to trust, or a directory of .pem, .crt
 	// and .cer files. Default: the system's.
 	TLSServerCertsPath string `json:"tls_server_certs_path,omitempty"`
@@ -102,7 +94,7 @@ func (o *Options) Resolve(repl *caddy.Replacer) (*Settings, error) {
 		return nil, nil
 	case known.URL != "":
 		s, err = ParseURL(known.URL)
-	case o.URL != "", known.isEmpty(), len(known.Address) == 0 && len(o.Address) > 0:
+	case o.URL != "", reflect.ValueOf(*known).IsZero(), len(known.Address) == 0 && len(o.Address) > 0:
 		return nil, nil
 	default:
 		s, err = known.block()
@@ -164,13 +156,6 @@ func (o *Options) replaced(repl *caddy.Replacer) *Options {
 	return &c
 }
 
-// isEmpty reports whether nothing is given but the prefix.
-func (o *Options) isEmpty() bool {
-	c := *o
-	c.KeyPrefix = ""
-	return reflect.ValueOf(c).IsZero()
-}
-
 // besidesURL are the options that a URL can say as well.
 var besidesURL = []string{
 	"address", "username", "password", "db", "timeout", "master_name", "sentinel_username", "sentinel_password",
@@ -197,7 +182,7 @@ func (o *Options) block() (Settings, error) {
 		TLS: TLS{Enabled: o.TLSEnabled, Insecure: o.TLSInsecure},
 	}
 	port := DefaultPort
-	if o.MasterName != "" || o.Mode == string(Failover) {
+	if o.MasterName != "" || o.Mode == string(Failover) || o.Mode == sentinel {
 		s.Mode, port = Failover, DefaultSentinelPort
 	}
 	if len(o.Address) == 0 {
@@ -221,14 +206,19 @@ func (o *Options) block() (Settings, error) {
 	return s, nil
 }
 
+// sentinel is another word for Failover.
+const sentinel = "sentinel"
+
 // mode applies the mode, if one is given.
 func (o *Options) mode(s *Settings) error {
 	switch mode := Mode(o.Mode); mode {
 	case "":
+	case sentinel:
+		s.Mode = Failover
 	case Simple, Failover, Cluster:
 		s.Mode = mode
 	default:
-		return fmt.Errorf("mode %q is not known; write simple, failover or cluster", o.Mode)
+		return fmt.Errorf("mode %q is not known; write simple, sentinel or cluster", o.Mode)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package redisconn
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -44,7 +45,7 @@ func TestResolve(t *testing.T) {
 	t.Setenv("TIDE_ADDRESSES", "a, b:2")
 	for name, c := range map[string]resolved{
 		"url": {
-			in:   Options{URL: "{env.TIDE_URL}", KeyPrefix: "x"},
+			in:   Options{URL: "{env.TIDE_URL}"},
 			want: Settings{Mode: "simple", Addresses: []string{"h:1"}, Username: "u", Password: "p", DB: 2, Timeout: time.Second},
 		},
 		"url in cluster mode": {
@@ -57,7 +58,6 @@ func TestResolve(t *testing.T) {
 		},
 		"empty url":     {in: Options{URL: "{env.TIDE_NOTHING}"}, empty: true},
 		"nothing":       {in: Options{}, empty: true},
-		"prefix only":   {in: Options{KeyPrefix: "x"}, empty: true},
 		"empty address": {in: Options{Address: []string{"{env.TIDE_NOTHING}"}, Password: "p"}, empty: true},
 		"socket": {
 			in:   Options{Address: []string{"unix//run/redis.sock"}},
@@ -137,7 +137,7 @@ func TestResolveErrors(t *testing.T) {
 		"@ and ? in a secret": {Options{URL: "redis://u:hun@ter?hunter2@h:6379/0"}, []string{"percent-encode", "%3F"}},
 		"# in a secret":       {Options{URL: "redis://u:hunter2#x@h:6379/0"}, []string{"percent-encode", "%23"}},
 		"database of a url":   {Options{URL: "redis://u:hunter2@h:6379/x"}, []string{"database", "redis://localhost:6379/0"}},
-		"unknown mode":        {Options{Mode: "sentinel"}, []string{`"sentinel"`, "simple, failover or cluster"}},
+		"unknown mode":        {Options{Mode: "sentinels"}, []string{`"sentinels"`, "simple, sentinel or cluster"}},
 		"two in simple mode":  {Options{Address: []string{"a", "b"}}, []string{"2 addresses", "cluster", "failover"}},
 		"db in a cluster":     {Options{Mode: "cluster", Address: []string{"a", "b"}, DB: 3}, []string{"database 3", "remove"}},
 		"failover, no master": {Options{Mode: "failover"}, []string{"master_name"}},
@@ -158,8 +158,8 @@ func TestResolveErrors(t *testing.T) {
 func TestResolveErrorsOfTLS(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "missing")
-	empty := filepath.Join(dir, "empty.pem")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+	empty, secret := filepath.Join(dir, "empty.pem"), filepath.Join(dir, "secret.pem")
+	if err := errors.Join(os.WriteFile(empty, nil, 0o600), os.WriteFile(secret, []byte("hunter2"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]unresolved{
@@ -167,8 +167,7 @@ func TestResolveErrorsOfTLS(t *testing.T) {
 		"insecure without tls": {Options{TLSInsecure: true}, []string{"tls_insecure", "tls_enabled"}},
 		"certs missing":        {Options{TLSEnabled: true, TLSServerCertsPath: missing}, []string{"tls_server_certs_path", missing}},
 		"certs empty dir":      {Options{TLSEnabled: true, TLSServerCertsPath: t.TempDir()}, []string{"tls_server_certs_path", ".pem"}},
-		"certs no pem":         {Options{TLSEnabled: true, TLSServerCertsPEM: "hunter2"}, []string{"PEM"}},
-		"certs twice":          {Options{TLSEnabled: true, TLSServerCertsPEM: "x", TLSServerCertsPath: empty}, []string{"remove one"}},
+		"certs no pem":         {Options{TLSEnabled: true, TLSServerCertsPath: secret}, []string{"PEM"}},
 		"cert without key":     {Options{TLSEnabled: true, TLSClientCert: empty}, []string{"tls_client_key", "both"}},
 		"key missing":          {Options{TLSEnabled: true, TLSClientCert: "-----BEGIN X", TLSClientKey: missing}, []string{"tls_client_key", missing}},
 		"key empty":            {Options{TLSEnabled: true, TLSClientCert: "-----BEGIN X", TLSClientKey: empty}, []string{"tls_client_key", "empty"}},
@@ -196,7 +195,7 @@ func TestResolveReadsCertificates(t *testing.T) {
 	for name, r := range map[string]Options{
 		"paths":     {TLSServerCertsPath: ca, TLSClientCert: write("c.crt", server.ClientCert), TLSClientKey: write("c.key", server.ClientKey)},
 		"directory": {TLSServerCertsPath: dir, TLSClientCert: server.ClientCert, TLSClientKey: server.ClientKey},
-		"pem":       {TLSServerCertsPEM: server.CA, TLSClientCert: server.ClientCert, TLSClientKey: server.ClientKey, TLSServerName: "localhost"},
+		"name":      {TLSServerCertsPath: ca, TLSClientCert: server.ClientCert, TLSClientKey: server.ClientKey, TLSServerName: "localhost"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r.URL = server.URL
@@ -217,19 +216,9 @@ func TestResolveReadsCertificates(t *testing.T) {
 }
 
 func TestNamespace(t *testing.T) {
-	for _, c := range []struct{ namespace, prefix, want, wrong string }{
-		{"", "", "caddy", ""},
-		{"shop", "", "shop", ""},
-		{"", "shop", "shop", ""},
-		{"shop", "shop", "", "remove one of them"},
-		{"{shop}", "", "", "without braces"},
-		{"", "b\u00fccher", "", "printable ASCII"},
-		{"a\nb", "", "", "printable ASCII"},
-		{"\xff", "", "", "printable ASCII"},
-	} {
-		got, err := Namespace(c.namespace, c.prefix)
-		if got != c.want || (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
-			t.Errorf("Namespace(%q, %q) = %q, %v, want %q, %s", c.namespace, c.prefix, got, err, c.want, c.wrong)
+	for name, want := range map[string]string{"": "", "shop": "", "{shop}": "without braces", "b\u00fccher": "printable ASCII", "a\nb": "printable ASCII", "\xff": "printable ASCII"} {
+		if err := CheckNamespace(name); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("CheckNamespace(%q) = %v, want %s", name, err, want)
 		}
 	}
 }
