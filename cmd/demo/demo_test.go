@@ -79,9 +79,9 @@ func expectOperated(t *testing.T, text string) {
 	t.Helper()
 	rest := text
 	for _, want := range []string{
-		"8 requests for /login to node 1: 5 admitted, 3 denied", "login: reset 127.0.0.1 on 3 of 3 nodes, 5 requests of this node forgiven",
+		"8 requests for /login to node 1: 5 admitted, 3 denied", "login  127.0.0.1  5", "Applied by 3 of 3 nodes.",
 		"8 requests for /login to node 3: 5 admitted, 3 denied",
-		"8 requests for /candidate to node 1: 8 admitted, 0 denied", "candidate: enforced for all keys on 3 of 3 nodes, ends in ",
+		"8 requests for /candidate to node 1: 8 admitted, 0 denied", "candidate  100%", "Applied by 3 of 3 nodes.",
 		"8 requests for /candidate to node 1: 0 admitted, 8 denied",
 	} {
 		_, after, ok := strings.Cut(rest, want)

@@ -80,7 +80,7 @@ func (o *operator) command(ctx context.Context, node int, line string) error {
 	}
 	args := append([]string{"rate-limit"}, strings.Fields(line)...)
 	printed, err := exec.CommandContext(ctx, o.program, append(args, "--address", o.nodes[node].Admin)...).CombinedOutput()
-	fmt.Fprintf(o.out, "  $ caddy rate-limit %s\n  %s\n", line, strings.TrimSpace(string(printed)))
+	fmt.Fprintf(o.out, "  $ caddy rate-limit %s\n  %s\n", line, strings.ReplaceAll(strings.TrimSpace(string(printed)), "\n", "\n  "))
 	if err != nil {
 		return fmt.Errorf("caddy rate-limit %s: %w", line, err)
 	}

@@ -78,7 +78,7 @@ func TestRegionsAreShown(t *testing.T) {
 	awaitLeft(99)
 	await("the region is back", up, `<p class="fine">No problems.</p>`)
 	awaitStatus(t, "/none", http.StatusOK, slices.Concat(nodes, all[1].nodes)...)
-	doneAtLast(t, all[1].nodes[0], "on 2 of 2 nodes here, told to 1 of 1 regions", "enforce none --remove")
+	doneAtLast(t, all[1].nodes[0], "Applied by 2 of 2 nodes here, told to 1 of 1 regions", "enforce none --remove")
 	awaitStatus(t, "/none", http.StatusTooManyRequests, slices.Concat(nodes, all[1].nodes)...)
 	admit(t, c, all[1].nodes, "z", 5)
 	awaitEqual(t, all, "z", 15)

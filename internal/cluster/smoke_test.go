@@ -304,16 +304,16 @@ func TestOperate(t *testing.T) {
 		}
 	}
 	expect(http.StatusTooManyRequests)
-	doneAtLast(t, c.Nodes[1], "none: not enforced on 3 of 3 nodes, ends in 1h", "enforce none off")
+	doneAtLast(t, c.Nodes[1], "none      0%     in 1h\nApplied by 3 of 3 nodes.", "enforce none off")
 	expect(http.StatusOK)
-	done(t, c.Nodes[2], "none: enforced as configured on 3 of 3 nodes", "enforce none --remove")
+	done(t, c.Nodes[2], "Nothing is set for it now.\nApplied by 3 of 3 nodes.", "enforce none --remove")
 	expect(http.StatusTooManyRequests)
 	for i := range 3 {
 		r.Do("FLUSHALL")
-		doneAtLast(t, c.Nodes[i], "all zones: not enforced on 3 of 3 nodes", "enforce --all off --for 10m --note incident")
+		doneAtLast(t, c.Nodes[i], "all zones  0%     in 10m  incident\nApplied by 3 of 3 nodes.", "enforce --all off --for 10m --note incident")
 		awaitStatus(t, "/none", http.StatusOK, c.Nodes...)
 	}
-	done(t, c.Nodes[0], "on 3 of 3 nodes", "enforce --all --remove")
+	done(t, c.Nodes[0], "Applied by 3 of 3 nodes.", "enforce --all --remove")
 	expect(http.StatusTooManyRequests)
 
 	if out, code := command(t, c.Nodes[0], "enforce", "nome", "off"); code != 1 || !strings.Contains(out, `did you mean`) {
@@ -326,7 +326,7 @@ func TestOperate(t *testing.T) {
 	if err := c.Nodes[2].Resume(); err != nil {
 		t.Fatal(err)
 	}
-	if code != 2 || !strings.Contains(out, "on 2 of 3 nodes") || !strings.Contains(out, "last heard") {
+	if code != 2 || !strings.Contains(out, "Applied by 2 of 3 nodes.") || !strings.Contains(out, "last heard") {
 		t.Errorf("with a node that does not answer: exit code %d, want 2 and its name:\n%s", code, out)
 	}
 	awaitStatus(t, "/none", http.StatusOK, c.Nodes[2]) // it applies what it has missed

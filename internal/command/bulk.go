@@ -1,31 +1,17 @@
 package command
 
 import (
-	"cmp"
 	"encoding/csv"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"os/user"
 	"slices"
 	"strings"
 
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
-
-// operator names whoever runs the command, for the list of changes; "" where that is not known.
-var operator = func() string {
-	name := os.Getenv("SUDO_USER")
-	if u, err := user.Current(); name == "" && err == nil {
-		name = u.Username
-	}
-	if host, err := os.Hostname(); name != "" && err == nil {
-		name += "@" + host
-	}
-	return name
-}
 
 // overrideAll sets the overrides of a file, or removes those of its keys.
 func (p printer) overrideAll(client client, path string, req operate.BulkRequest, remove bool) error {
@@ -49,21 +35,10 @@ func (p printer) overrideAll(client client, path string, req operate.BulkRequest
 	if req.By = operator(); remove {
 		method = http.MethodDelete
 	}
-	err = changed(p, client, method, operate.BulkPath, req, func(done operate.BulkDone) (control.Outcome, bool, []string) {
-		line := fmt.Sprintf("%s: %d overrides set %s", done.Zone, done.Set, on(done.Outcome))
-		if done.Removed > 0 {
-			line += fmt.Sprintf("; others removed: %d", done.Removed)
-		}
-		if remove {
-			line = fmt.Sprintf("%s: %d overrides removed %s", done.Zone, done.Removed, on(done.Outcome))
-		}
-		if done.None > 0 {
-			line += fmt.Sprintf("; %d of the keys had none", done.None)
-		}
-		if n := len(done.Later); n > 0 {
-			line += fmt.Sprintf("; %d of them %s changed since", n, cmp.Or(done.Later[0].By, "somebody"))
-		}
-		return done.Outcome, done.Pending, []string{line}
+	err = changed(p, client, method, operate.BulkPath, req, func(b *page, done operate.BulkDone) (control.Outcome, bool) {
+		heads := []string{"OVERRIDES OF", "SET", "REMOVED", "HAD NONE", "CHANGED SINCE BY OTHERS"}
+		b.table([][]string{heads, {done.Zone, number(done.Set), some(done.Removed), some(done.None), some(len(done.Later))}})
+		return done.Outcome, done.Pending
 	})
 	var i int
 	if err == nil {
@@ -105,20 +80,13 @@ func readOverrides(in io.Reader, remove bool) (all []operate.ChangeRequest, line
 		if len(row) > len(names) {
 			return nil, nil, fmt.Errorf("line %d has %d values, want %s", line, len(row), strings.Join(names, ", "))
 		}
-		var one operate.ChangeRequest
+		has := map[string]string{}
 		for i, value := range row {
-			switch names[i] {
-			case "key":
-				one.Key = &row[i]
-			case "id":
-				one.ID = value
-			case "limit":
-				one.Limit = value
-			case "for":
-				one.For = value
-			case "note":
-				one.Note = value
-			}
+			has[names[i]] = value
+		}
+		one := operate.ChangeRequest{ID: has["id"], Limit: has["limit"], For: has["for"], Note: has["note"]}
+		if key, ok := has["key"]; ok {
+			one.Key = &key
 		}
 		if remove {
 			one = operate.ChangeRequest{Key: one.Key, ID: one.ID}

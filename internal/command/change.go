@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -159,166 +161,120 @@ never denied. A larger share keeps the keys that were in.
 	return cmd
 }
 
-// change asks for a change and prints what came of it.
+func reset() *cobra.Command {
+	var c change
+	cmd := &cobra.Command{
+		Use:   "reset <zone> <key> | <zone> --all",
+		Short: "Forgives what a key has spent, or all keys of a zone have, on all nodes",
+		Long: `
+Forgives what a key has spent, and ends its ban: its full limit is available again,
+on all nodes that share their counts. With --all this is done for all keys of the zone.
+
+Write the key as the log shows it: an address, or the values of the zone's key with
+what stands between them. With --id, write its id or the first digits of it.
+
+The exit code is 1 if no node counts the key, which may be mistyped.`,
+		Example: `  caddy rate-limit reset login 203.0.113.9
+  caddy rate-limit reset login 2ca8bc42 --id
+  caddy rate-limit reset login --all`,
+		Annotations: guide("operate.md#forgive-what-a-key-has-spent"),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || len(args) > 2 {
+				return errGiveZone
+			}
+			return nil
+		},
+		ValidArgsFunction: completeZone,
+	}
+	cmd.Flags().BoolVar(&c.All, "all", false, "All keys of the zone")
+	cmd.Flags().BoolVar(&c.byID, "id", false, "The key is given by its id, or the first digits of it")
+	cmd.RunE = run(func(client client, p printer, args []string) error {
+		if c.All != (len(args) == 1) {
+			return errGiveZone
+		}
+		if c.Zone, c.name = args[0], "all keys"; !c.All {
+			c.setKey(args[1])
+		}
+		c.By = operator()
+		isUnknown := false
+		err := changed(p, client, http.MethodPost, operate.ResetPath, c, func(b *page, done operate.ResetDone) (control.Outcome, bool) {
+			if isUnknown = done.Unknown; isUnknown {
+				return done.Outcome, done.Pending
+			}
+			head := "REQUESTS FORGIVEN"
+			if done.Units {
+				head = "UNITS FORGIVEN"
+			}
+			if done.Nodes > 1 {
+				head += " HERE" // what others forgive they don't tell
+			}
+			b.table([][]string{{"RESET", "KEY", head}, {done.Zone, c.name, number(done.Forgiven)}})
+			for _, text := range done.Stays {
+				b.line("%s: %s", done.Zone, text)
+			}
+			return done.Outcome, done.Pending
+		})
+		if isUnknown && !errors.Is(err, errInPart) {
+			return fmt.Errorf("%s: no node counts the key %s, so there is nothing to forgive; check how it is written", c.Zone, c.name)
+		}
+		return err
+	})
+	return cmd
+}
+
+var errGiveZone = errors.New("give a zone and a key, or a zone and --all")
+
+// change asks for a change and prints what holds then: what is said of all zones, of the same by
+// somebody who came later, or else of the same.
 func (p printer) change(client client, path string, c change) error {
 	method := http.MethodPost
 	if c.By = operator(); c.remove {
 		method = http.MethodDelete
 	}
-	return changed(p, client, method, path, c, func(done operate.Changed) (control.Outcome, bool, []string) {
-		lines := []string{fmt.Sprintf("%s %s%s", what(c, done), on(done.Outcome), p.until(done))}
-		if len(done.Later) > 0 {
-			lines = []string{fmt.Sprintf("%s, but %s", what(c, done), p.later(done))}
-		} else if line := p.beside(done); line != "" {
-			lines = append(lines, line)
+	return changed(p, client, method, path, c, func(b *page, done operate.Changed) (control.Outcome, bool) {
+		holds := done.Holds
+		if len(holds) == 0 && !done.Removed {
+			holds = []control.EntryState{done.EntryState}
 		}
-		if c.Key != nil && looksLikeID(c.name) && !c.remove {
-			lines = append(lines, fmt.Sprintf("%s was taken for the key itself; if it is the id of one, repeat this with --id, and remove this override", c.name))
+		if later := done.Later; len(later) > 0 {
+			b.line("%s has changed it since.", cmp.Or(later[0].By, "Somebody"))
+			isRemoved := func(e control.EntryState) bool { return e.Until.IsZero() }
+			holds = slices.DeleteFunc(later, isRemoved)
 		}
-		if done.StandIn != "" {
-			lines = append(lines, fmt.Sprintf("%s was taken for the key that requests bring; those of that address that bring none have the key %s: if they are meant, repeat this with it", c.name, done.StandIn))
-		}
-		if c.Note == "" && done.Note != "" {
-			lines = append(lines, fmt.Sprintf("the note of the override before stays: %s", done.Note))
-		}
-		if done.BannedUntil != nil {
-			lines = append(lines, fmt.Sprintf("%s is banned, which comes first, ends %s; 'caddy rate-limit reset' ends the ban", c.name, p.endsAt(*done.BannedUntil)))
+		for i := range holds {
+			e := &holds[i]
+			if c.Key != nil {
+				e.Key = c.name
+			}
+			if e.Temporary == done.Temporary && !done.Removed && len(done.Later) == 0 {
+				e.Since, e.By = time.Time{}, "" // just now by whoever reads this
+			}
 		}
 		if done.AllZones != nil {
-			all := operate.Changed{EntryState: *done.AllZones}
-			lines = append(lines, fmt.Sprintf("%s, which comes first%s; 'caddy rate-limit enforce --all --remove' ends that", what(change{}, all), p.until(all)))
+			holds = append([]control.EntryState{*done.AllZones}, holds...)
 		}
-		return done.Outcome, done.Pending, lines
+		if len(holds) == 0 {
+			b.line("Nothing is set for it now.")
+		} else if path == operate.OverridesPath {
+			b.table(p.overrides(holds))
+		} else {
+			b.table(p.enforcement(holds))
+		}
+		if c.Key != nil && looksLikeID(c.name) && !c.remove {
+			b.line("%s was taken for the key itself; if it is the id of one, repeat this with --id, and remove this override.", c.name)
+		}
+		if done.StandIn != "" {
+			b.line("%s was taken for the key that requests bring; those of that address that bring none have the key %s: if they are meant, repeat this with it.", c.name, done.StandIn)
+		}
+		if done.BannedUntil != nil {
+			b.line("%s is banned, which comes first, ends %s; 'caddy rate-limit reset' ends the ban.", c.name, p.endsAt(*done.BannedUntil))
+		}
+		return done.Outcome, done.Pending
 	})
-}
-
-// changed asks for a change and prints the answer: with --json as it came, and else as the lines of
-// describe. It returns an error where some node has not applied it.
-func changed[T any](p printer, client client, method, path string, c any, describe func(T) (o control.Outcome, pending bool, lines []string)) error {
-	text, err := client.ask(method, path, c)
-	if err != nil {
-		return err
-	}
-	var done T
-	if err := read(text, &done); err != nil {
-		return err
-	}
-	o, pending, lines := describe(done)
-	if p.json {
-		err = p.raw(text)
-	} else {
-		b := p.page()
-		for _, line := range lines {
-			b.line("%s", line)
-		}
-		err = p.print(&b)
-	}
-	if err != nil || o.Applied == o.Nodes && len(o.Untold) == 0 && !pending {
-		return err
-	}
-	return fmt.Errorf("%w: %s", errInPart, p.missing(o, pending))
 }
 
 // looksLikeID reports whether a key reads as the log and lists show the id of one.
 func looksLikeID(key string) bool {
 	_, err := keys.ParsePrefix(key)
 	return err == nil && len(key) == keys.ShortDigits
-}
-
-// what says what was changed.
-func what(c change, done operate.Changed) string {
-	zone := cmp.Or(done.Zone, allZones)
-	temporary := ""
-	if len(done.Holds) > 0 {
-		temporary = "temporary "
-	}
-	switch {
-	case done.Removed && c.name != "":
-		return fmt.Sprintf("%s: removed the %soverride for %s", zone, temporary, c.name)
-	case done.Removed && (done.All || temporary != ""):
-		return zone + ": " + temporary + "setting removed"
-	case done.Removed:
-		return zone + ": enforced as configured"
-	case done.Share != nil:
-		return zone + ": " + says(done.EntryState)
-	}
-	return fmt.Sprintf("%s: %s for %s", zone, done.Limit, c.name)
-}
-
-// says is what an entry says.
-func says(e control.EntryState) string {
-	switch {
-	case e.Share == nil:
-		return e.Limit
-	case *e.Share == 0:
-		return "not enforced"
-	case *e.Share == 1:
-		return "enforced for all keys"
-	}
-	return fmt.Sprintf("enforced for %s of the keys", percent(*e.Share))
-}
-
-// later says what somebody else has changed since.
-func (p printer) later(done operate.Changed) string {
-	e := done.Later[0]
-	if e.Until.IsZero() {
-		return "it has been removed since " + on(done.Outcome)
-	}
-	return fmt.Sprintf("%s has changed it since: %s %s%s", cmp.Or(e.By, "somebody"), says(e), on(done.Outcome), p.until(operate.Changed{EntryState: e}))
-}
-
-// beside says what else is said of the same, "" for nothing.
-func (p printer) beside(done operate.Changed) string {
-	for _, e := range done.Holds {
-		until := p.until(operate.Changed{EntryState: e})
-		switch {
-		case done.Removed:
-			return "what lasts holds again: " + says(e) + until
-		case e.Temporary && !done.Temporary:
-			return fmt.Sprintf("%s comes first%s; --remove in place of the value ends it now", says(e), until)
-		case !e.Temporary && done.Temporary:
-			return "after that " + says(e) + until
-		}
-	}
-	return ""
-}
-
-// on says on how many nodes a change holds.
-func on(o control.Outcome) string {
-	if !o.Shared {
-		return "on this node, which counts for itself"
-	}
-	if o.Regions > 0 {
-		return fmt.Sprintf("on %d of %d nodes here, told to %d of %d regions", o.Applied, o.Nodes, o.Told, o.Regions)
-	}
-	return fmt.Sprintf("on %d of %d nodes", o.Applied, o.Nodes)
-}
-
-func (p printer) until(done operate.Changed) string {
-	if done.Removed {
-		return ""
-	}
-	ends := p.endsAt(done.Until)
-	if ends == "never" {
-		return ", until it is changed"
-	}
-	return ", ends " + ends
-}
-
-// missing says who has not applied a change.
-func (p printer) missing(o control.Outcome, pending bool) string {
-	var names []string
-	for _, m := range o.Missing {
-		names = append(names, fmt.Sprintf("%s (last heard %s)", m.Name, p.ago(m.Heard)))
-	}
-	switch who := strings.Join(names, ", "); {
-	case pending && who == "":
-		return "redis can't be reached; the other nodes learn of it when it is back"
-	case pending:
-		return "redis can't be reached; when it is back they learn of it: " + who
-	case who == "":
-		return "not told yet: " + strings.Join(o.Untold, ", ") + "; they learn of it when they can be reached"
-	default:
-		return "not applied yet by " + who
-	}
 }

@@ -90,8 +90,8 @@ const exitInPart = 2
 // Caddy would write as JSON where there is no terminal.
 func run(f func(c client, p printer, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		flags, out := caddycmd.Flags{FlagSet: cmd.Flags()}, cmd.OutOrStdout()
-		p := printer{out: out, now: time.Now, json: flags.Bool("json"), colors: takesColors(out), width: widthOf(out)}
+		flags := caddycmd.Flags{FlagSet: cmd.Flags()}
+		p := printerTo(cmd.OutOrStdout(), flags.Bool("json"))
 		ask := func(c client, p printer) error { return f(c, p, args) }
 		var err error
 		if addresses := addressesOf(flags); len(addresses) > 1 {
@@ -199,3 +199,9 @@ func sentenceOf(address string, err error) error {
 
 // errNoEndpoint is the error of an answer that no admin endpoint gives.
 var errNoEndpoint = errors.New("this is not the answer of Caddy's admin endpoint; give its --address (by default " + caddy.DefaultAdminListen + "), not that of a site")
+
+// guide names the page about a command, which its help links to.
+func guide(page string) map[string]string { return map[string]string{"guide": docsURL + page} }
+
+// docsURL is where the pages are.
+const docsURL = "https://github.com/caddy-tide/ratelimit/blob/main/docs/"

@@ -2,24 +2,38 @@ package command
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
-// shortID is an id as people see it.
-func shortID(id string) string { return id[:min(len(id), keys.ShortDigits)] }
+// shows makes a command show by print what the endpoint answers at a path. Its argument is the zone
+// that is asked for, and its flags are parts of the query, by their one letter where they have one.
+func shows[T any](cmd *cobra.Command, path string, print func(printer, T) error) *cobra.Command {
+	cmd.RunE = run(func(c client, p printer, args []string) error {
+		q := url.Values{}
+		if len(args) > 0 {
+			q.Set("zone", args[0])
+		}
+		cmd.LocalNonPersistentFlags().Visit(func(f *pflag.Flag) { q.Set(cmp.Or(f.Shorthand, f.Name), f.Value.String()) })
+		again, _ := cmd.Flags().GetBool("watch") // false for a command without it
+		return p.watch(cmd.Context(), again, func() error {
+			return show(p, c, http.MethodGet, path+"?"+q.Encode(), nil, func(answer T) error { return print(p, answer) })
+		})
+	})
+	return cmd
+}
 
 func bans() *cobra.Command {
-	var n int
 	cmd := &cobra.Command{
 		Use:   "bans [<zone>]",
 		Short: "Lists who is banned: why, since when, until when",
@@ -35,20 +49,8 @@ End a ban with 'caddy rate-limit reset <zone> <id> --id'.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeZone,
 	}
-	cmd.Flags().IntVarP(&n, "number", "n", operate.TopKeys, "How many bans to list")
-	cmd.RunE = run(func(c client, p printer, args []string) error {
-		return show(p, c, http.MethodGet, listPath(operate.BansPath, args, n, url.Values{}), nil, p.bans)
-	})
-	return cmd
-}
-
-// listPath is the path of a list of n keys, of the zone that is named or all.
-func listPath(path string, args []string, n int, q url.Values) string {
-	q.Set("n", strconv.Itoa(n))
-	if len(args) > 0 {
-		q.Set("zone", args[0])
-	}
-	return path + "?" + q.Encode()
+	cmd.Flags().IntP("number", "n", operate.TopKeys, "How many bans to list")
+	return shows(cmd, operate.BansPath, printer.bans)
 }
 
 func (p printer) bans(all operate.Banned) error {
@@ -69,7 +71,7 @@ func (p printer) bans(all operate.Banned) error {
 }
 
 func overrides() *cobra.Command {
-	return &cobra.Command{
+	return shows(&cobra.Command{
 		Use:   "overrides [<zone>]",
 		Short: "Lists the keys that have another limit: who set it, why, until when",
 		Long: `
@@ -80,14 +82,7 @@ itself is shown, once a request has come with it.`,
 		Annotations:       guide("operate.md#give-one-key-another-limit"),
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeZone,
-		RunE: run(func(c client, p printer, args []string) error {
-			path := operate.OverridesPath
-			if len(args) > 0 {
-				path += "?" + url.Values{"zone": args}.Encode()
-			}
-			return show(p, c, http.MethodGet, path, nil, p.listOverrides)
-		}),
-	}
+	}, operate.OverridesPath, printer.listOverrides)
 }
 
 func (p printer) listOverrides(all []control.EntryState) error {
@@ -103,7 +98,7 @@ func (p printer) overrides(all []control.EntryState) [][]string {
 		if e.NoZone {
 			zone += " (no such zone)"
 		}
-		rows = append(rows, []string{zone, shortID(e.ID), e.Key, e.Limit + afterwards(e), p.since(e.Since), p.ends(e), e.By, e.Note})
+		rows = append(rows, []string{zone, shortID(e.ID), e.Key, e.Limit + afterwards(e), p.ago(e.Since), p.ends(e), e.By, e.Note})
 	}
 	return rows
 }
@@ -117,7 +112,7 @@ func afterwards(e control.EntryState) string {
 }
 
 func nodes() *cobra.Command {
-	return &cobra.Command{
+	return shows(&cobra.Command{
 		Use:   "nodes",
 		Short: "Lists the nodes that share their counts",
 		Long: `
@@ -127,10 +122,7 @@ unknown where it was last heard more than ten seconds ago, as while Redis is awa
 		Example:     "  caddy rate-limit nodes",
 		Annotations: guide("operate.md#see-who-spends-the-most-and-which-nodes-there-are"),
 		Args:        noArguments,
-		RunE: run(func(c client, p printer, _ []string) error {
-			return show(p, c, http.MethodGet, operate.NodesPath, nil, p.listNodes)
-		}),
-	}
+	}, operate.NodesPath, printer.listNodes)
 }
 
 func (p printer) listNodes(all []control.Node) error {
@@ -144,46 +136,92 @@ func (p printer) listNodes(all []control.Node) error {
 const sinceHeard = 10 * time.Second
 
 func (p printer) nodes(all []control.Node) [][]string {
-	rows := [][]string{{"NODE", "VERSION", "HEARD", "APPLIED", ""}}
+	rows := [][]string{{"NODE", "VERSION", "HEARD", "APPLIED"}}
 	for _, n := range all {
-		applied, self := "yes", ""
-		switch {
-		case !n.Applied && p.now().Sub(n.Heard) > sinceHeard:
+		applied := yes(n.Applied)
+		if !n.Applied && p.now().Sub(n.Heard) > sinceHeard {
 			applied = "unknown"
-		case !n.Applied:
-			applied = "no"
 		}
 		if n.Self {
-			self = "this node"
+			applied += "  this node"
 		}
-		rows = append(rows, []string{n.Name, n.Version, p.ago(n.Heard), applied, self})
+		rows = append(rows, []string{n.Name, n.Version, p.ago(n.Heard), applied})
 	}
 	return rows
 }
 
-// guide names the page about a command, which its help links to.
-func guide(page string) map[string]string {
-	return map[string]string{"guide": docsURL + page}
+func yes(is bool) string {
+	if is {
+		return "yes"
+	}
+	return "no"
 }
 
-// docsURL is where the pages are.
-const docsURL = "https://github.com/caddy-tide/ratelimit/blob/main/docs/"
+func topCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "top [<zone>]",
+		Short: "Shows the keys that have spent the most",
+		Long: `
+Shows the keys of a zone, or of all, that have spent the most lately, as far as the
+node that is asked knows. Keys are shown by their ids; with log_key, the key itself
+is shown once another request has come with it.
 
-// facts prints names with their values, with --json as an object.
-func (p printer) facts(rows [][2]string) error {
-	if p.json {
-		text := []byte("{")
-		for i, row := range rows {
-			if i > 0 {
-				text = append(text, ',')
-			}
-			text = fmt.Appendf(text, "%q:%q", row[0], row[1])
+Used is what was spent in this window and in the one before; explain says what counts
+now. Denied, and in shadow mode would deny, is what the node that is asked has denied
+in the last five to ten minutes. Asked is known in zones that sync at an interval.`,
+		Example: `  caddy rate-limit top api --by denied
+  caddy rate-limit top login --banned
+  caddy rate-limit top --watch`,
+		Annotations:       guide("operate.md#see-who-spends-the-most-and-which-nodes-there-are"),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeZone,
+	}
+	cmd.Flags().String("by", "used", "Sort by used, asked or denied")
+	cmd.Flags().IntP("number", "n", operate.TopKeys, "How many keys of each limit to show")
+	cmd.Flags().BoolP("watch", "w", false, "Show them again every two seconds")
+	cmd.Flags().Bool("banned", false, "Only keys that are banned")
+	completeFlag(cmd, "by", "used", "asked", "denied")
+	return shows(cmd, operate.TopPath, printer.keys)
+}
+
+// watch shows something, where it is watched every two seconds until the context ends.
+func (p printer) watch(ctx context.Context, again bool, show func() error) error {
+	if again && p.several {
+		return errors.New("--watch shows one node; give one --address")
+	}
+	for {
+		if err := show(); err != nil || !again {
+			return err
 		}
-		return p.raw(append(text, '}'))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(2 * time.Second):
+		}
+		if _, err := fmt.Fprintln(p.out); err != nil {
+			return err
+		}
+	}
+}
+
+// keys shows the keys that have spent the most.
+func (p printer) keys(all []operate.Top) error {
+	rows := [][]string{{"ZONE", "LIMIT", "ID", "USED", "ASKED", "DENIED", "WOULD DENY", "BANNED", "REGIONS", "KEY"}}
+	for _, t := range all {
+		limit := limitText(t.Limit, t.Window, t.Concurrent)
+		for _, k := range t.Keys {
+			banned, regions := "", ""
+			if k.BannedUntil != nil {
+				banned = "ends " + p.in(*k.BannedUntil)
+			}
+			if k.Regions {
+				regions = "others, too"
+			}
+			row := []string{t.Zone, limit, shortID(k.ID), number(k.Used), known(k.Asked), some(k.Denied), some(k.WouldDeny), banned, regions, k.Key}
+			rows = append(rows, row)
+		}
 	}
 	b := p.page()
-	for _, row := range rows {
-		b.line("%s %s", row[0], row[1])
-	}
+	b.list(rows, "No key has done that lately, as far as this node knows.")
 	return p.print(&b)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
 // printer writes what a command shows.
@@ -33,27 +34,15 @@ type printer struct {
 	several bool
 }
 
-// widthOf returns how wide a terminal is, 0 where out is none.
-func widthOf(out io.Writer) int {
-	file, ok := out.(*os.File)
-	if !ok {
-		return 0
+// printerTo returns one that writes to out: as wide as a terminal, and with colors unless somebody
+// wants none.
+func printerTo(out io.Writer, json bool) printer {
+	p := printer{out: out, now: time.Now, json: json}
+	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		p.colors = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+		p.width, _, _ = term.GetSize(int(file.Fd())) // 0 where it is not known
 	}
-	width, _, err := term.GetSize(int(file.Fd()))
-	if err != nil {
-		return 0
-	}
-	return width
-}
-
-// takesColors reports whether colors may be written: to a terminal, unless somebody wants none.
-func takesColors(out io.Writer) bool {
-	file, ok := out.(*os.File)
-	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return p
 }
 
 // decided are the cells of tables, and the ends of sentences, that have a color.
@@ -146,134 +135,80 @@ func (b *page) line(format string, args ...any) {
 	b.WriteString(printable(fmt.Sprintf(format, args...)) + "\n")
 }
 
-// gap is between columns, and leastProse the width from which on the last column is wrapped.
 const (
-	gap        = 2
+	// gap is between columns.
+	gap = 2
+	// names is how many columns tell the rows of a table apart.
+	names = 2
+	// leastProse is the width from which on the last column is wrapped.
 	leastProse = 24
 )
 
 // table adds rows in columns, the first one being the heads. Columns without a cell are left out.
 // Without any other row it adds nothing. What is wider than the terminal goes on below in a table
-// of the other columns, with those that tell rows apart; in the last column lines are wrapped.
+// of the other columns; in the last column lines are wrapped.
 func (b *page) table(rows [][]string) {
 	if len(rows) < 2 {
 		return
 	}
-	var columns []column
+	rows, widths := filled(rows)
+	n, width := 0, 0
+	for n < len(widths) && (b.width == 0 || width+widths[n] <= b.width) {
+		width += widths[n] + gap
+		n++
+	}
+	prose := 0
+	if n == len(widths)-1 && b.width-width >= leastProse {
+		n, prose = n+1, b.width-width
+	}
+	n = min(max(n, names+1), len(widths)) // one that is too wide is not made narrower
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row[:n] {
+			if i == n-1 && prose > 0 {
+				cell = strings.Join(wrapped(cell, prose), "\n"+strings.Repeat(" ", width))
+			}
+			fmt.Fprintf(&line, "%-*s", widths[i]+gap, cell)
+		}
+		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
+	}
+	if n == len(widths) {
+		return
+	}
+	b.WriteByte('\n')
+	for i, row := range rows {
+		rows[i] = slices.Concat(row[:names], row[n:])
+	}
+	b.table(rows)
+}
+
+// filled returns the columns of a table that have a cell below their head, and how wide each is.
+func filled(rows [][]string) (all [][]string, widths []int) {
+	all = make([][]string, len(rows))
 	for i := range rows[0] {
-		if c := newColumn(rows, i); c.filled {
-			columns = append(columns, c)
+		if !slices.ContainsFunc(rows[1:], func(row []string) bool { return row[i] != "" }) {
+			continue
 		}
-	}
-	if n := len(columns); columns[n-1].cells[0][0] == "" && n > 1 {
-		// Notes without a head stand beside what they are of.
-		columns[n-2].width = columns[n-2].below
-	}
-	names := columns[:naming(columns)]
-	named := -gap
-	for _, c := range names {
-		named += gap + c.width
-	}
-	for rest := columns[len(names):]; ; {
-		n, width := 0, named
-		for n < len(rest) && (b.width == 0 || width+gap+rest[n].width <= b.width) {
-			width += gap + rest[n].width
-			n++
+		width := 0
+		for n, row := range rows {
+			cell := printable(row[i])
+			all[n], width = append(all[n], cell), max(width, utf8.RuneCountInString(cell))
 		}
-		if prose := b.width - width - gap; n == len(rest)-1 && prose >= leastProse {
-			rest[n].wrap(prose)
-			n++
-		}
-		n = min(max(n, 1), len(rest)) // one that is too wide is not made narrower
-		b.columns(names, rest[:n], len(names)+n == len(columns))
-		if rest = rest[n:]; len(rest) == 0 {
-			return
-		}
-		b.WriteByte('\n')
+		widths = append(widths, width)
 	}
+	return all, widths
 }
 
-// naming returns how many of the first columns it takes to tell rows apart: three at most, and one
-// where these don't.
-func naming(columns []column) int {
-	for n := 1; n <= min(3, len(columns)); n++ {
-		seen := map[string]bool{}
-		for i := range columns[0].cells {
-			name := ""
-			for _, c := range columns[:n] {
-				name += c.cells[i][0] + "\n"
-			}
-			seen[name] = true
-		}
-		if len(seen) == len(columns[0].cells) {
-			return n
+// wrapped breaks a text between words.
+func wrapped(text string, width int) (lines []string) {
+	for _, word := range strings.Fields(text) {
+		if n := len(lines) - 1; n >= 0 && utf8.RuneCountInString(lines[n]+" "+word) <= width {
+			lines[n] += " " + word
+		} else {
+			lines = append(lines, word)
 		}
 	}
-	return 1
-}
-
-// A column of a table: its cells, each of one line or several.
-type column struct {
-	cells  [][]string
-	width  int
-	below  int // width without the head
-	filled bool
-}
-
-func newColumn(rows [][]string, i int) column {
-	var c column
-	for n, row := range rows {
-		cell := printable(row[i])
-		c.cells = append(c.cells, []string{cell})
-		c.width = max(c.width, utf8.RuneCountInString(cell))
-		if n > 0 && cell != "" {
-			c.below, c.filled = max(c.below, utf8.RuneCountInString(cell)), true
-		}
-	}
-	return c
-}
-
-// wrap breaks the lines of cells between words.
-func (c *column) wrap(width int) {
-	for i, cell := range c.cells {
-		var lines []string
-		for _, word := range strings.Fields(cell[0]) {
-			if n := len(lines) - 1; n >= 0 && utf8.RuneCountInString(lines[n])+1+utf8.RuneCountInString(word) <= width {
-				lines[n] += " " + word
-			} else {
-				lines = append(lines, word)
-			}
-		}
-		c.cells[i] = lines
-	}
-	c.width = width
-}
-
-// columns adds a table of columns that name rows and others: of all, or else without the rows of
-// which only the names have cells.
-func (b *page) columns(names, others []column, all bool) {
-	for i := range names[0].cells {
-		lines := 0
-		if all {
-			lines = 1
-		}
-		for _, c := range others {
-			if len(c.cells[i]) > 0 && c.cells[i][0] != "" {
-				lines = max(lines, len(c.cells[i]))
-			}
-		}
-		for l := range lines {
-			var text strings.Builder
-			for _, c := range slices.Concat(names, others) {
-				cell := ""
-				if l < len(c.cells[i]) {
-					cell = c.cells[i][l]
-				}
-				fmt.Fprintf(&text, "%-*s", c.width+gap, cell)
-			}
-			b.WriteString(strings.TrimRight(text.String(), " ") + "\n")
-		}
-	}
+	return lines
 }
 
 // list adds a table, or says that there is none.
@@ -284,19 +219,17 @@ func (b *page) list(rows [][]string, none string) {
 	b.table(rows)
 }
 
-// in says how far a time is ahead, rounded up: what has just been set for 5m ends in 5m. ago says
-// how long it is past.
+// in says how far a time is ahead, rounded up: what has just been set for 5m ends in 5m.
 func (p printer) in(t time.Time) string {
 	return "in " + config.LengthText(t.Sub(p.now())+time.Second/2-1)
 }
-func (p printer) ago(t time.Time) string { return config.LengthText(p.now().Sub(t)) + " ago" }
 
-// since says how long a time is past, "" for none.
-func (p printer) since(t time.Time) string {
+// ago says how long a time is past, "" where it is not known.
+func (p printer) ago(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
-	return p.ago(t)
+	return config.LengthText(p.now().Sub(t)) + " ago"
 }
 
 // endsAt says when something ends.
@@ -308,3 +241,40 @@ func (p printer) endsAt(t time.Time) string {
 }
 
 func percent(share float64) string { return strconv.FormatFloat(share*100, 'f', -1, 64) + "%" }
+
+func number[N int | int64](n N) string { return strconv.FormatInt(int64(n), 10) }
+
+// some writes a number, "" for 0.
+func some[N int | int64](n N) string {
+	if n == 0 {
+		return ""
+	}
+	return number(n)
+}
+
+// known writes a number that is not known everywhere.
+func known(n *int64) string {
+	if n == nil {
+		return ""
+	}
+	return number(*n)
+}
+
+// length writes a number of seconds.
+func length(seconds float64) string {
+	if seconds < 60 {
+		return strconv.FormatFloat(seconds, 'f', -1, 64) + "s"
+	}
+	return config.LengthText(time.Duration(seconds * float64(time.Second)))
+}
+
+// shortID is an id as people see it.
+func shortID(id string) string { return id[:min(len(id), keys.ShortDigits)] }
+
+// limitText writes a limit.
+func limitText(n int64, window string, concurrent bool) string {
+	if concurrent {
+		return number(n) + " at once"
+	}
+	return number(n) + "/" + window
+}

@@ -116,9 +116,13 @@ func TestChangesArePrinted(t *testing.T) {
 		"missing":           {change{ChangeRequest: operate.ChangeRequest{All: true, Share: &share}}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":3,"applied":1,"shared":true,"missing":[{"name":"web2/7","heard":"2026-05-04T11:59:53Z"},{"name":"web\u001b[31m3/8","heard":"2026-05-04T11:59:59Z"}]}`},
 		"pending":           {change{ChangeRequest: operate.ChangeRequest{All: true, Share: &share}}, `{"all":true,"share":0,"until":"2026-05-04T12:15:00Z","nodes":1,"applied":1,"shared":true,"pending":true}`},
 	} {
+		path := operate.OverridesPath
+		if test.change.Key == nil && test.change.ID == "" {
+			path = operate.EnforcementPath
+		}
 		c, _ := endpoint(t, http.StatusOK, test.answer)
 		var b bytes.Buffer
-		err := printer{out: &b, now: func() time.Time { return noon }}.change(c, "/", test.change)
+		err := printer{out: &b, now: func() time.Time { return noon }}.change(c, path, test.change)
 		if inPart := name == "missing" || name == "pending"; errors.Is(err, errInPart) != inPart || err != nil && !inPart {
 			t.Errorf("%s: error %v", name, err)
 		}
@@ -196,7 +200,7 @@ func TestWhatCommandsAsk(t *testing.T) {
 		}
 	}
 	c, asked = endpoint(t, http.StatusOK, `{"zone":"api","limit":"9/1m","nodes":1,"applied":1,"shared":true}`)
-	if out, err := execute(t, c, "override", "api", "", "9/1m"); err != nil || *asked != `POST /rate_limit/overrides {"zone":"api","key":"","limit":"9/1m"}` || !strings.Contains(out, `api: 9/1m for "" on 1 of 1 nodes`) {
+	if out, err := execute(t, c, "override", "api", "", "9/1m"); err != nil || *asked != `POST /rate_limit/overrides {"zone":"api","key":"","limit":"9/1m"}` || !strings.Contains(out, "api       \"\"   9/1m") {
 		t.Errorf("override of the empty key asks %s (%v) and prints %s", *asked, err, out)
 	}
 	c, _ = endpoint(t, http.StatusOK, `{"nodes":1,"applied":1,"note":"<b>"}`)
@@ -302,9 +306,10 @@ func TestRates(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	p := printer{now: func() time.Time { return now }}
 	for denied, want := range map[float64]string{0: "0", 1: "0.4", 5: "2.0", 24: "9.6", 24.95: "10", 100: "40"} {
-		got := p.decided(map[string]operate.Decided{"a": {Denied: denied}}, "a", &decisions{nil, now.Add(-2500 * time.Millisecond)})
-		if got[1] != want {
-			t.Errorf("%g denied in 2.5 s are %q a second, want %q", denied, got[1], want)
+		s := operate.State{Decisions: map[string]operate.Decided{"a": {Denied: denied}}}
+		got := p.zone(s, operate.LimitState{Zone: "a"}, &decisions{nil, now.Add(-2500 * time.Millisecond)})[2]
+		if got != want {
+			t.Errorf("%g denied in 2.5 s are %q a second, want %q", denied, got, want)
 		}
 	}
 }

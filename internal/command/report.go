@@ -108,7 +108,7 @@ func clientsText(n int64) string {
 
 // candidates adds other limits for a window.
 func (b *page) candidates(w *simulate.Window) {
-	rows := [][]string{{"LIMIT", "CLIENTS DENIED", "ONLY 4XX", "REQUESTS DENIED", ""}}
+	rows := [][]string{{"LIMIT", "CLIENTS DENIED", "ONLY 4XX", "REQUESTS DENIED", "NOTE"}}
 	for _, c := range w.Candidates {
 		limit, note := number(c.Limit)+"/"+w.Window, ""
 		if limit == w.Limit {

@@ -18,34 +18,6 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// bandwidthTable shows the zones that slow responses.
-func bandwidthTable(all []operate.BandwidthState) [][]string {
-	table := [][]string{{"BANDWIDTH", "RATE", "KEYS", "OPEN", "BYTES", "WAITED"}}
-	for _, b := range all {
-		table = append(table, []string{b.Zone, b.Rate.String(), number(b.Keys), number(b.Open), number(b.Bytes), length(math.Round(b.Waited))})
-	}
-	return table
-}
-
-// regionsTable shows the other regions.
-func regionsTable(r *ratesync.RegionsStatus) [][]string {
-	table := [][]string{{"REGION", "UP", "READ ALL", "WAITING", "CLOCK AHEAD", ""}}
-	if r == nil {
-		return table
-	}
-	table = append(table, []string{r.Here, "", "", "", "", "here"})
-	for _, o := range r.Others {
-		up := map[bool]string{true: "yes", false: "no"}[o.Up]
-		table = append(table, []string{o.Region, up, length(math.Round(o.Lag)) + " ago", number(o.Backlog), ahead(o.Offset), o.Reason})
-	}
-	return table
-}
-
-// ahead says how far a clock is ahead, to a millisecond.
-func ahead(seconds float64) string {
-	return fmt.Sprintf("%.3fs", math.Round(seconds*1000)/1000+0) // -0 + 0 is 0
-}
-
 // between is the time between two questions, which rates are worked out from.
 var between = time.Second
 
@@ -103,13 +75,22 @@ const maxListed = 20
 func (p printer) status(s operate.State, before *decisions) error {
 	b := p.page()
 	b.line("%s", summary(s))
-	overrides := p.overrides(s.Overrides[:min(len(s.Overrides), maxListed)])
-	for _, t := range [][][]string{p.zones(s, before), bandwidthTable(s.Bandwidth), p.nodes(s.Nodes), regionsTable(s.Regions), p.enforcement(s), overrides} {
-		if len(t) > 1 {
+	add := func(rows [][]string) {
+		if len(rows) > 1 {
 			b.line("")
-			b.table(t)
+			b.table(rows)
 		}
 	}
+	add(p.zones(s, before))
+	bandwidth := [][]string{{"BANDWIDTH", "RATE", "KEYS", "OPEN", "BYTES", "WAITED"}}
+	for _, z := range s.Bandwidth {
+		bandwidth = append(bandwidth, []string{z.Zone, z.Rate.String(), number(z.Keys), number(z.Open), number(z.Bytes), length(math.Round(z.Waited))})
+	}
+	add(bandwidth)
+	add(p.nodes(s.Nodes))
+	add(regions(s.Regions))
+	add(append(p.enforcement(s.Enforcement), configured(s)...))
+	add(p.overrides(s.Overrides[:min(len(s.Overrides), maxListed)]))
 	if more := len(s.Overrides) - maxListed; more > 0 {
 		b.line("%d more; list them with 'caddy rate-limit overrides'.", more)
 	}
@@ -118,112 +99,110 @@ func (p printer) status(s operate.State, before *decisions) error {
 
 // zones shows the limits of zones. What is of a whole zone stands in the row of its first limit.
 func (p printer) zones(s operate.State, before *decisions) [][]string {
-	table := [][]string{{"ZONE", "LIMIT", "ENFORCED", "ADMITTED/S", "DENIED/S", "WOULD DENY/S", "DENIED", "UNAVAILABLE", "WOULD DENY", "BANNED", "COUNTED", "KEYS", "ALGORITHM", "SYNC"}}
+	rows := [][]string{{
+		"ZONE", "LIMIT", "ENFORCED", "ADMITTED/S", "DENIED/S", "WOULD DENY/S", "DENIED", "UNAVAILABLE", "WOULD DENY", "BANNED", "COUNTED",
+		"KEYS", "ALGORITHM", "SYNC",
+	}}
 	seen := map[string]bool{}
 	for _, z := range s.Zones {
-		row := []string{z.Zone, limitText(z.Limit, z.Window, z.Concurrent) + z.Divided(), "", "", "", "", "", "", "", "", "", number(int64(z.Keys)), z.Algorithm, z.SyncRate.String()}
+		ofZone := make([]string, 9)
 		if !seen[z.Zone] {
-			row[2] = enforcedText(operate.EnforcedOf(s.Enforcement, z.Zone, z.Enforce))
-			copy(row[3:9], p.decided(s.Decisions, z.Zone, before))
-			row[9], row[10] = known(z.Banned), countedText(s, z)
+			ofZone = p.zone(s, z, before)
 		}
 		seen[z.Zone] = true
-		table = append(table, row)
+		limit := limitText(z.Limit, z.Window, z.Concurrent) + z.Divided()
+		rows = append(rows, slices.Concat([]string{z.Zone, limit}, ofZone, []string{number(z.Keys), z.Algorithm, z.SyncRate.String()}))
 	}
-	return table
+	return rows
 }
 
-// countedText says that no request has come to a zone, or else how many of its responses counted.
-func countedText(s operate.State, z operate.LimitState) string {
-	if d, ok := s.Decisions[z.Zone]; ok && d.IsUnused() {
-		return "no request yet"
+// zone is what is of a whole zone: for which share of the keys it is enforced, rates and sums of
+// its decisions, its bans, and how many of its responses counted.
+func (p printer) zone(s operate.State, z operate.LimitState, before *decisions) []string {
+	enforced := percent(operate.EnforcedOf(s.Enforcement, z.Zone, z.Enforce))
+	switch enforced {
+	case "0%":
+		enforced = "shadow"
+	case "100%":
+		enforced = "yes"
 	}
+	counted := ""
 	if z.Responses != nil {
-		return z.Responses.String()
+		counted = z.Responses.String()
 	}
-	return ""
-}
-
-// decided are the rates and sums of a zone.
-func (p printer) decided(all map[string]operate.Decided, zone string, before *decisions) []string {
-	d, ok := all[zone]
+	d, ok := s.Decisions[z.Zone]
 	if !ok {
-		return nil
+		return []string{enforced, "", "", "", "", "", "", known(z.Banned), counted}
 	}
-	rate := func(of func(operate.Decided) float64) string {
+	if d.IsUnused() {
+		counted = "no request yet"
+	}
+	var was operate.Decided
+	if before != nil {
+		was = before.all[z.Zone]
+	}
+	rate := func(now, was float64) string {
 		if before == nil {
 			return ""
 		}
-		since := max(p.now().Sub(before.at).Seconds(), 0.001)
-		r, decimals := max(0, of(d)-of(before.all[zone]))/since, 0
+		r, decimals := max(0, now-was)/max(p.now().Sub(before.at).Seconds(), 0.001), 0
 		if r > 0 && r < 9.95 {
 			decimals = 1
 		}
 		return strconv.FormatFloat(r, 'f', decimals, 64)
 	}
-	unavailable := "" // nobody looks for what there is none of
-	if d.Unavailable > 0 {
-		unavailable = number(int64(d.Unavailable))
-	}
 	return []string{
-		rate(func(d operate.Decided) float64 { return d.Admitted }),
-		rate(func(d operate.Decided) float64 { return d.Denied }),
-		rate(func(d operate.Decided) float64 { return d.WouldDeny }),
-		number(int64(d.Denied)), unavailable, number(int64(d.WouldDeny)),
+		enforced, rate(d.Admitted, was.Admitted), rate(d.Denied, was.Denied), rate(d.WouldDeny, was.WouldDeny),
+		number(int64(d.Denied)), some(int64(d.Unavailable)), number(int64(d.WouldDeny)), known(z.Banned), counted,
 	}
 }
 
-// enforcedText is for which share of the keys a zone is enforced.
-func enforcedText(share float64) string {
-	switch share {
-	case 0:
-		return "shadow"
-	case 1:
-		return "yes"
+// regions shows the other regions.
+func regions(r *ratesync.RegionsStatus) [][]string {
+	rows := [][]string{{"REGION", "UP", "READ ALL", "WAITING", "CLOCK AHEAD", "REASON"}}
+	if r == nil {
+		return rows
 	}
-	return percent(share)
+	rows = append(rows, []string{r.Here, "here", "", "", "", ""})
+	for _, o := range r.Others {
+		ahead := fmt.Sprintf("%.3fs", math.Round(o.Offset*1000)/1000+0) // -0 + 0 is 0
+		rows = append(rows, []string{o.Region, yes(o.Up), length(math.Round(o.Lag)) + " ago", number(o.Backlog), ahead, o.Reason})
+	}
+	return rows
 }
 
-// enforcement shows for which share of keys zones are enforced: what operators have changed, and
-// below that what the configuration says of zones that it doesn't enforce for all.
-func (p printer) enforcement(s operate.State) [][]string {
-	table := [][]string{{"ENFORCED", "SHARE", "SINCE", "ENDS", "BY", "NOTE"}}
-	changed := map[string]bool{}
-	for _, e := range s.Enforcement {
+// enforcement shows for which share of the keys operators have zones enforced.
+func (p printer) enforcement(all []control.EntryState) [][]string {
+	rows := [][]string{{"ENFORCED", "SHARE", "SINCE", "ENDS", "BY", "NOTE"}}
+	for _, e := range all {
 		share := "unknown"
 		if e.Share != nil {
 			share = percent(*e.Share) + afterwards(e)
 		}
-		table = append(table, []string{cmp.Or(e.Zone, allZones), share, p.since(e.Since), p.ends(e), e.By, e.Note})
-		changed[e.Zone] = true // "" for all
+		rows = append(rows, []string{cmp.Or(e.Zone, "all zones"), share, p.ago(e.Since), p.ends(e), e.By, e.Note})
 	}
-	configured := func(zone string, share float64) {
-		if share == 1 {
-			return
-		}
+	return rows
+}
+
+// configured shows for which share the configuration has zones enforced, where that is not all.
+func configured(s operate.State) (rows [][]string) {
+	add := func(zone string, share float64) {
 		note := "configured"
-		if changed[""] || changed[zone] {
+		if slices.ContainsFunc(s.Enforcement, func(e control.EntryState) bool { return e.Zone == zone || e.Zone == "" }) {
 			note = "configured, and changed above"
 		}
-		if row := []string{zone, percent(share), "", "never", "", note}; !slices.ContainsFunc(table, func(r []string) bool { return slices.Equal(r, row) }) {
-			table = append(table, row)
+		isThere := slices.ContainsFunc(rows, func(row []string) bool { return row[0] == zone })
+		if share < 1 && !isThere {
+			rows = append(rows, []string{zone, percent(share), "", "never", "", note})
 		}
 	}
 	for _, z := range s.Zones {
-		configured(z.Zone, z.Enforce)
+		add(z.Zone, z.Enforce)
 	}
-	for _, b := range s.Bandwidth {
-		configured(b.Zone, b.Enforce)
+	for _, z := range s.Bandwidth {
+		add(z.Zone, z.Enforce)
 	}
-	return table
-}
-
-// limitText writes a limit.
-func limitText(n int64, window string, concurrent bool) string {
-	if concurrent {
-		return number(n) + " at once"
-	}
-	return number(n) + "/" + window
+	return rows
 }
 
 // summary is one line about Redis.
@@ -234,7 +213,7 @@ func summary(s operate.State) string {
 	case s.Control.Failing != "":
 		return fmt.Sprintf("Redis has no control record: %s. What is changed holds on this node only.", s.Control.Failing)
 	case s.Redis != nil && !s.Redis.Up && s.Redis.Lately() == nil:
-		return fmt.Sprintf("Redis fails: %s. What is changed holds on this node, and on the others when Redis is back.", why(s.Redis.Failing))
+		return fmt.Sprintf("Redis fails: %s. What is changed holds on this node, and on the others when Redis is back.", firstReason(s.Redis.Failing))
 	case !s.Control.Shared:
 		return "Without Redis: this node counts for itself, and what is changed holds here only."
 	}
@@ -245,16 +224,15 @@ func summary(s operate.State) string {
 	return strings.Join(lines, " ")
 }
 
-func why(failing map[string]string) string {
+// firstReason is one of the reasons why Redis fails.
+func firstReason(failing map[string]string) string {
 	for _, name := range slices.Sorted(maps.Keys(failing)) {
 		return failing[name]
 	}
 	return "no reason is known"
 }
 
-// allZones stands for a zone where a change is one of all.
-const allZones = "all zones"
-
+// ends says when an entry ends.
 func (p printer) ends(e control.EntryState) string {
 	text := p.endsAt(e.Until)
 	if e.Pending {

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -29,11 +30,37 @@ func (s *search) warnHidden() {
 		return
 	}
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), s.server)
-	w := errorWalk{r: s.server.Errors.WithError(r, caddyhttp.HandlerError{StatusCode: to.Advised().Status})}
-	if w.routes(s.server.Errors.Routes); w.status >= 200 && w.status < 400 {
-		to.Advised().WarnZone(s.zone.Name, warning.HiddenDenial, fmt.Sprintf("clients and monitoring take its denials for successes, as an error route answers them with %d by %s; "+
-			"write `respond` or `file_server` without a status there, which keeps that of the denial", w.status, w.by))
+	r = s.server.Errors.WithError(r, caddyhttp.HandlerError{StatusCode: to.Advised().Status})
+	w := routeWalk{server: s.server, ofErrors: true, reach: func(Limiter, []string) (bool, error) { return true, nil }}
+	_, err = w.routes(s.server.Errors.Routes, &r)
+	isSilent := func(name string) bool { return slices.Contains(silent, name) }
+	n := len(w.notRun) - 1
+	if err != nil || n < 0 || slices.ContainsFunc(w.notRun[:n], func(name string) bool { return !isSilent(name) }) {
+		return
 	}
+	if status := statusOf(w.last, r); status >= 200 && status < 400 {
+		to.Advised().WarnZone(s.zone.Name, warning.HiddenDenial, fmt.Sprintf("clients and monitoring take its denials for successes, as an error route answers them with %d by %s; "+
+			"write `respond` or `file_server` without a status there, which keeps that of the denial", status, w.notRun[n]))
+	}
+}
+
+// silent are handlers that answer nothing, beside those that change the request.
+var silent = []string{"encode", "templates", "tracing", "log_append", "request_body"}
+
+// statusOf returns the status that a handler is configured to answer with, 0 where that is not
+// known.
+func statusOf(h caddyhttp.MiddlewareHandler, r *http.Request) (status int) {
+	var text caddyhttp.WeakString
+	switch h := h.(type) {
+	case *caddyhttp.StaticResponse:
+		text = h.StatusCode
+	case *fileserver.FileServer:
+		text = h.StatusCode
+	}
+	if repl := reqkey.ReplacerOf(r); repl != nil {
+		status, _ = strconv.Atoi(repl.ReplaceAll(text.String(), ""))
+	}
+	return status
 }
 
 // hasErrors reports whether a route has error routes of its own.
@@ -44,90 +71,33 @@ func hasErrors(route *caddyhttp.Route) bool {
 	})
 }
 
-// An errorWalk is the way of a denied request through error routes, as far as its URL and status
-// decide that.
-type errorWalk struct {
-	search
-	r      *http.Request
-	groups []string // in which a route has matched
-	status int      // is what it is answered with, 0 where that is not known
-}
+// errOpen is the error of a route of which URL and status don't decide whether a denied request
+// enters it.
+var errOpen = errors.New("it is not known which way the request goes")
 
-// routes goes through routes, and reports whether the way ends there, or is not known.
-func (w *errorWalk) routes(routes caddyhttp.RouteList) (ends bool) {
-	for i := range routes {
-		route := &routes[i]
-		if route.Group != "" && slices.Contains(w.groups, route.Group) {
-			continue
-		}
-		enters, sure := w.decides(route.MatcherSets)
-		if sure && !enters {
-			continue
-		}
-		if route.Group != "" {
-			w.groups = append(w.groups, route.Group)
-		}
-		ends := slices.ContainsFunc(route.Handlers, w.handler) || route.Terminal
-		if !sure && (ends || route.Group != "") {
-			w.status = 0
-			return true
-		}
-		if ends {
-			return true
-		}
-	}
-	return false
-}
-
-// decides reports whether a denied request enters a route, and whether that is sure.
-func (w *errorWalk) decides(sets caddyhttp.MatcherSets) (enters, sure bool) {
+// decides reports whether a denied request enters a route.
+func decides(sets caddyhttp.MatcherSets, r *http.Request) (enters bool, err error) {
 	if len(sets) == 0 {
-		return true, true
+		return true, nil
 	}
-	sure = true
 	for _, set := range sets {
-		decided := slices.DeleteFunc(slices.Clone(set), w.leavesOpen)
-		ok, err := decided.MatchWithError(w.r)
+		decided := slices.DeleteFunc(slices.Clone(set), func(m any) bool { return leavesOpen(m, r) })
+		ok, failed := decided.MatchWithError(r)
 		if ok && len(decided) == len(set) {
-			return true, true
+			return true, nil
 		}
-		sure = sure && !ok && err == nil
+		if ok || failed != nil {
+			err = errOpen
+		}
 	}
-	return false, sure
+	return false, err
 }
 
 // leavesOpen reports whether neither the URL nor the status decides what a matcher says.
-func (w *errorWalk) leavesOpen(m any) bool {
+func leavesOpen(m any, r *http.Request) bool {
 	by, ok := m.(*caddyhttp.MatchExpression)
 	if !ok {
-		return w.isOpen(m)
+		return (&search{path: r.URL.Path}).isOpen(m)
 	}
 	return strings.Trim(strings.ReplaceAll(by.Expr, "{http.error.status_code}", ""), "0123456789 in()[],<>=!&|") != ""
-}
-
-// handler reports whether a handler answers, or is one of which that is not known.
-func (w *errorWalk) handler(h caddyhttp.MiddlewareHandler) (ends bool) {
-	w.by = nameOf(h)
-	switch h := h.(type) {
-	case *caddyhttp.Subroute:
-		return h.Errors != nil || w.routes(h.Routes)
-	case *caddyhttp.StaticResponse:
-		w.answers(h.StatusCode)
-	case *fileserver.FileServer:
-		if !h.PassThru {
-			w.answers(h.StatusCode)
-		}
-	}
-	w.isPathUnknown = w.isPathUnknown || w.by == "rewrite"
-	return !slices.Contains(silent, w.by)
-}
-
-// silent are handlers that answer nothing.
-var silent = []string{"vars", "map", "headers", "rewrite", "encode", "templates", "tracing", "log_append", "request_body", "rate_limit"}
-
-// answers notes a status that a handler is configured to answer with, if it has one.
-func (w *errorWalk) answers(status caddyhttp.WeakString) {
-	if repl := reqkey.ReplacerOf(w.r); repl != nil {
-		w.status, _ = strconv.Atoi(repl.ReplaceAll(status.String(), ""))
-	}
 }

@@ -192,8 +192,11 @@ type routeWalk struct {
 	reach   func(l Limiter, notRun []string) (bool, error)
 	groups  []string // in which a route has matched
 	notRun  []string
+	last    caddyhttp.MiddlewareHandler // of those that were not run
 	depth   int
 	*search // for a zone, nil for the way of a request of which all is known
+	// ofErrors is set for the way of a denied request through error routes.
+	ofErrors bool
 }
 
 // routes goes through routes as Caddy does. ends is set where the request goes no further.
@@ -232,8 +235,11 @@ func (w *routeWalk) route(route *caddyhttp.Route, r **http.Request) (ends bool, 
 
 // goesInto reports whether a request goes into a route.
 func (w *routeWalk) goesInto(route *caddyhttp.Route, r *http.Request) (bool, error) {
-	if w.search != nil {
+	switch {
+	case w.search != nil:
 		return w.enters(route, r), nil
+	case w.ofErrors:
+		return decides(route.MatcherSets, r)
 	}
 	return route.MatcherSets.AnyMatchWithError(r)
 }
@@ -273,7 +279,7 @@ func (w *routeWalk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (en
 			return nil
 		}))
 	}
-	w.notRun = append(w.notRun, name)
+	w.notRun, w.last = append(w.notRun, name), h
 	return neverPasses(h, name), nil
 }
 

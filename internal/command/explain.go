@@ -2,19 +2,15 @@ package command
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
@@ -168,9 +164,7 @@ func (b *page) handler(h operate.Explained) {
 // explained adds what zones would do.
 func (b *page) explained(zones []operate.ExplainedZone) {
 	rows := [][]string{{"ZONE", "DECISION", "KEY", "LIMIT", "COST", "USED", "REMOTE", "LEFT", "WAIT", "REASON"}}
-	costs := false
 	for _, z := range zones {
-		costs = costs || z.Cost != nil
 		key := shortID(z.ID)
 		if z.Key != nil {
 			key = cmp.Or(*z.Key, `""`) // as a shell takes it
@@ -196,11 +190,6 @@ func (b *page) explained(zones []operate.ExplainedZone) {
 			rows = append(rows, []string{
 				z.Zone, l.Decision.String(), key, limit, known(z.Cost), number(l.Used), known(l.Remote), number(l.Remaining), wait, why,
 			})
-		}
-	}
-	if !costs {
-		for i := range rows {
-			rows[i] = slices.Delete(rows[i], 4, 5)
 		}
 	}
 	b.table(rows)
@@ -251,109 +240,4 @@ func notesOf(z operate.ExplainedZone, overridden bool) string {
 		notes = append(notes, "nothing is known of other nodes: "+z.Unknown)
 	}
 	return strings.Join(notes, ", ")
-}
-
-func number(n int64) string { return strconv.FormatInt(n, 10) }
-
-// known writes a number that is not known everywhere.
-func known(n *int64) string {
-	if n == nil {
-		return ""
-	}
-	return number(*n)
-}
-
-// some writes a number, "" for 0.
-func some(n int64) string {
-	if n == 0 {
-		return ""
-	}
-	return number(n)
-}
-
-// length writes a number of seconds.
-func length(seconds float64) string {
-	if seconds < 60 {
-		return strconv.FormatFloat(seconds, 'f', -1, 64) + "s"
-	}
-	return config.LengthText(time.Duration(seconds * float64(time.Second)))
-}
-
-func topCommand() *cobra.Command {
-	var by string
-	var n int
-	var watch, banned bool
-	cmd := &cobra.Command{
-		Use:   "top [<zone>]",
-		Short: "Shows the keys that have spent the most",
-		Long: `
-Shows the keys of a zone, or of all, that have spent the most lately, as far as the
-node that is asked knows. Keys are shown by their ids; with log_key, the key itself
-is shown once another request has come with it.
-
-Used is what was spent in this window and in the one before; explain says what counts
-now. Denied, and in shadow mode would deny, is what the node that is asked has denied
-in the last five to ten minutes. Asked is known in zones that sync at an interval.`,
-		Example: `  caddy rate-limit top api --by denied
-  caddy rate-limit top login --banned
-  caddy rate-limit top --watch`,
-		Annotations:       guide("operate.md#see-who-spends-the-most-and-which-nodes-there-are"),
-		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeZone,
-	}
-	cmd.Flags().StringVar(&by, "by", "used", "Sort by used, asked or denied")
-	cmd.Flags().IntVarP(&n, "number", "n", operate.TopKeys, "How many keys of each limit to show")
-	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "Show them again every two seconds")
-	cmd.Flags().BoolVar(&banned, "banned", false, "Only keys that are banned")
-	completeFlag(cmd, "by", "used", "asked", "denied")
-	cmd.RunE = run(func(c client, p printer, args []string) error {
-		q := url.Values{"by": {by}}
-		if banned {
-			q.Set("banned", "true")
-		}
-		path := listPath(operate.TopPath, args, n, q)
-		return p.watch(cmd.Context(), watch, func() error { return show(p, c, http.MethodGet, path, nil, p.keys) })
-	})
-	return cmd
-}
-
-// watch shows something, where it is watched every two seconds until the context ends.
-func (p printer) watch(ctx context.Context, again bool, show func() error) error {
-	if again && p.several {
-		return errors.New("--watch shows one node; give one --address")
-	}
-	for {
-		if err := show(); err != nil || !again {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(2 * time.Second):
-		}
-		if _, err := fmt.Fprintln(p.out); err != nil {
-			return err
-		}
-	}
-}
-
-// keys shows the keys that have spent the most.
-func (p printer) keys(all []operate.Top) error {
-	rows := [][]string{{"ZONE", "LIMIT", "ID", "USED", "ASKED", "DENIED", "WOULD DENY", "REGIONS", "KEY"}}
-	bans := [][]string{{"BANNED IN", "ID", "KEY", "ENDS"}}
-	for _, t := range all {
-		for _, k := range t.Keys {
-			rows = append(rows, []string{t.Zone, limitText(t.Limit, t.Window, t.Concurrent), shortID(k.ID), number(k.Used), known(k.Asked), some(k.Denied), some(k.WouldDeny), map[bool]string{true: "others, too"}[k.Regions], k.Key})
-			if k.BannedUntil != nil {
-				bans = append(bans, []string{t.Zone, shortID(k.ID), k.Key, p.in(*k.BannedUntil)})
-			}
-		}
-	}
-	b := p.page()
-	b.list(rows, "No key has done that lately, as far as this node knows.")
-	if len(bans) > 1 {
-		b.line("")
-		b.table(bans)
-	}
-	return p.print(&b)
 }
