@@ -13,7 +13,7 @@ import (
 // askRedis has Redis decide, if it has to be asked. done is set where it decides, or the key is
 // banned, and lost where Redis was asked and has not answered. What it grants is in this node's
 // counters then, as if they had decided.
-func (e *Evaluation) askRedis(p *part, r *http.Request) (says verdict, done, lost bool) {
+func (e *Evaluation) askRedis(p *part, r *http.Request) (decided decision, done, lost bool) {
 	if _, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); !ok {
 		return admits, false, false
 	}

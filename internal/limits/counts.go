@@ -14,7 +14,7 @@ import (
 
 // askCounts asks for a slot first: where none is free the limits are not asked, so that the request
 // counts nowhere.
-func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
+func askCounts(e *Evaluation, p *part, r *http.Request) decision {
 	slots, slowed := p.Slots.For(p.by), p.slows(p.shadow, p.by)
 	if len(p.limits) == 0 && slots == nil {
 		if slowed {
@@ -36,32 +36,32 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 		return e.judge(p)
 	}
 	if slots != nil {
-		if says := e.takeSlot(p, slots, slowed, r); says != admits {
-			return says
+		if decided := e.takeSlot(p, slots, slowed, r); decided != admits {
+			return decided
 		}
 	}
-	lost, done, allowed, says := false, false, true, admits
+	lost, done, allowed, decided := false, false, true, admits
 	if p.IsStrict() && len(p.limits) > 0 {
-		if says, done, lost = e.askRedis(p, r); done {
-			return says
+		if decided, done, lost = e.askRedis(p, r); done {
+			return decided
 		}
 	}
 	if p.OnRedisLoss != config.LossLocal && p.ask.N > 0 && (lost || p.IsUnavailable(p.ask.Raw)) {
-		if p.limits, says = p.failOver(p.limits, slowed); says != admits {
-			return says
+		if p.limits, decided = p.failOver(p.limits, slowed); decided != admits {
+			return decided
 		}
 		p.ask.N = p.lowered(p.ask.N, p.limits)
 	}
-	says, p.ask.Now = admits, e.Now
+	decided, p.ask.Now = admits, e.Now
 	if p.QueuesLast {
-		says = peeked
+		decided = peeked
 	}
 	if p.Dry != nil {
 		p.Dry.stand(p.limits, e.Now)
 	}
 	for i := range p.limits {
 		l, t := &p.limits[i], oneMore(&e.receipts)
-		if says == peeked {
+		if decided == peeked {
 			l.Peek(&p.ask, t)
 		} else {
 			l.Decide(&p.ask, p.Want|p.Reserving, t)
@@ -69,9 +69,12 @@ func askCounts(e *Evaluation, p *part, r *http.Request) verdict {
 		allowed = allowed && t.Allowed
 	}
 	if allowed && !p.Kind.Traits().Queues {
-		return says
+		return decided
 	}
-	return max(says, e.judge(p))
+	if judged := e.judge(p); judged.isDenial() {
+		return judged
+	}
+	return decided
 }
 
 // oneMore appends an element to a list, to be filled in whole.
@@ -82,7 +85,7 @@ func oneMore[T any](list *[]T) *T {
 
 // failOver applies a zone's on_redis_loss. This node decides where it admits, by the limits that
 // are returned. slowed is set where responses of the key are slowed.
-func (z *Zone) failOver(limits []Limit, slowed bool) ([]Limit, verdict) {
+func (z *Zone) failOver(limits []Limit, slowed bool) ([]Limit, decision) {
 	switch {
 	case z.OnRedisLoss == config.LossDeny:
 		return nil, unavailable
@@ -96,7 +99,7 @@ func (z *Zone) failOver(limits []Limit, slowed bool) ([]Limit, verdict) {
 
 // judge says whether the limits of a zone deny, and notes how long they make the client wait, or an
 // admitted request in its queue. In shadow mode nobody waits.
-func (e *Evaluation) judge(p *part) (says verdict) {
+func (e *Evaluation) judge(p *part) (decided decision) {
 	for i := range p.limits {
 		l, t := &p.limits[i], &e.receipts[p.first+i]
 		if t.Allowed {
@@ -107,13 +110,13 @@ func (e *Evaluation) judge(p *part) (says verdict) {
 		}
 		// It may have room as soon as others get back what they have reserved.
 		if !p.Settles() || !l.Table.AdmitsSettled(l.Enforced, p.ask.Key, e.Now, p.ask.N) {
-			says = denies
-		} else if t.Retry = p.reservedWait(t.Retry); says == admits {
-			says = reserved
+			decided = denies
+		} else if t.Retry = p.reservedWait(t.Retry); decided == admits {
+			decided = reserved
 		}
 		p.wait = max(p.wait, t.Retry)
 	}
-	return says
+	return decided
 }
 
 // endCounts refunds what slots and limits gave to a request that ends here. A zone that counts
@@ -123,7 +126,7 @@ func (e *Evaluation) judge(p *part) (says verdict) {
 func endCounts(e *Evaluation, p *part, why ending) {
 	took := e.receipts[p.first : p.first+len(p.limits)]
 	if why == endsGone {
-		if p.says >= denies {
+		if p.decision.isDenial() {
 			return // it has got its slots back
 		}
 		now := clock.Now()
@@ -142,7 +145,7 @@ func endCounts(e *Evaluation, p *part, why ending) {
 		results[p.first-1].Remaining++
 	}
 	counts, wait := p.CountDenied && why != endsBanned, time.Duration(0)
-	if p.byRedis && p.says >= denies && !counts {
+	if p.byRedis && p.decision.isDenial() && !counts {
 		return // nothing was spent
 	}
 	for i := range took {
@@ -155,7 +158,7 @@ func endCounts(e *Evaluation, p *part, why ending) {
 
 // holdCounts holds the units of a zone that its response settles, and its slot.
 func holdCounts(e *Evaluation, p *part, h *Held) {
-	if !p.says.isDecision() || p.says >= denies {
+	if !p.decision.isByLimits() || p.decision.isDenial() {
 		return
 	}
 	if units := p.reservedUnits(p.limits, e.receipts[p.first:], p.ask.Key); len(units) > 0 {

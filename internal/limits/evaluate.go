@@ -89,12 +89,12 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (e *Evaluation, err err
 func (e *Evaluation) end(why ending, all bool) (some bool) {
 	for i := range e.parts {
 		p := &e.parts[i]
-		if !all && p.says < denies {
+		if !all && !p.decision.isDenial() {
 			continue
 		}
 		some, e.Denial.Fields = true, &e.Fields
 		for _, g := range p.gates {
-			if g.end != nil && p.says.isDecision() {
+			if g.end != nil && p.decision.isByLimits() {
 				g.end(e, p, why)
 			}
 		}
@@ -174,7 +174,7 @@ func (e *Evaluation) ask(r *http.Request) {
 		if p.empty || reqkey.IsAmbiguous(p.ask.Raw) {
 			p.noticeKey(p.empty)
 		}
-		if p.says == noKey && p.EmptyKey != config.EmptyDeny {
+		if p.decision == noKey && p.EmptyKey != config.EmptyDeny {
 			p.Decisions.Count(answer.Skipped)
 			e.parts = e.parts[:last]
 			return
@@ -185,17 +185,17 @@ func (e *Evaluation) ask(r *http.Request) {
 			return
 		}
 	}
-	if p.Dry != nil && p.says == admits {
+	if p.Dry != nil && p.decision == admits {
 		p.Dry.Heard, p.Dry.Lost = p.learn(p.limits)
 		e.Now = clock.Now() // see askRedis
 	}
 	p.first = len(e.receipts)
-	for i := 0; p.says == admits && i < len(p.gates); i++ {
+	for i := 0; p.decision == admits && i < len(p.gates); i++ {
 		if ask := p.gates[i].ask; ask != nil {
-			p.says = ask(e, p, r)
+			p.decision = ask(e, p, r)
 		}
 	}
-	if !p.says.isDecision() {
+	if !p.decision.isByLimits() {
 		p.limits = nil
 		if p.slot > 0 { // it is free again where the zone does not decide in the end
 			e.slots[p.slot-1].GiveBack()
@@ -203,11 +203,11 @@ func (e *Evaluation) ask(r *http.Request) {
 		}
 	}
 	switch {
-	case p.says == skips:
+	case p.decision == skips:
 		e.parts = e.parts[:last]
-	case p.says >= denies && !p.shadow:
+	case p.decision.isDenial() && !p.shadow:
 		e.Denied, e.Denial.Wait = true, max(e.Denial.Wait, p.wait)
-		if p.says == banned {
+		if p.decision == banned {
 			e.Denial.Reason = answer.Banned
 		}
 	}
@@ -221,7 +221,7 @@ func (e *Evaluation) askLater(r *http.Request) error {
 	for i := 0; i < len(e.later); i++ {
 		p := &e.later[i]
 		strict := p.IsStrict()
-		if strict && e.Denied && (p.shadow || p.says == admits && !p.cost.exceedsSome(p.lowered(p.ask.N, p.limits), p.limits)) {
+		if strict && e.Denied && (p.shadow || p.decision == admits && !p.cost.exceedsSome(p.lowered(p.ask.N, p.limits), p.limits)) {
 			e.Denial.Wait = max(e.Denial.Wait, p.heard(e.Now))
 			continue
 		}
@@ -242,19 +242,19 @@ func (e *Evaluation) askLater(r *http.Request) error {
 func (e *Evaluation) enterQueues() (some bool) {
 	for i := range e.parts {
 		p := &e.parts[i]
-		if p.says != peeked {
-			some = some || p.says >= denies
+		if p.decision != peeked {
+			some = some || p.decision.isDenial()
 			continue
 		}
 		p.ask.Now = e.Now
 		for j := range p.limits {
 			p.limits[j].Decide(&p.ask, p.Want, &e.receipts[p.first+j])
 		}
-		if p.says = e.judge(p); p.says >= denies && !p.shadow {
+		if p.decision = e.judge(p); p.decision.isDenial() && !p.shadow {
 			e.Denied, e.Denial.Wait = true, max(e.Denial.Wait, p.wait)
 			return true
 		}
-		some = some || p.says >= denies
+		some = some || p.decision.isDenial()
 	}
 	return some
 }
@@ -274,14 +274,14 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	}
 	for i := range e.parts {
 		p := &e.parts[i]
-		if p.says.isDecision() {
+		if p.decision.isByLimits() {
 			e.noticeOverflow(p)
 		}
-		if p.says >= denies {
+		if p.decision.isDenial() {
 			continue
 		}
 		p.Decisions.Count(answer.Admitted)
-		if !p.says.isDecision() {
+		if !p.decision.isByLimits() {
 			continue
 		}
 		if p.cost != nil {

@@ -58,7 +58,7 @@ func meetAll(e *Evaluation, zones []*Zone, r *http.Request) {
 // peeks is how many zones are still to be entered.
 func peeks(e *Evaluation) (n int) {
 	for i := range e.parts {
-		if e.parts[i].says == peeked {
+		if e.parts[i].decision == peeked {
 			n++
 		}
 	}

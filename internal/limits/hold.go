@@ -13,7 +13,7 @@ import (
 func (e *Evaluation) Hold() (h *Held) {
 	for i := range e.parts {
 		p := &e.parts[i]
-		if !p.holds || p.says >= denies {
+		if !p.holds || p.decision.isDenial() {
 			continue
 		}
 		if h == nil {
@@ -45,7 +45,7 @@ func (e *Evaluation) Results() []answer.Result {
 			d := &e.results[p.first+j]
 			p.limits[j].Tell(&e.receipts[p.first+j].Decision, d)
 			if d.Shadow = p.shadow; p.cost != nil {
-				d.Cost, d.TooLarge = cmp.Or(p.ask.N, answer.Free), p.says == tooLarge && !d.Allowed
+				d.Cost, d.TooLarge = cmp.Or(p.ask.N, answer.Free), p.decision == tooLarge && !d.Allowed
 			}
 		}
 	}
@@ -58,7 +58,7 @@ func (e *Evaluation) Near() (limits []answer.NearLimit) {
 	results := e.Results()
 	for i := range e.parts {
 		p := &e.parts[i]
-		if p.says >= denies || p.shadow {
+		if p.decision.isDenial() || p.shadow {
 			continue
 		}
 		for j := range p.limits {
@@ -77,7 +77,7 @@ func (e *Evaluation) MarkCounted(r *http.Request, err error) error {
 	if err != nil {
 		var names []string
 		for i := range e.parts {
-			if p := &e.parts[i]; p.says.isDecision() || p.says == banned {
+			if p := &e.parts[i]; p.decision.isByLimits() || p.decision == banned {
 				names = append(names, p.Name)
 			}
 		}

@@ -27,9 +27,9 @@ type part struct {
 	left int64
 	// empty is set where the template made no key, shadow where the zone is not enforced for it.
 	empty, shadow bool
-	// says is what the zone decided. wait is how long it has the client wait.
-	says verdict
-	wait time.Duration
+	// decision is what the zone decided. wait is how long it has the client wait.
+	decision decision
+	wait     time.Duration
 	// first is the place of the receipts of limits. That of a slot comes before it; slot is one
 	// more than its place in slots, 0 for none.
 	first, slot int
@@ -38,12 +38,12 @@ type part struct {
 	toAsk   *strict.Request // see request
 }
 
-// A verdict is what one zone says to a request.
-type verdict uint8
+// A decision is what one zone decides on a request.
+type decision uint8
 
 const (
 	// admits has taken what the request asks for. peeked has only read its queues, which have room.
-	admits verdict = iota
+	admits decision = iota
 	peeked
 	// slows only slows the response, and skips does nothing.
 	slows
@@ -62,12 +62,27 @@ const (
 	banned
 )
 
-// isDecision reports whether limits or slots decided.
-func (v verdict) isDecision() bool { return v <= peeked || v >= denies && v <= tooLarge }
+// isByLimits reports whether limits or slots decided.
+func (d decision) isByLimits() bool {
+	switch d {
+	case admits, peeked, denies, reserved, tooLarge:
+		return true
+	}
+	return false
+}
+
+// isDenial reports whether the request does not pass the zone.
+func (d decision) isDenial() bool {
+	switch d {
+	case admits, peeked, slows, skips:
+		return false
+	}
+	return true
+}
 
 // reason returns what metrics say of a denial.
-func (v verdict) reason() answer.Reason {
-	switch v {
+func (d decision) reason() answer.Reason {
+	switch d {
 	case reserved:
 		return answer.Reserved
 	case tooLarge:
@@ -88,7 +103,7 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 		p.ask.N = z.costOf(r, vars)
 	}
 	if none {
-		p.says = noKey
+		p.decision = noKey
 		return parts
 	}
 	if p.ask.Key = keys.KeyOf(p.ask.Raw); z.Dry != nil {
@@ -103,7 +118,7 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 	}
 	switch {
 	case p.by != nil && p.by.Deny:
-		p.says = barred
+		p.decision = barred
 	case p.by != nil || z.Varies || z.Reserved != nil:
 		p.limits, e.own = z.limitsOf(e.own, r, p.by, !e.Denied || !z.IsStrict())
 	}
@@ -142,19 +157,19 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 			continue
 		}
 		o = Outcome{Shadow: p.shadow, Key: p.ask.Raw, Hash: p.ask.Key, N: p.ask.N}
-		if !p.says.isDecision() {
-			if o.Closed = p.says >= denies; p.says == banned {
+		if !p.decision.isByLimits() {
+			if o.Closed = p.decision.isDenial(); p.decision == banned {
 				o.Rest = p.wait
-			} else if !p.shadow && p.says != barred {
+			} else if !p.shadow && p.decision != barred {
 				o.Key = nil // and the last such zone answers for all
 				o.Closed = o.Closed && !slices.ContainsFunc(e.parts[i+1:], func(later part) bool {
-					return !later.shadow && (later.says == noKey || later.says == unavailable)
+					return !later.shadow && (later.decision == noKey || later.decision == unavailable)
 				})
 			}
 			continue
 		}
-		o.Denied = p.says >= denies
-		o.Reserved, o.TooLarge = p.says == reserved, p.says == tooLarge
+		o.Denied = p.decision.isDenial()
+		o.Reserved, o.TooLarge = p.decision == reserved, p.decision == tooLarge
 		results := e.Results()
 		o.Limits, o.Results = p.limits, results[p.first:p.first+len(p.limits)]
 		if p.slot > 0 {

@@ -20,7 +20,7 @@ func (e *Evaluation) record(r *http.Request) {
 		rest := time.Duration(0)
 		for i := range e.parts {
 			p := &e.parts[i]
-			if p.says != banned || p.shadow {
+			if p.decision != banned || p.shadow {
 				continue
 			}
 			if p.wait > rest {
@@ -33,13 +33,13 @@ func (e *Evaluation) record(r *http.Request) {
 	var began *part // a zone in which a ban begins
 	for i := range e.parts {
 		p := &e.parts[i]
-		if !p.says.isDecision() {
+		if !p.decision.isByLimits() {
 			continue
 		}
 		if e.Denied {
 			e.noticeOverflow(p)
 		}
-		if p.says >= denies {
+		if p.decision.isDenial() {
 			if e.recordDenial(p, r) && !p.shadow && (began == nil || p.Banning.Length >= began.Banning.Length) {
 				began = p
 			}
@@ -47,10 +47,10 @@ func (e *Evaluation) record(r *http.Request) {
 	}
 	for i := range e.parts {
 		p := &e.parts[i]
-		if p.says < denies || p.says.isDecision() {
+		if !p.decision.isDenial() || p.decision.isByLimits() {
 			continue
 		}
-		wait := p.recordClosed(p.says, p.wait, e.Now, answer.LoggedDenial{Request: r, Key: p.ask.Raw, Hash: p.ask.Key.A, Shadow: p.shadow})
+		wait := p.recordClosed(p.decision, p.wait, e.Now, answer.LoggedDenial{Request: r, Key: p.ask.Raw, Hash: p.ask.Key.A, Shadow: p.shadow})
 		if p.shadow {
 			e.WouldDeny.Note(p.Name, p.who(p.ask.Raw), wait)
 		}
@@ -66,8 +66,8 @@ func (z *Zone) who(raw []byte) answer.Who { return answer.Who{Key: raw, Shown: z
 
 // recordDenial counts and logs a request in a zone that denied it, or would have. A ban may begin.
 func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
-	p.countDenial(p.says.reason(), p.ask.Raw, p.ask.Key.A, e.Now, p.shadow)
-	if p.cost != nil && p.says != tooLarge && !p.shadow {
+	p.countDenial(p.decision.reason(), p.ask.Raw, p.ask.Key.A, e.Now, p.shadow)
+	if p.cost != nil && p.decision != tooLarge && !p.shadow {
 		p.Decisions.CountUnits(metrics.UnitsDenied, p.ask.N)
 	}
 	line := p.Denials.Count(e.Now, p.ask.Key.A, p.shadow)
@@ -78,7 +78,7 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 		t := &e.receipts[p.first+i]
 		isSpent = isSpent || !t.Allowed && !t.Estimated && !t.Overflow && p.limits[i].share.nodes == 0
 	}
-	bans = isSpent && p.Banning != nil && p.says == denies && p.isStep(&p.ask, e.Now, p.shadow)
+	bans = isSpent && p.Banning != nil && p.decision == denies && p.isStep(&p.ask, e.Now, p.shadow)
 	if !line && !bans && !p.shadow {
 		return false
 	}
@@ -97,7 +97,7 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 	logged.Limit = longest.Limit
 	if line {
 		p.Denials.WriteLine(e.Now, logged)
-		why := p.says.reason()
+		why := p.decision.reason()
 		if p.shadow {
 			why = answer.WouldDeny
 		}
@@ -121,13 +121,13 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 	for i := range e.parts {
 		switch p := &e.parts[i]; {
 		case p.shadow:
-		case p.says == barred:
+		case p.decision == barred:
 			bars = p
-		case p.says == noKey || p.says == unavailable:
-			z, lost = p, lost || p.says == unavailable
-		case p.says == tooLarge:
+		case p.decision == noKey || p.decision == unavailable:
+			z, lost = p, lost || p.decision == unavailable
+		case p.decision == tooLarge:
 			never = p
-		case p.says >= denies && p.says.isDecision() && (longest == nil || p.wait > longest.wait):
+		case p.decision.isDenial() && p.decision.isByLimits() && (longest == nil || p.wait > longest.wait):
 			longest = p
 		}
 	}
@@ -164,18 +164,18 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 // recordClosed counts and logs a request in a zone that denies it without asking its limits, or
 // would in shadow mode: then it returns the wait that is told of it. One that is denied as there is
 // no key, or as Redis is unavailable, is recorded by who blames the zone for it.
-func (z *Zone) recordClosed(says verdict, rest time.Duration, now int64, d answer.LoggedDenial) (wait time.Duration) {
+func (z *Zone) recordClosed(decided decision, rest time.Duration, now int64, d answer.LoggedDenial) (wait time.Duration) {
 	switch {
-	case says == barred:
+	case decided == barred:
 		z.countDenial(answer.Denied, d.Key, d.Hash, now, d.Shadow)
 		z.Denials.Denied(now, d)
 		return 0
 	case !d.Shadow:
 		return 0
-	case says == noKey:
+	case decided == noKey:
 		rest, d.Key = z.FirstWindow(), nil
 		z.Denials.Denied(now, answer.LoggedDenial{Request: d.Request, Wait: rest, Shadow: true})
-	case says == unavailable:
+	case decided == unavailable:
 		rest, d.Key = time.Second, nil
 	}
 	z.countDenial(answer.Denied, d.Key, d.Hash, now, true)

@@ -105,7 +105,7 @@ func TestAQueueIsLeftOnce(t *testing.T) {
 		e.enterQueues()
 		var shadow *part
 		for i := range e.parts {
-			if e.parts[i].says >= denies {
+			if e.parts[i].decision.isDenial() {
 				shadow = &e.parts[i]
 			}
 		}

@@ -11,7 +11,7 @@ import (
 
 // takeSlot asks for a slot in the zone of the last part. It is the last thing that is free again:
 // when the handler has returned.
-func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Request) verdict {
+func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Request) decision {
 	asks, lost := p.IsStrict(), p.IsUnavailable(p.ask.Raw)
 	a := gauge.Ask{Key: p.ask.Key, Raw: p.ask.Raw, Now: e.Now, Limit: slots.Max, Alone: slots.Max}
 	var taken TakenSlot
@@ -26,8 +26,8 @@ func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Re
 	}
 	switch {
 	case lost && (p.OnRedisLoss == config.LossAllow || p.OnRedisLoss == config.LossDeny):
-		_, says := p.failOver(nil, slowed)
-		return says
+		_, decided := p.failOver(nil, slowed)
+		return decided
 	case lost && p.OnRedisLoss == config.LossDivide:
 		nodes := p.Redis.Replicator.Nodes() // which can't hear of each other
 		a.Alone = (slots.Max + nodes - 1) / nodes

@@ -21,7 +21,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 	limited := !e.Denied
 	for i := range e.parts {
 		p := &e.parts[i]
-		limited = limited || !p.shadow && (p.says == denies || p.says == reserved)
+		limited = limited || !p.shadow && (p.decision == denies || p.decision == reserved)
 	}
 	if !limited {
 		return nil
@@ -38,7 +38,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 			continue
 		}
 		e.later = e.meet(e.later, z, r)
-		if last := len(e.later) - 1; e.Denied && e.later[last].says == noKey {
+		if last := len(e.later) - 1; e.Denied && e.later[last].decision == noKey {
 			e.later = e.later[:last]
 		}
 	}
@@ -46,7 +46,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 		for i := range e.later {
 			p := &e.later[i]
 			p.left = noSlot
-			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.says == admits {
+			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.decision == admits {
 				p.left = min(2*(left/max(1, p.ask.N)), queuesLast)
 				if p.Kind.Traits().Queues && left > 0 {
 					p.left += queuesLast

@@ -76,14 +76,6 @@ func (r *repo) oneWord() {
 	r.prose(func(where, line string) { check(where, codeSpan.ReplaceAllString(line, "")) })
 }
 
-func (r *repo) length() {
-	each(r, r.code, func(_ *source, f *ast.FuncDecl) {
-		if n := r.line(f.End()) - r.line(f.Pos()) + 1; n > 60 {
-			r.report(r.at(f.Pos()), "%s has %d lines, at most 60", f.Name.Name, n)
-		}
-	})
-}
-
 // sleeps checks that a test sleeps in virtual time, or says on the line or the one before why. The
 // rule on the clock takes its place once that is on.
 func (r *repo) sleeps() {

@@ -33,7 +33,6 @@ var long = strings.Repeat("word ", 23)
 var bad = []struct{ rule, files, want string }{
 	{"width", "-- a.go --\n// " + long + "\npackage a\n\n// short\n-- a.lua --\nx -- " + long + "\ny\n", "a.go:1: a comment of 118|a.lua:1: a comment of"},
 	{"words", "-- a.go --\n// It is refused.\npackage a\n-- b_test.go --\n// Anew.\npackage a\n-- docs/f.md --\nIt is done anew, not `anew`.\n```\nanew\n```\n", `a.go:1: "refused"; the word|docs/f.md:1: "anew"; the word here is: again`},
-	{"length", "-- a.go --\npackage a\nfunc f() {" + strings.Repeat("\n", 60) + "}\n-- a_test.go --\npackage a\nfunc g() {" + strings.Repeat("\n", 60) + "}\n", "a.go:2: f has 61 lines"},
 	{"layers", `-- internal/keys/a.go --
 package keys
 import "` + module + `/sync"

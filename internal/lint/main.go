@@ -28,7 +28,6 @@ type rule struct {
 var rules = []rule{
 	{"width", "a line with a comment has at most 100 columns", 100, (*repo).width},
 	{"words", "one thing has one word, in comments and pages", 100, (*repo).oneWord},
-	{"length", "a function has at most 60 lines, outside of tests", 100, (*repo).length},
 	{"layers", "no import runs upward, and no file of the root package uses one above", 100, (*repo).layers},
 	{"aliases", "a package has one name, and no type is another name of one of ours", 100, (*repo).aliases},
 	{"kinds", "nobody asks which kind of limit it has", 100, (*repo).kinds},
