@@ -142,6 +142,12 @@ func (*bucket) Hear(s *BucketState, l Limit, now int64, h BucketHeard) {
 		}
 	}
 	s.deficit = level.plus(amount{whole: unsaid}, l.Window).floor()
+	if full := (amount{whole: l.Size}); s.shared.filled && full.less(s.deficit) {
+		// The total counts a whole request for the part of one that a penalty has filled up.
+		if s.deficit.whole--; s.deficit.less(full) {
+			s.deficit = full
+		}
+	}
 	if s.shared.first = s.shared.later; unsaid <= 0 {
 		s.shared.first, s.shared.later = 0, 0
 	}

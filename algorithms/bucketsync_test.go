@@ -180,3 +180,22 @@ func TestStand(t *testing.T) {
 		}
 	}
 }
+
+// A penalty that fills a bucket with a part of a request is a whole one in the total. An answer
+// that lacks it leaves the bucket full, and no more: else who waits as told is denied once more.
+func TestAPenaltyThatAnAnswerLacksOnlyFillsTheBucket(t *testing.T) {
+	for at := range int64(40) {
+		var b bucket
+		var s BucketState
+		l, now := Params{Kind: GCRA, Limit: 3, Burst: 2, Window: 5 * time.Second}.Compile(), int64(time.Hour)+at*int64(100*time.Millisecond)
+		b.Take(&s, l, now, 2, 0)
+		said := b.Say(&s, l, now, time.Second)
+		asked := now
+		now += int64(500 * time.Millisecond)
+		b.Penalize(&s, l, now, 1)
+		b.Hear(&s, l, now, BucketHeard{BucketLevel: BucketLevel{Whole: 2, At: asked, Rate: 3}, Total: said.Total, Added: 2})
+		if level, _ := b.Level(&s, l, now); level > 2 {
+			t.Errorf("%d00 ms on, %.2f are in a bucket of 2", at, level)
+		}
+	}
+}
