@@ -50,7 +50,6 @@ var rules = []rule{
 	{"builds", "who follows a page builds a Caddy that needs no C library", 3, (*repo).builds},
 	{"xcaddy", "xcaddy.txt and the README build the Caddy of go.mod", 1, (*repo).xcaddy},
 	{"login", "the login of the README, its page and the examples is one text", 4, (*repo).login},
-	{"hard ends", "each hard end names its test", 80, (*repo).hardEnds},
 	{"runs", "the page of runs has each run, and each form of a line", 10, (*repo).runs},
 
 	{"metrics", "metrics that pages, board and alerts name exist, and the board shows all", 15, (*repo).metrics},
