@@ -44,7 +44,7 @@ var rules = []rule{
 	{"short", "pages for users are short, each and all in all", 40, (*repo).short},
 	{"pictures", "a page for users has a picture", 25, (*repo).pictures},
 	{"files", "files and directories that pages name are there", 60, (*repo).files},
-	{"declarations", "what the map names in a file is declared there", 30, (*repo).declarations},
+	{"declarations", "what the map names in a file is declared there", 5, (*repo).declarations},
 	{"tests", "tests that pages name or run are there", 50, (*repo).testsOfPages},
 	{"commands", "commands that a page shows at a prompt are run by a test", 15, (*repo).commands},
 	{"builds", "who follows a page builds a Caddy that needs no C library", 3, (*repo).builds},
