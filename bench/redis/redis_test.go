@@ -1,5 +1,5 @@
 // Package redis measures what a sync with Redis costs, and what requests notice of it. The
-// figures of docs/internals/performance.md come from
+// figures of docs/internals/costs.md come from
 //
 //	go test -tags nobadger,nomysql,nopgx ./redis -figures -v
 package redis

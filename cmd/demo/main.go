@@ -5,7 +5,7 @@
 //
 //	go run ./cmd/demo            for half a minute
 //	go run ./cmd/demo -regions   the same with three regions, one of which is cut off
-//	go run ./cmd/demo -figures   the tables of docs/internals/cluster.md
+//	go run ./cmd/demo -figures   what three servers admit, as tables
 //	go run ./cmd/demo -regions -figures
 //	                             floods of two and six regions
 //	go run ./cmd/demo -outage docs/reliability/outage.svg
@@ -50,7 +50,7 @@ func main() {
 	flag.DurationVar(&o.length, "for", 30*time.Second, "how long to run")
 	flag.IntVar(&o.port, "port", 0, "port of the first server, the others get the next two (default: any free ones)")
 	flag.BoolVar(&o.embedded, "embedded", false, "use the embedded Redis even where a redis-server is installed")
-	flag.BoolVar(&o.figures, "figures", false, "measure and print the tables of docs/internals/cluster.md instead, which takes about seven minutes")
+	flag.BoolVar(&o.figures, "figures", false, "measure what three servers admit and print tables instead, which takes about seven minutes")
 	flag.StringVar(&o.outage, "outage", "", "draw what nodes admit while Redis is away into this file instead, which takes about a minute")
 	flag.StringVar(&o.record, "record", "", "draw the table into this file as well, line by line")
 	flag.BoolVar(&o.regions, "regions", false, "show three regions instead, one of which is cut off for a while")

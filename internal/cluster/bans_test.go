@@ -75,8 +75,6 @@ func (k *keeper) look(b *keptBan, node int) (known bool) {
 	defer k.mu.Unlock()
 	if a.banned {
 		b.known[node] = true
-		b.denied++
-		b.later = max(b.later, a.wait-time.Second-most)
 	} else if least <= 0 {
 		b.over[node] = true
 	}

@@ -135,7 +135,7 @@ func (s *scenario) checkRecovery(f fault, r *result) {
 	s.checkStrictOthers(f)
 	s.checkLines(f, r)
 	s.checkLimits(f, r)
-	r.kept = s.keeper.check(f)
+	s.keeper.check(f)
 	s.checkGoroutines(r)
 	if !t.Failed() {
 		results.add(*r)
@@ -243,10 +243,6 @@ func (s *scenario) checkStrict(f fault, r *result) {
 		return nil
 	})
 	r.strictLost = seen - r.strict
-	for node := range nodeCount {
-		r.waited += int(r.circuitsAfter[node].Timeouts)
-		r.trips += int(r.circuitsAfter[node].Trips)
-	}
 	asked, vain := 0, 0 // in all strict zones: a node's status has no other figure
 	for _, zone := range append([]string{"strict"}, strictOthers...) {
 		r.during.each(zone, func(t *cluster.Tally) { asked += t.Sent() })
@@ -332,7 +328,6 @@ func (s *scenario) checkLines(f fault, r *result) {
 		if least > 0 && !has(down, f.reason) && !(s.reasonInStatus[i] && others > 0) {
 			t.Errorf("node %d wrote %q, want a reason with %q", n.Number, down, f.reason)
 		}
-		r.down, r.up = max(r.down, len(down)), max(r.up, len(up))
 		r.alsoLogged += s.countLines(f, n)
 	}
 	if f.alsoLogs != "" && r.alsoLogged == 0 {

@@ -4,26 +4,18 @@ package cluster_test
 
 import (
 	"fmt"
-	"strings"
 	"time"
 )
 
 // What must hold in the end of what nodes keep beside counts, once no request is under way.
 
-// A keptRow is what one fault has shown of it.
-type keptRow struct {
-	settled, settledStrict string // responses that matched, and how many of them Redis lacks
-	bans, places           string
-}
-
 // check compares what is kept to what clients saw. The scenario has stopped.
-func (k *keeper) check(f fault) (row keptRow) {
+func (k *keeper) check(f fault) {
 	k.t.Helper()
 	defer k.reportFailures()
-	row.bans = k.checkBans()
-	row.places = k.checkPlaces(f)
-	less := k.checkSettled("login", f.maxLoss("login"), 0)
-	row.settled = fmt.Sprintf("%d, %d", k.responses("login"), less)
+	k.checkBans()
+	k.checkPlaces(f)
+	k.checkSettled("login", f.maxLoss("login"), 0)
 	// See strictBounds.
 	most, more := f.maxLoss("slogin"), 0
 	if f.losesGrants {
@@ -32,12 +24,8 @@ func (k *keeper) check(f fault) (row keptRow) {
 	if f.olderCopy {
 		more = nodeCount
 	}
-	less = k.checkSettled("slogin", most, more)
-	if row.settledStrict = fmt.Sprintf("%d, %d", k.responses("slogin"), less); f.losesGrants {
-		row.settledStrict = "forgotten"
-	}
+	k.checkSettled("slogin", most, more)
 	k.http.CloseIdleConnections()
-	return row
 }
 
 // reportFailures reports what failed, also where a check ends early for what comes of it.
@@ -51,22 +39,21 @@ func (k *keeper) reportFailures() {
 
 // checkSettled waits until Redis counts the responses that matched, once each, and what was
 // reserved on a node that was killed. It may lack so many, and have so many more.
-func (k *keeper) checkSettled(zone string, most, more int) (less int) {
+func (k *keeper) checkSettled(zone string, most, more int) {
 	k.t.Helper()
 	eventually(k.t, "redis counts the responses that matched in "+zone, func() error {
 		got, want := k.counted(zone), k.responses(zone)+k.lost.held
-		if less = want - got; less > most || less < -more {
+		if less := want - got; less > most || less < -more {
 			return fmt.Errorf("redis counts %d of %d, %d may be missing", got, want, most)
 		}
 		return nil
 	})
-	return less
 }
 
 // checkBans waits until those are over that are short, and Redis has the others.
-func (k *keeper) checkBans() string {
+func (k *keeper) checkBans() {
 	k.t.Helper()
-	denied, later, long := 0, time.Duration(0), 0
+	long := 0
 	for _, b := range k.bans {
 		if b.length == shortBan {
 			eventually(k.t, "a ban is over", func() error {
@@ -81,7 +68,6 @@ func (k *keeper) checkBans() string {
 		} else if b.zone == "bans" {
 			long++
 		}
-		denied, later = denied+b.denied, max(later, b.later)
 	}
 	eventually(k.t, "redis has each ban", func() error {
 		got := 0
@@ -95,11 +81,10 @@ func (k *keeper) checkBans() string {
 		}
 		return nil
 	})
-	return fmt.Sprintf("%d, %d, %.0f ms", len(k.bans), denied, max(0, later.Seconds())*1000)
 }
 
 // checkPlaces frees the places that are taken, and waits until none is left anywhere.
-func (k *keeper) checkPlaces(f fault) string {
+func (k *keeper) checkPlaces(f fault) {
 	k.t.Helper()
 	p := &k.places
 	if p.onOne > placesOf {
@@ -112,27 +97,14 @@ func (k *keeper) checkPlaces(f fault) string {
 	for _, zone := range placeZones {
 		eventually(k.t, "no place is taken in "+zone, func() error { return k.noPlaceTaken(zone) })
 	}
-	took := "-"
 	if k.lost.free != nil {
 		<-k.lost.free
-		took = fmt.Sprintf("%.1f s, %.1f s", k.lost.took["places"].Seconds(), k.lost.took["splaces"].Seconds())
 		for zone, after := range k.lost.took {
 			if after < 5*time.Second || after > 14*time.Second {
 				k.t.Errorf("%s: the places of the node that was killed were free after %s, want about 7 to 11.5 s", zone, after)
 			}
 		}
 	}
-	var most []string
-	for _, zone := range placeZones {
-		var phases []string
-		for _, p := range k.phases {
-			if p.name != "warm" {
-				phases = append(phases, fmt.Sprint(k.places.most[p][zone]))
-			}
-		}
-		most = append(most, strings.Join(phases, " "))
-	}
-	return fmt.Sprintf("%d; %s; %d of %d; %s", p.onOne, strings.Join(most, ", "), p.through, p.asked, took)
 }
 
 // noPlaceTaken returns an error if a place is taken on a node, or Redis has one that counts.

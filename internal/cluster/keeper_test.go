@@ -31,7 +31,7 @@ const (
 
 func newKeeper(s *scenario) *keeper {
 	k := &keeper{scenario: s, matched: make(map[string]int)}
-	k.places.running, k.places.most = make(map[tallyKey]int), make(map[*phase]map[string]int)
+	k.places.running = make(map[tallyKey]int)
 	k.upstream = httptest.NewServer(http.HandlerFunc(k.answer))
 	s.t.Cleanup(k.upstream.Close)
 	k.http.Transport = &http.Transport{MaxIdleConnsPerHost: 16}
@@ -316,6 +316,4 @@ type keptBan struct {
 	// known has the nodes that have answered that the key is banned, over those on which the ban
 	// was over then.
 	known, over [nodeCount]bool
-	denied      int           // answers that it is banned
-	later       time.Duration // how much later than its length it ended at least
 }

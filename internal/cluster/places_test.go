@@ -15,9 +15,8 @@ import (
 
 // A kept is the places of zones.
 type kept struct {
-	running map[tallyKey]int          // of the key that comes and goes, by zone and node
-	most    map[*phase]map[string]int // of all nodes at once, by zone
-	onOne   int                       // the most on one node
+	running map[tallyKey]int // of the key that comes and goes, by zone and node
+	onOne   int              // the most on one node
 	// ends end the requests that take all places of a key on the first node. broken says that one
 	// has ended by itself, as at a reload.
 	ends     []context.CancelFunc
@@ -28,10 +27,10 @@ type kept struct {
 	// places that are taken.
 	began time.Time
 	known [nodeCount]bool
-	// asked is how often a place was asked for of the key that has none left, and through how often
-	// one was given. early says where that was while the node had heard of those that are taken.
-	asked, through int
-	early          []string
+	// asked is how often a place was asked for of the key that has none left. early says where one
+	// was given while the node had heard of those that are taken.
+	asked int
+	early []string
 }
 
 // enter notes that a request runs on a node, until the function that it returns is called.
@@ -39,18 +38,8 @@ func (k *keeper) enter(zone string, node int) (leave func()) {
 	key := tallyKey{zone, node}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p, current := &k.places, k.current()
+	p := &k.places
 	p.running[key]++
-	all := 0
-	for at, n := range p.running {
-		if at.zone == zone {
-			all += n
-		}
-	}
-	if p.most[current] == nil {
-		p.most[current] = make(map[string]int)
-	}
-	p.most[current][zone] = max(p.most[current][zone], all)
 	p.onOne = max(p.onOne, p.running[key])
 	return func() {
 		k.mu.Lock()
@@ -173,7 +162,7 @@ func (k *keeper) noteFull(zone string, node int) {
 	if !got {
 		return
 	}
-	if k.places.through++; node == 0 {
+	if node == 0 {
 		k.failed = append(k.failed, zone+": the node that had given out all places gave out another one")
 	}
 	if began := k.places.began; known && (began.IsZero() || came.Sub(began) < heldFor) {

@@ -20,7 +20,6 @@ import (
 type result struct {
 	fault
 	measured
-	kept                  keptRow
 	test                  string
 	scenario              *scenario
 	before, during, after *phase
@@ -34,9 +33,8 @@ type measured struct {
 	admitted, lost               int           // in zones that sync, and those that Redis lacks
 	counted, missing             int           // the same of one zone
 	strict, alone, strictLost    int           // in the strict zone; alone was decided by nodes
-	waited, trips                int           // requests that waited in vain, and circuits opened
 	goroutinesBefore, goroutines int           // of the first node
-	down, up, alsoLogged         int           // log lines
+	alsoLogged                   int           // log lines
 	synced                       time.Duration // from the end of the fault until all was synced
 }
 
@@ -54,60 +52,23 @@ func (t *resultTable) add(r result) {
 	t.all = append(t.all, r)
 }
 
-const tableHead = `What clients saw:
-
-| fault | requests | failed | p99 against the control's: before, during, after | p99 during | test |
-|---|---|---|---|---|---|
+const tableHead = `| fault | requests, failed | admitted / limit: alone, during, divided | Redis lacks, strict | synced again after |
+|---|---|---|---|---|
 `
 
-const keptHead = `| fault | responses that count, missing in Redis | the same, strict | bans, denials, too long by | places: on a node; on all, interval and strict; given out of none; free after | test |
-|---|---|---|---|---|---|
-`
-
-// The first table is of requests, the other two of what was counted and of how nodes recover.
 func (r result) markdown() string {
-	ratio := func(p *phase) string {
-		if p == nil { // the fault was there first
-			return "-"
-		}
-		_, ratio := p.p99()
-		return fmt.Sprintf("%.2f", ratio)
-	}
-	took, _ := r.during.p99()
-	return fmt.Sprintf("| %s | %d | %d | %s, %s, %s | %.1f ms | `%s` |\n",
-		r.name, r.sent, r.failed, ratio(r.before), ratio(r.during), ratio(r.after), float64(took.Microseconds())/1000, r.test)
-}
-
-const countsHead = `What was admitted and counted:
-
-| fault | admitted / limit: alone, during, divided | counted in Redis, short of admitted | strict: granted by Redis, decided by nodes, short of admitted |
-|---|---|---|---|
-`
-
-func (r result) counts() string {
 	share := func(p *phase, zone string) string {
-		if p == nil {
+		if p == nil { // the fault was there first
 			return "-"
 		}
 		return fmt.Sprintf("%.2f", float64(p.admitted(zone))/float64(r.scenario.load.limit())/p.length.Seconds())
 	}
 	strict := "forgotten"
 	if !r.losesGrants {
-		strict = fmt.Sprintf("%d, %d, %d", r.strict-r.alone, r.alone, r.strictLost)
+		strict = fmt.Sprint(r.strictLost)
 	}
-	return fmt.Sprintf("| %s | %s, %s, %s | %d, %d | %s |\n",
-		r.name, share(r.before, "local"), share(r.during, "local"), share(r.during, "divide"), r.admitted-r.lost, r.lost, strict)
-}
-
-const recoveryHead = `What nodes did:
-
-| fault | strict: timeouts, trips | goroutines before, after | lines down, up | synced again after |
-|---|---|---|---|---|
-`
-
-func (r result) recovery() string {
-	return fmt.Sprintf("| %s | %d, %d | %d, %d | %d, %d | %.2f s |\n",
-		r.name, r.waited, r.trips, r.goroutinesBefore, r.goroutines, r.down, r.up, r.synced.Seconds())
+	return fmt.Sprintf("| %s | %d, %d | %s, %s, %s | %d, %s | %.2f s |\n",
+		r.name, r.sent, r.failed, share(r.before, "local"), share(r.during, "local"), share(r.during, "divide"), r.lost, strict, r.synced.Seconds())
 }
 
 // summary returns how p99 against the control's is spread with a fault and without: the phases
@@ -171,26 +132,10 @@ func (t *resultTable) print() error {
 		return nil
 	}
 	var b strings.Builder
-	for i, table := range []struct {
-		head string
-		row  func(result) string
-	}{{tableHead, result.markdown}, {countsHead, result.counts}, {recoveryHead, result.recovery}} {
-		if i > 0 {
-			b.WriteString("\n")
-		}
-		b.WriteString(table.head)
-		for _, r := range t.all {
-			b.WriteString(table.row(r))
-		}
+	b.WriteString(tableHead)
+	for _, r := range t.all {
+		b.WriteString(r.markdown())
 	}
 	b.WriteString("\n" + summary(t.all))
-	if err := write("faults", b.String()); err != nil {
-		return err
-	}
-	b.Reset()
-	b.WriteString(keptHead)
-	for _, r := range t.all {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | `%s` |\n", r.name, r.kept.settled, r.kept.settledStrict, r.kept.bans, r.kept.places, r.test)
-	}
-	return write("kept", b.String())
+	return write("faults", b.String())
 }

@@ -254,11 +254,3 @@ var x = "5/1s"
 		t.Errorf("found\n%s\nwant\n%s\nand only in one file: %v", strings.Join(got, "\n"), strings.Join(want, "\n"), found)
 	}
 }
-
-func TestHardEndsAreNamed(t *testing.T) {
-	r := repoOf(t, "-- docs/internals/hard-ends.md --\n| what happens | a |\n|---|---|\n| a reload | `TestA` |\n| another | *no* |\n| a third | nothing |\n")
-	r.hardEnds()
-	if want := `docs/internals/hard-ends.md: a third: "nothing" names no test`; len(r.findings) != 1+len(shownByEveryHardEnd) || !slices.Contains(r.findings, want) {
-		t.Errorf("found %q, want %q and all rows of TestEveryHardEnd", r.findings, want)
-	}
-}

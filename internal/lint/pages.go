@@ -237,37 +237,6 @@ func (r *repo) login() {
 	}
 }
 
-// shownByEveryHardEnd are the rows of the page of hard ends that TestEveryHardEnd shows, with a
-// path of it.
-var shownByEveryHardEnd = map[string]string{
-	"a panic in the next handler": "/panics", "`http.ErrAbortHandler`": "/aborts", "a connection that is hijacked": "/taken",
-	"Server-Sent Events": "/events", "103 and other 1xx": "/hints", "a handler that never writes": "/silent",
-	"a handler that writes two statuses": "/twice", "an upstream that is cut": "/cut",
-}
-
-// hardEnds checks that each cell of the page names a test, or says in italics why there is nothing
-// to see, or is in a row that TestEveryHardEnd shows. That the tests exist is a rule of its own.
-func (r *repo) hardEnds() {
-	const page = "docs/internals/hard-ends.md"
-	paths := between(r.tests, "\nfunc TestEveryHardEnd(", "\n}\n")
-	for row, path := range shownByEveryHardEnd {
-		if !strings.Contains(r.texts[page], "\n| "+row+" | ") || !strings.Contains(paths, `{"`+path+`", `) {
-			r.report(page, "it has no row %q, or TestEveryHardEnd no path %s", row, path)
-		}
-	}
-	r.match([]string{page}, `(?m)^\| (.*)$`, func(_ spot, m []string) {
-		row := strings.Split(strings.TrimRight(m[1], "| "), " | ")
-		if row[0] == "what happens" || row[0] == "together" || shownByEveryHardEnd[row[0]] != "" {
-			return
-		}
-		for _, cell := range row[1:] {
-			if r.seen++; !strings.Contains(cell, "`Test") && !regexp.MustCompile(`^\*.+\*$`).MatchString(cell) {
-				r.report(page, "%s: %q names no test", row[0], cell)
-			}
-		}
-	})
-}
-
 func (r *repo) runs() {
 	const page = "docs/internals/runs.md"
 	links := named(`\.\./\.\./(internal/runs/testdata/\S+\.txt)`, r.texts[page])

@@ -1,5 +1,5 @@
 // Command reference writes the pages of docs that list what the code has: the grammar, the options
-// with their defaults, the warnings, what Redis' errors mean, and the metrics. The texts stand in
+// with their defaults, the warnings, and the metrics. The texts stand in
 // the code: in the comments of the types that JSON is read into, in those of the codes of warnings,
 // in the help of the metrics, and in the grammar on the parser's functions.
 //
@@ -55,7 +55,7 @@ func compare(name, want string) error {
 
 // pages returns the text of each page by its name. It is called in the root of the repository.
 func pages() (map[string]string, error) {
-	code, err := read("module.go", "app.go", "internal/redisconn/options.go", "internal/config/cost.go", "internal/warning/warning.go", "internal/redisconn/classify.go", "internal/answer/reason.go")
+	code, err := read("module.go", "app.go", "internal/redisconn/options.go", "internal/config/cost.go", "internal/warning/warning.go", "internal/answer/reason.go")
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +68,6 @@ func pages() (map[string]string, error) {
 		"docs/grammar.md":  code.grammarPage(),
 		"docs/options.md":  code.optionsPage(),
 		"docs/warnings.md": code.warningsPage(),
-
-		"docs/internals/redis-errors.md": code.reasonsPage(),
 	}, nil
 }
 
@@ -81,7 +79,6 @@ type source struct {
 	codes   []code                       // of warnings
 	// decisions are those that metrics count, and what each is.
 	decisions [][2]string
-	reasons   []string // why Redis fails, and after a semicolon what to do
 }
 
 // A field is one of a type that JSON is read into, as its comment tells of it.
@@ -99,10 +96,6 @@ func read(files ...string) (*source, error) {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
 				s.docs[n.Name.Name] = n.Doc.Text()
-			case *ast.BasicLit:
-				if strings.HasSuffix(name, "/classify.go") {
-					s.addReason(n.Value)
-				}
 			case *ast.GenDecl:
 				if strings.HasSuffix(name, "/reason.go") && n.Tok == token.CONST {
 					s.addReasons(n)

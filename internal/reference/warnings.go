@@ -4,8 +4,6 @@ import (
 	"go/ast"
 	"path"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -22,15 +20,6 @@ func (s *source) addCode(name string, value ast.Expr, doc string) {
 	f := newField(name, doc)
 	what, rest, _ := strings.Cut(strings.TrimPrefix(strings.Join(strings.Fields(doc), " "), name+" is "), ". ")
 	s.codes = append(s.codes, code{strings.Trim(literal.Value, `"`), what, rest, f.since})
-}
-
-// addReason adds a text of what happened to Redis, and what to do about it.
-func (s *source) addReason(literal string) {
-	text, err := strconv.Unquote(literal)
-	if err != nil || !strings.Contains(text, "; ") || strings.HasPrefix(text, "; ") || slices.Contains(s.reasons, text) {
-		return
-	}
-	s.reasons = append(s.reasons, text)
 }
 
 var docLink = regexp.MustCompile(`(See )?docs/(([a-z/-]+)\.md(?:#[a-z_-]+)?)`)
@@ -70,21 +59,6 @@ func (s *source) warningsPage() string {
 			text += " **Since**: " + c.since + "."
 		}
 		page.WriteString("\n## " + c.name + "\n\n" + wrap(text, ""))
-	}
-	return page.String()
-}
-
-// reasonsPage has each reason with which Redis fails.
-func (s *source) reasonsPage() string {
-	var page strings.Builder
-	page.WriteString("# Why Redis is unavailable\n\nThe `reason` of [TIDE012](../warnings.md#tide012) has both, after one another:\n\n| reason | do |\n|---|---|\n")
-	for _, reason := range s.reasons {
-		reason = strings.Replace(reason, "%v", "open /run/secrets/redis_password: permission denied", 1)
-		for _, example := range []string{"130ms", "100ms", "390ms"} {
-			reason = strings.Replace(reason, "%s", example, 1)
-		}
-		what, mend, _ := strings.Cut(reason, "; ")
-		page.WriteString("| `" + what + "` | " + mend + " |\n")
 	}
 	return page.String()
 }

@@ -55,12 +55,9 @@ func (c Case) exact(seed uint64) Result {
 
 // A Figure is what several runs give: the median of each.
 type Figure struct {
-	Peak, Mean, Wrong, Share, Admitted, Calls, Keys float64
+	Peak, Mean, Share, Admitted, Calls float64
 	// Worst is the highest of the peaks, and Most the most that was admitted.
 	Worst, Most float64
-	// Late is how long after the centralized limiter the first request was denied, 0 where none
-	// was.
-	Late time.Duration
 	// Estimated is the share of the requests that the estimate alone denied.
 	Estimated float64
 	// PeakOver, MeanOver and AdmittedOver are those of each run by those of the centralized
@@ -97,17 +94,9 @@ func figureOf(seeds int, run, exact func(seed uint64) Result) (f Figure) {
 	f.Admitted = median(func(r, _ Result) float64 { return float64(r.Admitted) })
 	f.Most = f.Worst
 	f.Mean = median(func(r, _ Result) float64 { return r.Mean })
-	f.Wrong = median(func(r, _ Result) float64 { return r.Wrong })
 	f.Share = median(func(r, _ Result) float64 { return r.Share() })
 	f.Calls = median(func(r, _ Result) float64 { return r.CallsASecond() })
-	f.Keys = median(func(r, _ Result) float64 { return r.KeysASecond() })
 	f.Estimated = median(func(r, _ Result) float64 { return float64(r.Estimated) / float64(max(1, r.Requests)) })
-	f.Late = time.Duration(median(func(r, exact Result) float64 {
-		if r.First == 0 || exact.First == 0 {
-			return 0
-		}
-		return float64(r.First - exact.First)
-	}))
 	f.PeakOver = median(func(r, exact Result) float64 { return r.Peak / exact.Peak })
 	f.MeanOver = median(func(r, exact Result) float64 { return r.Mean / exact.Mean })
 	f.AdmittedOver = median(func(r, exact Result) float64 { return float64(r.Admitted) / float64(exact.Admitted) })
@@ -246,19 +235,6 @@ func Small() (cases []Case) {
 	newcomer("100/1m, 10 nodes, 50/s", 100, 10, 50)
 	newcomer("100/1m, 10 nodes, 5/s", 100, 10, 5)
 	return cases
-}
-
-// Distant are stores further away: three nodes at an offered load.
-func Distant(demand float64, latency time.Duration) []Case {
-	return []Case{
-		CaseOf("`sliding_window` 1000/10s", Windows{
-			Algorithm: Sliding(1000, 10*sec), Rate: sec, Nodes: 3, Latency: latency, Warm: 20 * sec, Load: Constant(100*demand, 60*sec),
-		}),
-		CaseOf("`token_bucket` 1000/10s, `burst 10`", Buckets{
-			Algorithm: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1000, Window: 10 * sec, Burst: 10}, Rate: sec, Nodes: 3, Latency: latency,
-			Warm: 20 * sec, Load: Constant(100*demand, 60*sec),
-		}),
-	}
 }
 
 // Faulty is 3 nodes at 1.5 times the limit of 1000/5s, with something that goes wrong.

@@ -17,14 +17,11 @@ type Result struct {
 	// Wrong is the share of the requests that were denied where an exact limiter that had admitted
 	// the same until then would have admitted.
 	Wrong float64
-	// First is when the first request was denied, counted from the start; 0 if none was.
-	First time.Duration
 	// Requests and those Admitted, and those Denied by the estimate alone, of the whole run.
 	Requests, Admitted, Estimated int
-	// Calls is how many calls of all nodes the store got, and Keys how many keys stood in them;
-	// Length is the time in which it did.
-	Calls, Keys int
-	Length      time.Duration
+	// Calls is how many calls of all nodes the store got, in the time Length.
+	Calls  int
+	Length time.Duration
 	// Stored is what the store counts of all epochs when the run ends.
 	Stored int64
 	// Hits are what was admitted, in order.
@@ -40,9 +37,8 @@ type Hit struct {
 // Share is the part of the requests that was admitted.
 func (r Result) Share() float64 { return float64(r.Admitted) / float64(max(1, r.Requests)) }
 
-// CallsASecond and KeysASecond are the store's load.
+// CallsASecond is the store's load.
 func (r Result) CallsASecond() float64 { return float64(r.Calls) / r.Length.Seconds() }
-func (r Result) KeysASecond() float64  { return float64(r.Keys) / r.Length.Seconds() }
 
 // Within is how many were admitted between two times from the start.
 func (r Result) Within(from, to time.Duration) (n int) {
@@ -107,9 +103,6 @@ func (m *meter[S]) count(a arrival, d algorithms.Result) {
 			m.exact.Penalize(truth, m.limit, a.at, m.sc.cost())
 		}
 		return
-	}
-	if r.First == 0 {
-		r.First = time.Duration(a.at - epoch)
 	}
 	if warm && m.exact.Take(truth, m.limit, a.at, 0, 0).Remaining >= m.sc.cost() {
 		m.wrong++

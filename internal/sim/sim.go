@@ -152,7 +152,7 @@ func (sc Scenario[S]) Run() Result {
 		m.count(a, d.Result)
 	}
 	w.until(epoch + int64(sc.Load.length()))
-	m.result.Calls, m.result.Keys = w.calls, w.keys
+	m.result.Calls = w.calls
 	m.result.Stored = w.store.total()
 	return m.done()
 }
@@ -179,6 +179,6 @@ func (sc Scenario[S]) Exact() Result {
 		f.ask(a)
 		m.count(a, exact.Take(&states[a.of], limit, a.at, sc.cost(), 0))
 	}
-	m.result.Calls, m.result.Keys = f.calls, f.calls
+	m.result.Calls = f.calls
 	return m.done()
 }

@@ -124,7 +124,7 @@ func TestFewNewcomersAreDenied(t *testing.T) {
 	}
 }
 
-// TestFloodFigures prints a table of docs/internals/floods.md.
+// TestFloodFigures prints a table of docs/internals/costs.md.
 func TestFloodFigures(t *testing.T) {
 	if !redistest.UpdateGoldens {
 		t.Skip("for figures: UPDATE_GOLDENS=1 go test ./internal/table -run TestFloodFigures -v -timeout 20m")

@@ -55,7 +55,7 @@ const (
 	NoRedis = "TIDE011"
 	// SyncFails is Redis being unavailable. Requests are served and limited meanwhile. It is logged
 	// when an outage begins, at most once a minute; `sync with redis works again` ends it. `reason`
-	// says why, and what to do. See docs/outages.md and docs/internals/redis-errors.md.
+	// says why, and what to do. See docs/outages.md.
 	SyncFails = "TIDE012"
 	// ForeignKey is another program's keys in Redis. Give Tide a namespace of its own.
 	ForeignKey = "TIDE013"

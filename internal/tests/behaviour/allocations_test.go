@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
 
-// What a request allocates is bounded. docs/internals/performance.md has these figures.
+// What a request allocates is bounded. docs/internals/costs.md has these figures.
 func TestAllocationsOfARequest(t *testing.T) {
 	const (
 		admits = "limit 1000000000/30d\n"

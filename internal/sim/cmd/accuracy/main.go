@@ -1,11 +1,10 @@
-// Command accuracy writes the tables of docs/internals/accuracy-figures.md and
-// docs/internals/accuracy.md, and their plots.
+// Command accuracy writes the tables of docs/internals/accuracy-figures.md, and their plots.
 // It runs the simulations of internal/sim with fixed seeds, so that the same code writes the same
 // figures.
 //
 //	accuracy         all that is simulated
 //	accuracy -real   what is measured on real processes, see internal/sim/validate
-//	accuracy -check  nothing: it says which tables and plots are on no page
+//	accuracy -check  nothing: it says which tables and plots the page lacks
 package main
 
 import (
@@ -24,7 +23,7 @@ const seeds = 10
 
 func main() {
 	real := flag.Bool("real", false, "measure real processes instead, which takes about three minutes and needs redis-server")
-	checks := flag.Bool("check", false, "say which tables and plots are on no page, and write none")
+	checks := flag.Bool("check", false, "say which tables and plots the page lacks, and write none")
 	only := flag.String("only", "", "write only the section or plot of this name")
 	flag.Parse()
 	if *checks {

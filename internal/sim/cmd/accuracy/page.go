@@ -10,10 +10,8 @@ import (
 	"time"
 )
 
-// page is the document whose sections are written; the others have some of them too.
+// page is the document whose sections are written.
 const page = "docs/internals/accuracy-figures.md"
-
-var pages = []string{page, "docs/internals/accuracy.md"}
 
 // A section stands between these two lines. All else on a page is written by hand.
 const (
@@ -21,7 +19,7 @@ const (
 	ends   = "<!-- end of figures -->\n"
 )
 
-// writeSections works out the sections that the pages have, and writes those that are wanted.
+// writeSections works out the sections that are wanted, and writes them.
 func writeSections(sections map[string]func() (string, error), wanted func(name string) bool) error {
 	bodies := make(map[string]string)
 	for name, work := range sections {
@@ -36,63 +34,47 @@ func writeSections(sections map[string]func() (string, error), wanted func(name 
 		bodies[name] = body
 		progress(name, start)
 	}
-	for _, path := range pages {
-		if err := rewrite(path, bodies); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	return nil
-}
-
-// rewrite puts bodies into those of the sections that a page has.
-func rewrite(path string, bodies map[string]string) error {
-	text, err := os.ReadFile(path)
+	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
 	out := string(text)
 	for name, body := range bodies {
-		if !has(out, name) {
-			continue
-		}
 		if out, err = replace(out, name, body); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", page, err)
 		}
 	}
-	return os.WriteFile(path, []byte(out), 0o644)
+	return os.WriteFile(page, []byte(out), 0o644)
 }
 
 func has(text, name string) bool { return strings.Contains(text, fmt.Sprintf(begins, name)) }
 
-// check says which tables and plots are on no page, and which sections have no table.
+// check says which tables and plots the page lacks, and which sections have no table.
 func check() error {
 	var wrong []error
-	var all strings.Builder
-	for _, page := range pages {
-		text, err := os.ReadFile(filepath.FromSlash(page))
-		if err != nil {
-			return err
-		}
-		all.Write(text)
+	text, err := os.ReadFile(filepath.FromSlash(page))
+	if err != nil {
+		return err
 	}
-	for _, m := range regexp.MustCompile(`<!-- figures: (\S+),`).FindAllStringSubmatch(all.String(), -1) {
+	all := string(text)
+	for _, m := range regexp.MustCompile(`<!-- figures: (\S+),`).FindAllStringSubmatch(all, -1) {
 		if _, ok := tables[m[1]]; !ok && m[1] != "real" {
-			wrong = append(wrong, fmt.Errorf("a page has a section %q that no table writes", m[1]))
+			wrong = append(wrong, fmt.Errorf("the page has a section %q that no table writes", m[1]))
 		}
-		_, rest, _ := strings.Cut(all.String(), fmt.Sprintf(begins, m[1]))
+		_, rest, _ := strings.Cut(all, fmt.Sprintf(begins, m[1]))
 		if body, _, ended := strings.Cut(rest, ends); !ended || strings.Count(body, "\n|") < 3 {
 			wrong = append(wrong, fmt.Errorf("section %q has no end or no table: %q", m[1], body))
 		}
 	}
 	for name := range tables {
-		if !has(all.String(), name) {
-			wrong = append(wrong, fmt.Errorf("no page has a section %q", name))
+		if !has(all, name) {
+			wrong = append(wrong, fmt.Errorf("the page has no section %q", name))
 		}
 	}
 	for name := range plots {
 		_, err := os.Stat(filepath.Join("docs", "accuracy", name+".svg"))
-		if !strings.Contains(all.String(), "accuracy/"+name+".svg") {
-			err = fmt.Errorf("no page shows %s.svg", name)
+		if !strings.Contains(all, "accuracy/"+name+".svg") {
+			err = fmt.Errorf("the page doesn't show %s.svg", name)
 		}
 		wrong = append(wrong, err)
 	}

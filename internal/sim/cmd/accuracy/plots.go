@@ -12,8 +12,6 @@ import (
 var plots = map[string]func() plot.Plot{
 	"over-time": overTime,
 	"by-rate":   byRate,
-	"by-nodes":  byNodes,
-	"by-demand": byDemand,
 	"windows":   windowsPlot,
 }
 
@@ -80,16 +78,6 @@ func byRate() plot.Plot {
 		"sync_rate in seconds", true, []float64{.1, .2, .5, 1, 2, 5}, func(x float64) sim.Case {
 			return steady(time.Duration(x*float64(time.Second)), 10, 2)
 		})
-}
-
-func byNodes() plot.Plot {
-	return errorsBy("Error by the number of nodes: 1000/10s, sync_rate 1s, offered load 2x", "The error of Kong's model grows with the number of nodes; Tide's stays near that of the centralized limiter.",
-		"nodes", true, []float64{1, 2, 3, 5, 10, 20, 50}, func(x float64) sim.Case { return steady(time.Second, int(x), 2) })
-}
-
-func byDemand() plot.Plot {
-	return errorsBy("Error by offered load: 10 nodes, 1000/10s, sync_rate 1s", "The error of Kong's model grows with offered load; Tide's stays near that of the centralized limiter.",
-		"offered load as a multiple of the limit", true, []float64{.5, .8, 1, 1.2, 1.6, 2, 5, 10, 20}, func(x float64) sim.Case { return steady(time.Second, 10, x) })
 }
 
 // windowsPlot is what the algorithms themselves admit, without any cluster.
