@@ -28,7 +28,7 @@ func init() {
 	httpcaddyfile.RegisterDirectiveOrder("rate_limit", httpcaddyfile.After, "try_files")
 }
 
-// UnmarshalCaddyfile sets the handler up from a Caddyfile, whose grammar docs/grammar.md has:
+// UnmarshalCaddyfile sets the handler up from a Caddyfile. docs/configuration.md#grammar has all:
 //
 //	rate_limit [<matcher>] [<rate>...] {
 //		<options>

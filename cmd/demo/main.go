@@ -9,7 +9,7 @@
 //	go run ./cmd/demo -regions -figures
 //	                             floods of two and six regions
 //	go run ./cmd/demo -outage docs/reliability/outage.svg
-//	                             the picture of docs/reliability.md
+//	                             the picture of docs/outages.md
 //	go run ./cmd/demo -for 20s -record docs/pictures/demo.svg
 //	                             the table of a run, as it comes, in a picture; with -regions and
 //	                             regions.svg that of three regions

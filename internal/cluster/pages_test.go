@@ -34,7 +34,6 @@ var taskPages = map[string]taskPage{
 	"login":           {},
 	"observability":   {},
 	"operate":         {},
-	"recipes":         {},
 	"redis":           {},
 	"reserve":         {},
 	"responses":       {bare: true},

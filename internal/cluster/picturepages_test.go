@@ -53,7 +53,7 @@ var shownPages = map[string]shownPage{
 		command: "for key in k1 made-up; do caddy rate-limit explain api $key; done",
 		wants:   "denied by api",
 	},
-	"load-errors": {
+	"warnings": {
 		site: `example.com {
 	rate_limit {
 		zone api {
@@ -111,33 +111,17 @@ var shownPages = map[string]shownPage{
 		command: "caddy rate-limit explain https://api.example.com/",
 		wants:   "200",
 	},
-	"reliability": {
-		site: `{
-	rate_limit {
-		redis redis://localhost:6379/0
-	}
-}
-
-example.com {
-	rate_limit 100/1m
-}
-`,
-		starts:  []string{aRedis, aCaddy},
-		before:  "redis-cli -p 6379 shutdown nosave",
-		command: `curl -so /dev/null -w '%{http_code}\n' https://example.com/; caddy rate-limit status | head -1 | fold -sw 80`,
-		wants:   "200\nRedis fails: connection refused",
+	"outages": {
+		starts: []string{aCaddy}, restart: true,
+		before:  "curl -sf --retry 9 --retry-delay 1 --retry-all-errors 'https://example.com/?[1-3]'",
+		command: "caddy rate-limit explain https://example.com/",
+		wants:   "9997",
 	},
 	"responses": {
 		starts:  []string{aCaddy},
 		before:  "curl -so /dev/null 'https://example.com/?[1-101]'",
 		command: "curl -si https://example.com/",
 		wants:   "Try again",
-	},
-	"restarts": {
-		starts: []string{aCaddy}, restart: true,
-		before:  "curl -sf --retry 9 --retry-delay 1 --retry-all-errors 'https://example.com/?[1-3]'",
-		command: "caddy rate-limit explain https://example.com/",
-		wants:   "9997",
 	},
 	"sizing": {
 		starts:  []string{"./caddy run --config examples/login/Caddyfile"},

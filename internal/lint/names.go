@@ -160,10 +160,10 @@ func (r *repo) coded() {
 	})
 }
 
-// metrics goes by docs/metrics.md, which is written from the code. The page on the older plugin
+// metrics goes by docs/names.md, which is written from the code. The page on the older plugin
 // names those of that one, which begin as ours do.
 func (r *repo) metrics() {
-	all := named(`(?m)^## (caddy_rate_limit_\w+)$`, r.texts["docs/metrics.md"])
+	all := named(`(?m)^### (caddy_rate_limit_\w+)$`, r.texts["docs/names.md"])
 	r.match(slices.Concat(r.pages, []string{board, alertsFile}, alertTests), `caddy_rate_limit_\w+`, func(at spot, m []string) {
 		if !slices.Contains(all, m[0]) && at.file != "docs/migration/mholt.md" {
 			r.report(at, "it names %s, which is no metric", m[0])

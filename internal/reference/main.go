@@ -59,16 +59,32 @@ func pages() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	counted, err := code.metricsPage()
+	counted, err := code.metrics()
 	if err != nil {
 		return nil, err
 	}
-	return map[string]string{
-		"docs/metrics.md":  counted,
-		"docs/grammar.md":  code.grammarPage(),
-		"docs/options.md":  code.optionsPage(),
-		"docs/warnings.md": code.warningsPage(),
-	}, nil
+	written := map[string]string{"docs/options.md": code.optionsPage()}
+	for page, text := range map[string]string{"docs/configuration.md": code.grammar(), "docs/names.md": counted, "docs/warnings.md": code.warnings()} {
+		if written[page], err = within(page, text); err != nil {
+			return nil, err
+		}
+	}
+	return written, nil
+}
+
+// within returns a page with a text between the two comments that say where it goes.
+func within(page, text string) (string, error) {
+	const begins, ends = "<!-- written by go run ./internal/reference -->\n", "<!-- end of what is written -->\n"
+	is, err := os.ReadFile(page)
+	if err != nil {
+		return "", err
+	}
+	before, rest, _ := strings.Cut(string(is), begins)
+	_, after, ok := strings.Cut(rest, ends)
+	if !ok {
+		return "", fmt.Errorf("%s has no place for what is written", page)
+	}
+	return before + begins + "\n" + strings.TrimSpace(text) + "\n\n" + ends + after, nil
 }
 
 // A source is code whose comments are texts of pages.

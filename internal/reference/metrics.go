@@ -33,15 +33,8 @@ func (s *source) addReasons(of *ast.GenDecl) {
 	}
 }
 
-const metricsIntro = `# What does each metric count?
-
-Each node counts for itself. Counters survive reloads, except those of a zone that a reload removes.
-Names, types and labels are stable, and no label has a key or an address. All are there since
-` + since + `. [Observability](observability.md) says where they are, and has queries and alerts.
-`
-
-// metricsPage has each metric with the help that Prometheus shows.
-func (s *source) metricsPage() (string, error) {
+// metrics has each metric with the help that Prometheus shows.
+func (s *source) metrics() (string, error) {
 	zone := metrics.NewZoneCounters("reference")
 	zone.WithUnits(true)
 	defer zone.Release()
@@ -54,7 +47,6 @@ func (s *source) metricsPage() (string, error) {
 		return "", err
 	}
 	var page strings.Builder
-	page.WriteString(metricsIntro)
 	var counted []string
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
@@ -71,12 +63,12 @@ func (s *source) metricsPage() (string, error) {
 			labels = append(labels, "`"+l.GetName()+"`")
 		}
 		kind := strings.ToLower(f.GetType().String())
-		fmt.Fprintf(&page, "\n## %s\n\n%s", f.GetName(), wrap(fmt.Sprintf("%s *%s by %s*", marked(f.GetHelp()), kind, strings.Join(labels, ", ")), ""))
+		fmt.Fprintf(&page, "\n### %s\n\n%s", f.GetName(), wrap(fmt.Sprintf("%s *%s by %s*", marked(f.GetHelp()), kind, strings.Join(labels, ", ")), ""))
 	}
 	if err := s.countedAs(counted); err != nil {
 		return "", err
 	}
-	page.WriteString("\n## Decisions\n\n| `decision` | what it is |\n|---|---|\n")
+	page.WriteString("\n### Decisions\n\n| `decision` | what it is |\n|---|---|\n")
 	for _, d := range s.decisions {
 		fmt.Fprintf(&page, "| `%s` | %s |\n", d[0], marked(d[1]))
 	}

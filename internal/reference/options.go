@@ -25,12 +25,11 @@ func grammarOf(b config.Block, indent string) string {
 	return text.String()
 }
 
-func (s *source) grammarPage() string {
-	return "# How is the directive written?\n\nIn a site, or in a `route` or `handle` block:\n\n```text\n" +
+func (s *source) grammar() string {
+	return "In a site, or in a `route` or `handle` block:\n\n```text\n" +
 		"rate_limit [<matcher>] <rate>... {\n\t<options of the limit and of the handler>\n}\n\nrate_limit [<matcher>] {\n\tzone <name> {\n" + grammarOf(config.Zone, "\t\t") + "\t}\n\n\t# options of the handler\n" +
-		grammarOf(config.Block{Options: config.Handler.Options[1:]}, "\t") + "}\n```\n\n" +
-		wrap("A rate is `<number>/<window>`: `100/1m`, `10/s`, `5/90s`. `zone`, `match`, `except`, `reserve`, `cost` and `response_cost` may be given several times, other options once. Next to a rate on the directive's own line, `sync_rate` and `headers` are the handler's.", "") +
-		"\nAmong the global options, at the top of the Caddyfile:\n\n```text\nrate_limit {\n" + grammarOf(config.Global, "\t") + "}\n\nredis {\n" + grammarOf(config.Redis, "\t") + "}\n\nregions {\n" + grammarOf(config.Regions, "\t") + "}\n```\n\n[Options](options.md) tells of each.\n"
+		grammarOf(config.Block{Options: config.Handler.Options[1:]}, "\t") + "}\n```\n\nAmong the global options, at the top of the Caddyfile:\n\n```text\nrate_limit {\n" +
+		grammarOf(config.Global, "\t") + "}\n\nredis {\n" + grammarOf(config.Redis, "\t") + "}\n\nregions {\n" + grammarOf(config.Regions, "\t") + "}\n```\n"
 }
 
 // A section is a block of the grammar on the page of options.
@@ -57,19 +56,19 @@ var further = map[string]string{
 	"match": "[Matching](security.md#requests-that-a-zone-matches)", "except": "[Exceptions](keys.md#exceptions)", "key": "[Keys](keys.md)",
 	"limit": "[Rates](configuration.md#rates)", "limit_default": "[Placeholders](configuration.md#limits-that-come-with-the-request)",
 	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[SubWindows](algorithms.md#token_bucket)",
-	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Rates](sync-rate.md)", "ipv6_prefix": "[Networks](security.md#networks)",
+	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Rates](sync.md)", "ipv6_prefix": "[Networks](security.md#networks)",
 	"empty_key": "[Keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "cost": "[Costs](cost.md)",
-	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[Intervals](sync-rate.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Downloads](bandwidth.md)",
+	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[Intervals](sync.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Downloads](bandwidth.md)",
 	"max_keys": "[Floods](security.md#floods-of-keys)", "enforce": "[Shadow](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Reserves](reserve.md)",
 	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[Privacy](security.md#what-is-stored-of-a-key)",
-	"persist": "[Restarts](restarts.md#keep-counts-without-redis)", "redis": "[Redis](redis.md)", "strict_timeout": "[Outages](outages.md)",
+	"persist": "[Restarts](outages.md#keep-counts-without-redis)", "redis": "[Redis](redis.md)", "strict_timeout": "[Outages](outages.md)",
 	"username": "[Permissions](redis.md#acl)",
 }
 
 const optionsIntro = `# What does each option do?
 
-Each begins with an example; the [grammar](grammar.md) has all together, and
-[configuration](configuration.md) where they go. Where no default is named, there is none; a flag
+Each begins with an example; [configuration](configuration.md) says where they go, and has the
+[grammar](configuration.md#grammar). Where no default is named, there is none; a flag
 without a value is on. Durations are Caddy's, ` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also
 nanoseconds. All are there since ` + since + `, unless it says otherwise.
 `

@@ -36,20 +36,9 @@ func linked(text string) string {
 	})
 }
 
-const warningsIntro = `# What does this warning mean?
-
-A code stays when its text changes. The log line says where: the file and line of the Caddyfile, or
-the place in JSON. A warning is logged once for a configuration, or when trouble begins and when it
-ends. ` + "`caddy validate`" + ` shows those that need no requests.
-
-If everything is as you want it, the global option [` + "`quiet`" + `](options.md#quiet) leaves a warning out:
-` + "`quiet TIDE024`" + `. Those of something broken are *always logged*. All are there since ` + since + `,
-unless it says otherwise.
-`
-
-func (s *source) warningsPage() string {
+// warnings has each code.
+func (s *source) warnings() string {
 	var page strings.Builder
-	page.WriteString(warningsIntro)
 	for _, c := range s.codes {
 		text := "**" + upper(c.what) + ".** " + linked(marked(c.rest))
 		if warning.CanBeQuiet(c.name) != nil {

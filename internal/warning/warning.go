@@ -132,7 +132,7 @@ const (
 	ClientsKey = "TIDE033"
 	// Backlog is strict zones that ask Redis for more than it can answer. Requests waited longer
 	// than strict_timeout and went by on_redis_loss. Raise that or pool_size, or give zones an
-	// interval. See docs/sync-rate.md.
+	// interval. See docs/sync.md.
 	Backlog = "TIDE035"
 	// ClientsCost is a cost that clients choose. It comes from a header, a cookie, the URL or the
 	// body; such a request costs at least 1. Derive it from what is asked for. See docs/cost.md.

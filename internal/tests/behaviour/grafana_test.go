@@ -145,7 +145,7 @@ func TestExpressionsParse(t *testing.T) {
 	promtool(t, dir, "check", "rules", "rules.yml")
 }
 
-// The metrics of a running node are those of docs/metrics.md, by which the lint goes for all that
+// The metrics of a running node are those of docs/names.md, by which the lint goes for all that
 // names one.
 func TestMetricsOfARunningNode(t *testing.T) {
 	redis := redistest.Start(t)
@@ -185,11 +185,11 @@ handle {
 		running[m[1]] = true
 	}
 	listed := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^## (caddy_rate_limit_\w+)$`).FindAllStringSubmatch(sitetest.ReadPage(t, "docs/metrics.md"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^### (caddy_rate_limit_\w+)$`).FindAllStringSubmatch(sitetest.ReadPage(t, "docs/names.md"), -1) {
 		listed[m[1]] = true
 	}
 	if !maps.Equal(running, listed) {
-		t.Errorf("a running node has the metrics\n%q\ndocs/metrics.md has\n%q", slices.Sorted(maps.Keys(running)), slices.Sorted(maps.Keys(listed)))
+		t.Errorf("a running node has the metrics\n%q\ndocs/names.md has\n%q", slices.Sorted(maps.Keys(running)), slices.Sorted(maps.Keys(listed)))
 	}
 }
 

@@ -326,9 +326,9 @@ func fill(l *limits.Limit, keyCount, hits int) {
 	}
 }
 
-// What the page of load errors shows is rejected, with the text below it.
+// What the page of warnings shows of errors is rejected, with the text below it.
 func TestLoadErrorsOfThePage(t *testing.T) {
-	rejected, texts := sitetest.BlocksOf(t, "docs/load-errors.md", "caddyfile rejected"), sitetest.BlocksOf(t, "docs/load-errors.md", "text")
+	rejected, texts := sitetest.BlocksOf(t, "docs/warnings.md", "caddyfile rejected"), sitetest.BlocksOf(t, "docs/warnings.md", "text")
 	if len(rejected) < 3 || len(rejected) != len(texts) {
 		t.Fatalf("%d configurations and %d texts", len(rejected), len(texts))
 	}

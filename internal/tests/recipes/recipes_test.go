@@ -16,10 +16,10 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
 
-// recipe starts a site of docs/recipes.md. Pairs of what is replaced follow its address.
+// recipe starts a site of docs/responses.md. Pairs of what is replaced follow its address.
 func recipe(t *testing.T, address string, replace ...string) *sitetest.Served {
 	t.Helper()
-	global, site := sitetest.SiteInPage(t, "docs/recipes.md", address)
+	global, site := sitetest.SiteInPage(t, "docs/responses.md", address)
 	return sitetest.StartCaddy(t, global, strings.NewReplacer(replace...).Replace(site))
 }
 
