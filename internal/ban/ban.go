@@ -113,13 +113,30 @@ func (r *Register) Begin(id ID, now int64, length time.Duration) bool {
 	return began
 }
 
+// CanBegin reports whether Begin would ban a key.
+func (r *Register) CanBegin(id ID, now int64) bool {
+	st := r.stripeOf(id)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	had, known := st.bans[id]
+	if known {
+		return had.Rest(now) == 0
+	}
+	_, over := st.findOver(now)
+	return over || r.held.Load() < r.maxKeys.Load()
+}
+
 // put stores the ban of a key, which may be new, and lists it where it is unsent. It returns false
 // where there is no room. The lock of the stripe is held.
 func (r *Register) put(st *stripe, id ID, now int64, e entry) bool {
 	had, known := st.bans[id]
 	if !known {
-		if r.held.Load() >= r.maxKeys.Load() && !r.reclaim(st, now) {
-			return false
+		if r.held.Load() >= r.maxKeys.Load() {
+			over, ok := st.findOver(now)
+			if !ok {
+				return false
+			}
+			r.drop(st, over)
 		}
 		if st.bans == nil {
 			st.bans = make(map[ID]entry)
@@ -135,19 +152,19 @@ func (r *Register) put(st *stripe, id ID, now int64, e entry) bool {
 	return true
 }
 
-// reclaim drops one ban of a stripe that is over, if it comes across one: a map begins anywhere.
-func (r *Register) reclaim(st *stripe, now int64) bool {
+// findOver returns a key whose ban is over, if it comes across one: a map begins anywhere. The lock
+// of the stripe is held.
+func (st *stripe) findOver(now int64) (id ID, ok bool) {
 	looked := 0
 	for id, e := range st.bans {
 		if e.Rest(now) == 0 {
-			r.drop(st, id)
-			return true
+			return id, true
 		}
 		if looked++; looked == looks {
 			break
 		}
 	}
-	return false
+	return ID{}, false
 }
 
 // drop forgets a ban. The lock of its stripe is held.

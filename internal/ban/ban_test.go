@@ -79,8 +79,14 @@ func TestAFullRegister(t *testing.T) {
 	r := register(most)
 	began := 0
 	for i := range 10 * most {
-		if r.Begin(ID{byte(i), byte(i >> 8)}, start, time.Minute) {
+		id := ID{byte(i), byte(i >> 8)}
+		can := r.CanBegin(id, start)
+		begins := r.Begin(id, start, time.Minute)
+		if begins {
 			began++
+		}
+		if can != begins {
+			t.Errorf("ban %d begins: %t, and before that CanBegin said %t", i, begins, can)
 		}
 	}
 	if n := r.Count(start); began != most || n != most {
@@ -90,7 +96,7 @@ func TestAFullRegister(t *testing.T) {
 	if n := r.Count(over); n != 0 || r.IsEmpty() {
 		t.Errorf("%d hold when they are over; empty is %t before a sweep", n, r.IsEmpty())
 	}
-	if !r.Begin(ID{0, 0xff}, over, time.Minute) {
+	if !r.CanBegin(ID{0, 0xff}, over) || !r.Begin(ID{0, 0xff}, over, time.Minute) {
 		t.Error("there is no room although all are over")
 	}
 	r.Sweep(over)

@@ -215,15 +215,17 @@ func (b *Banning) ReleaseAll() {
 // Deny counts a denied request of a key at now, and reports whether a ban begins with it, which in
 // shadow mode is only noted.
 func (b *Banning) Deny(id ban.ID, key keys.Key, raw []byte, now int64, shadow bool) bool {
-	switch {
-	case b.Denials != nil && !b.Denials.Add(key, raw, now):
+	if b.Denials != nil && !b.Denials.Add(key, raw, now) {
 		return false
-	case b.dry:
-		return true
-	case shadow:
-		return b.Noted.Begin(id, now, b.Length)
 	}
-	return b.Set.Begin(id, now, b.Length)
+	register := &b.Set
+	if shadow {
+		register = &b.Noted
+	}
+	if b.dry {
+		return register.CanBegin(id, now)
+	}
+	return register.Begin(id, now, b.Length)
 }
 
 // Add counts a denied request of a key at now, and reports whether there were as many in the window

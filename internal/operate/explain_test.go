@@ -251,66 +251,112 @@ func off(seconds float64, d time.Duration) time.Duration {
 	return (time.Duration(seconds*float64(time.Second)) - d).Abs()
 }
 
-// The law: what is explained is what becomes of the very next request, and nothing has changed.
-// for zones that decide in memory.
-func TestExplainedEqualsTheNextDecision(t *testing.T) {
-	// A configuration has work each second. Hours of that take the race detector minutes.
-	const window = 5 * time.Minute
+// A lawfulRun is requests to zones that decide in memory.
+type lawfulRun struct {
+	zones  []config.Settings
+	pause  []time.Duration // before each request
+	key    []string
+	begins []int // the status of a response that begins then, -1 for none
+	// set are limits of keys that are set at run time.
+	set map[string]string
+}
+
+// lawfulWindow is the shortest window of a lawfulRun. A configuration has work each second: hours of
+// that take the race detector minutes.
+const lawfulWindow = 5 * time.Minute
+
+func drawLawfulRun(rt *rapid.T) lawfulRun {
+	const window = lawfulWindow
+	run := lawfulRun{set: map[string]string{}}
+	for _, name := range []string{"matched", "b", "c"}[rapid.IntRange(0, 2).Draw(rt, "zones"):] {
+		run.zones = append(run.zones, lawfulZone(rt, name, []config.SyncRate{config.Local}, window))
+	}
 	pauses := []time.Duration{0, 0, time.Millisecond, time.Second / 2, window / 5, 9 * window / 10}
+	n := rapid.IntRange(1, 40).Draw(rt, "requests")
+	run.pause = rapid.SliceOfN(rapid.SampledFrom(pauses), n, n).Draw(rt, "pauses")
+	run.key = rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b", "c", "d"}), n, n).Draw(rt, "keys")
+	run.begins = rapid.SliceOfN(rapid.SampledFrom([]int{-1, -1, 0, 200, 401}), n, n).Draw(rt, "responses")
+	for range rapid.IntRange(0, 3).Draw(rt, "overrides") {
+		run.set[rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "overridden")] = rapid.SampledFrom(overridden(window)).Draw(rt, "by")
+	}
+	return run
+}
+
+// compare sends the requests, each explained before, and says what differs, "" for nothing.
+func (run *lawfulRun) compare(t *testing.T, seen seen) (failure string) {
+	synctest.Test(t, func(t *testing.T) {
+		zones := handler(t, nil, run.zones...)
+		c := &lifecycle.Config{Logger: zap.NewNop()}
+		for _, z := range zones {
+			c.Add(z)
+			defer z.Release()
+		}
+		c.Start()
+		defer c.Stop()
+		defer override(t, nil, zones, run.set)()
+		var o open
+		for i, key := range run.key {
+			time.Sleep(run.pause[i])
+			synctest.Wait()
+			if what := differ(zones, key, 2*time.Millisecond, true, seen, &o); what != "" && failure == "" {
+				failure = fmt.Sprintf("request %d, of %q: %s", i, key, what)
+			}
+			if run.begins[i] >= 0 && len(o) > 0 {
+				o.begin(i%len(o), run.begins[i])
+			}
+		}
+		o.end()
+		for _, z := range zones {
+			for l := range z.Each {
+				if n := l.Table.Unsettled().Len(); n != 0 && failure == "" {
+					failure = fmt.Sprintf("%s: %d keys have reservations when all responses have begun", z.Name, n)
+				}
+			}
+		}
+	})
+	return failure
+}
+
+// The law: what is explained is what becomes of the very next request, and nothing has changed.
+// for zones that decide in memory. Fixed runs follow the random ones until each decision was seen.
+func TestExplainedEqualsTheNextDecision(t *testing.T) {
 	seen := seen{}
 	rapid.Check(t, func(rt *rapid.T) {
-		var all []config.Settings
-		for _, name := range []string{"matched", "b", "c"}[rapid.IntRange(0, 2).Draw(rt, "zones"):] {
-			all = append(all, lawfulZone(rt, name, []config.SyncRate{config.Local}, window))
-		}
-		n := rapid.IntRange(1, 40).Draw(rt, "requests")
-		pause := rapid.SliceOfN(rapid.SampledFrom(pauses), n, n).Draw(rt, "pauses")
-		key := rapid.SliceOfN(rapid.SampledFrom([]string{"", "a", "b", "c", "d"}), n, n).Draw(rt, "keys")
-		begins := rapid.SliceOfN(rapid.SampledFrom([]int{-1, -1, 0, 200, 401}), n, n).Draw(rt, "responses")
-		// Some keys have limits of their own, which are set at run time.
-		set := map[string]string{}
-		for range rapid.IntRange(0, 3).Draw(rt, "overrides") {
-			set[rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "overridden")] = rapid.SampledFrom(overridden(window)).Draw(rt, "by")
-		}
-		failure := ""
-		synctest.Test(t, func(t *testing.T) {
-			zones := handler(t, nil, all...)
-			c := &lifecycle.Config{Logger: zap.NewNop()}
-			for _, z := range zones {
-				c.Add(z)
-				defer z.Release()
-			}
-			c.Start()
-			defer c.Stop()
-			defer override(t, nil, zones, set)()
-			var o open
-			for i := range n {
-				time.Sleep(pause[i])
-				synctest.Wait()
-				if what := differ(zones, key[i], 2*time.Millisecond, true, seen, &o); what != "" && failure == "" {
-					failure = fmt.Sprintf("request %d, of %q: %s", i, key[i], what)
-				}
-				if begins[i] >= 0 && len(o) > 0 {
-					o.begin(i%len(o), begins[i])
-				}
-			}
-			o.end()
-			for _, z := range zones {
-				for l := range z.Each {
-					if n := l.Table.Unsettled().Len(); n != 0 && failure == "" {
-						failure = fmt.Sprintf("%s: %d keys have reservations when all responses have begun", z.Name, n)
-					}
-				}
-			}
-		})
-		if failure != "" {
+		run := drawLawfulRun(rt)
+		if failure := run.compare(t, seen); failure != "" {
 			rt.Fatal(failure)
 		}
 	})
+	fixed := rapid.Custom(drawLawfulRun)
 	for _, d := range []string{"admitted", "denied", "reserved", "banned", "too_large", "zone would_deny", "zone skipped"} {
-		if seen[d] == 0 {
-			t.Errorf("nothing was %s, so not all was compared: %v", d, seen)
+		for i := 0; seen[d] == 0; i++ {
+			if i == 500 {
+				t.Fatalf("nothing was %s, so not all was compared: %v", d, seen)
+			}
+			run := fixed.Example(i)
+			if failure := run.compare(t, seen); failure != "" {
+				t.Fatalf("fixed run %d: %s\n%+v", i, failure, run)
+			}
 		}
+	}
+}
+
+// The law holds where there is no room for another ban: a denied request begins none then.
+func TestExplainedWithoutRoomForABan(t *testing.T) {
+	s := config.Settings{Name: "z", SubWindows: 1, SyncRate: config.Local, MaxKeys: 1, Limits: []config.Rate{{Limit: 1, Window: time.Minute}}}
+	s.Ban.For = time.Hour
+	run := lawfulRun{
+		zones:  []config.Settings{s},
+		pause:  []time.Duration{0, 0, 0, 10 * time.Minute, 0, 0},
+		key:    []string{"a", "a", "a", "b", "b", "b"}, // b gets the counter of a, which is still banned
+		begins: []int{-1, -1, -1, -1, -1, -1},
+	}
+	seen := seen{}
+	if failure := run.compare(t, seen); failure != "" {
+		t.Error(failure)
+	}
+	if seen["admitted"] != 2 || seen["denied"] != 3 || seen["banned"] != 1 {
+		t.Errorf("saw %v, want a banned, and b denied twice", seen)
 	}
 }
 

@@ -179,3 +179,21 @@ func TestAForkHasItsOwnHits(t *testing.T) {
 		t.Error(fmt.Sprint("the table has ", left, " left, want 2"))
 	}
 }
+
+// A fork knows what is reserved of a bucket, and how fast that drains.
+func TestAForkKnowsWhatIsReservedOfABucket(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.GCRA, Limit: 3, Burst: 1, Window: time.Minute}
+	table, limit, raw := of[algorithms.BucketState](p, 10), p.Compile(), []byte("a")
+	table.Configure(SyncConfig{Params: p}, 10)
+	key, id := keys.KeyOf(raw), keys.IDOf(raw)
+	if !table.Take(limit, key, raw, t0, 1, reserving|InParts).Allowed {
+		t.Fatal("the first request is denied")
+	}
+	fork := table.Fork(limit, key, id, t0)
+	if fork.Take(limit, key, raw, t0, 1, reserving|InParts).Allowed {
+		t.Fatal("the fork admits the second request")
+	}
+	if !table.AdmitsSettled(limit, key, t0, 1) || !fork.AdmitsSettled(limit, key, t0, 1) {
+		t.Error("the second request is not admitted once the first is refunded")
+	}
+}

@@ -346,7 +346,7 @@ func (r *Unsettled) Prune(oldest int64) {
 // CopyTo copies what is reserved of a key to another Register, which is empty.
 func (r *Unsettled) CopyTo(to *Unsettled, key keys.Key) {
 	r.look(key, func(e *unsettledKey) {
-		c := &unsettledKey{others: slices.Clone(e.others)}
+		c := &unsettledKey{others: slices.Clone(e.others), rate: e.rate}
 		for _, g := range e.own {
 			copied := *g
 			c.own = append(c.own, &copied)
