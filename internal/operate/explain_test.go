@@ -261,8 +261,8 @@ type lawfulRun struct {
 	set map[string]string
 }
 
-// lawfulWindow is the shortest window of a lawfulRun. A configuration has work each second: hours of
-// that take the race detector minutes.
+// lawfulWindow is the shortest window of a lawfulRun. A configuration has work each second: hours
+// of that take the race detector minutes.
 const lawfulWindow = 5 * time.Minute
 
 func drawLawfulRun(rt *rapid.T) lawfulRun {
@@ -317,7 +317,7 @@ func (run *lawfulRun) compare(t *testing.T, seen seen) (failure string) {
 	return failure
 }
 
-// The law: what is explained is what becomes of the very next request, and nothing has changed.
+// The law: what is explained is what becomes of the very next request, and nothing has changed,
 // for zones that decide in memory. Fixed runs follow the random ones until each decision was seen.
 func TestExplainedEqualsTheNextDecision(t *testing.T) {
 	seen := seen{}
@@ -342,13 +342,16 @@ func TestExplainedEqualsTheNextDecision(t *testing.T) {
 }
 
 // The law holds where there is no room for another ban: a denied request begins none then.
+//
+// bubble: compare begins one.
 func TestExplainedWithoutRoomForABan(t *testing.T) {
 	s := config.Settings{Name: "z", SubWindows: 1, SyncRate: config.Local, MaxKeys: 1, Limits: []config.Rate{{Limit: 1, Window: time.Minute}}}
 	s.Ban.For = time.Hour
 	run := lawfulRun{
-		zones:  []config.Settings{s},
-		pause:  []time.Duration{0, 0, 0, 10 * time.Minute, 0, 0},
-		key:    []string{"a", "a", "a", "b", "b", "b"}, // b gets the counter of a, which is still banned
+		zones: []config.Settings{s},
+		pause: []time.Duration{0, 0, 0, 10 * time.Minute, 0, 0},
+		// b gets the counter of a, which is still banned.
+		key:    []string{"a", "a", "a", "b", "b", "b"},
 		begins: []int{-1, -1, -1, -1, -1, -1},
 	}
 	seen := seen{}
