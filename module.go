@@ -132,8 +132,8 @@ type Zone struct {
 	MaxEvents *int64 `json:"max_events,omitempty"`
 
 	// Algorithm is how requests are counted. Range: sliding_window, fixed_window, sliding_log,
-	// token_bucket, gcra or leaky_bucket. Default: sliding_window; in a zone with events,
-	// sliding_log.
+	// token_bucket, gcra or leaky_bucket. Default: sliding_window; in a zone with one limit, burst
+	// means token_bucket, and queue leaky_bucket; in a zone with events, sliding_log.
 	Algorithm string `json:"algorithm,omitempty"`
 
 	// Burst is how many requests may come at once in a token_bucket or gcra. It must drain within

@@ -58,6 +58,18 @@ func TestSettingsOfEveryOption(t *testing.T) {
 	}
 }
 
+// What only a bucket has implies one, where there is one limit and no algorithm.
+func TestBurstAndQueueImplyTheirAlgorithm(t *testing.T) {
+	for zone, want := range map[string]algorithms.Kind{
+		`"burst": 7`: algorithms.TokenBucket, `"queue": 7`: algorithms.LeakyBucket, `"burst": 7, "algorithm": "gcra"`: algorithms.GCRA,
+	} {
+		got, _, err := ofJSON(t, oneZone(`"limits": [{"max_events": 5, "window": "1m"}], `+zone), nil, false, false)
+		if err != nil || got[0].Kind != want {
+			t.Errorf("settings with %s = %+v, %v, want a %s", zone, got, err, want)
+		}
+	}
+}
+
 // What the older plugin did stays true for a zone written for it.
 func TestSettingsOfOlderPlugin(t *testing.T) {
 	got, warnings, err := ofJSON(t, oneZone(`"window": "1m", "max_events": 0`), nil, false, false)

@@ -17,6 +17,12 @@ func TestUnknown(t *testing.T) {
 	}{
 		{"burts", Zone, "did you mean burst?"},
 		{"message", Zone, "message is not an option of a zone"},
+		{"url", Handler, "like `redis redis://localhost:6379`, in the global option rate_limit at the top"},
+		{"key_prefix", Redis, "write `namespace` beside redis"},
+		{"disable_placeholders", Handler, "remove it: nothing stands in its place"},
+		{"header", Handler, "in the block of `match`"},
+		{"whitelist", Handler, "like `except private_ranges`, into the block of a zone, like `zone login`"},
+		{"shadow", Global, "write `enforce off`, into the block after rate_limit in a site"},
 		{"requests", Handler, "write `limit`, with its window, like `limit 100/1m`, into the block of a zone, like `zone login`"},
 		{"error_code", Zone, "write `status`, outside of the zone"},
 		{"match_path", Zone, "; write `match { path … }`"},

@@ -228,21 +228,29 @@ func UnknownOption(name string, b Block) error {
 	return fmt.Errorf("there is no option %q here; the options are %s", spelling.Clip(name), strings.Join(b.names(), ", "))
 }
 
-// here says what to write where a zone's options are meant, for another block as well.
+// here adds to what to write where that stands, if not in this block.
 func (b Block) here(mend string) string {
+	_, option, _ := strings.Cut(mend, "write `") // the first one that it names
+	option, _, _ = strings.Cut(option, "`")
+	option, _, _ = strings.Cut(option, " ")
+	if (b.place == inZone || b.place == inHandler) && Global.Has(option) && !Unnamed.Has(option) {
+		return mend + ", in the global option rate_limit at the top"
+	}
 	if nextToRate := b.Has("key") && b.Has("status"); nextToRate {
 		if strings.Contains(mend, "`limit") {
 			return "write every rate after rate_limit, like `rate_limit 10/s 1000/1h`"
 		}
 		return strings.TrimSuffix(mend, outside)
 	}
-	if b.place != inHandler {
+	switch {
+	case b.place == inGlobal && option != "" && !Global.Has(option):
+		return mend + ", into the block after rate_limit in a site"
+	case b.place != inHandler:
 		return mend
+	case Zone.Has(option) && !Handler.Has(option):
+		return mend + ", into the block of a zone, like `zone login`"
 	}
-	if mend, ok := strings.CutSuffix(mend, outside); ok {
-		return mend
-	}
-	return mend + ", into the block of a zone, like `zone login`"
+	return strings.TrimSuffix(mend, outside)
 }
 
 // misplaced returns the error for a word that is right in another place than this block, nil if

@@ -85,7 +85,11 @@ func OpenKeeper(persist string, storage certmagic.Storage) (*Keeper, error) {
 	default:
 		storage = &certmagic.FileStorage{Path: filepath.Dir(where)}
 	}
-	turn, _ := turns.LoadOrStore(fmt.Sprint(storage), make(chan struct{}, 1))
+	name := fmt.Sprintf("%T", storage)
+	if s, ok := storage.(fmt.Stringer); ok {
+		name = s.String()
+	}
+	turn, _ := turns.LoadOrStore(name, make(chan struct{}, 1))
 	return &Keeper{storage, where, turn.(chan struct{})}, nil
 }
 
