@@ -95,7 +95,11 @@ func (m *model) take(f Family, node string, s State, now int64) (next *model, sa
 func (m *model) fill(f Family, had modelField, known bool, s State, now int64) {
 	window := f.Window.Microseconds()
 	m.level.Sub(m.level, times(m.flows, max(0, now-m.at)))
-	if bottom := new(big.Int).Neg(times(m.flows, s.Span)); m.level.Cmp(bottom) < 0 {
+	idle := m.flows
+	if f.Live%2 == 1 {
+		idle = min(idle, f.Rate)
+	}
+	if bottom := new(big.Int).Neg(times(idle, s.Span)); m.level.Cmp(bottom) < 0 {
 		m.level = bottom
 	}
 	m.at = now

@@ -274,13 +274,14 @@ local function bucket(key, f, s, far, state, around)
   else
     till, sopen, all, whole, rest, at, flows, added = 0, 0, 0, 0, 0, 0, rate, 0
   end
-  -- What has flowed out since, but no more than was idle while the node spent what it says.
+  -- What has flowed out since, but no more than was idle while the node spent what it says. At
+  -- which of two rates that was, nobody knows: at the lower one.
   local gone = flows * math.max(0, now - at)
   local parts = math.fmod(gone, window)
   whole, rest = whole - math.floor((gone - parts) / window + .5), rest - parts
   if rest < 0 then whole, rest = whole - 1, rest + window end
   if whole < 0 then
-    gone = flows * span
+    gone = (F.live % 2 == 1 and math.min(flows, rate) or flows) * span
     parts = math.fmod(gone, window)
     local least = -math.ceil(gone / window)
     if parts > 0 then parts = window - parts end

@@ -342,3 +342,22 @@ func TestAnOutageLeavesNoDebt(t *testing.T) {
 		t.Errorf("a total of %d, want all that was spent", got)
 	}
 }
+
+// Where a bucket drains slower from a request on, what was spent in the same interval before and
+// after does not count as drained at the rate of before.
+func TestALowerRateLeavesWhatWasSpentSince(t *testing.T) {
+	const second = int64(time.Second)
+	f := newFleet(algorithms.Params{Kind: algorithms.TokenBucket, Limit: 5, Window: 30 * 24 * time.Hour, Burst: 5}, 2)
+	slow, fast := f.limit, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1_300_000_000, Window: 30 * 24 * time.Hour, Burst: 5}.Compile()
+	f.limit = fast
+	f.take(0, t0, 5)
+	f.ask(0, t0)
+	f.take(0, t0+second/2, 2)
+	f.limit = slow
+	f.take(0, t0+second*9/10, 5)
+	for i, want := range []float64{5, 5} {
+		if f.ask(i, t0+second); math.Abs(f.level(i, t0+second)-want) > .001 {
+			t.Errorf("node %d: level %v, want the %v that were spent at the lower rate", i, f.level(i, t0+second), want)
+		}
+	}
+}

@@ -109,7 +109,11 @@ func (b *basin) take(now, window int64, had cell.State, m *Said) {
 	} else {
 		b.level -= b.rate * max(0, now-b.at)
 	}
-	b.level, b.at = max(b.level, -b.rate*state.Span), now
+	idle := b.rate
+	if m.Asked {
+		idle = min(idle, m.Rate)
+	}
+	b.level, b.at = max(b.level, -idle*state.Span), now
 	more := state.Fresh
 	if had.Seq > 0 && had.Start == state.Start {
 		more = state.Total - had.Total
