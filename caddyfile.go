@@ -447,14 +447,15 @@ func (p parser) key() (string, error) {
 	return value, err
 }
 
-// ban reads how long a key is banned, and after how many denied requests.
+// ban reads how long a key is banned, after how many denied requests, and up to which length that
+// grows.
 func (p parser) ban() (*Ban, error) {
 	values, err := p.words()
 	if err != nil {
 		return nil, err
 	}
 	b, err := config.ParseBan(values)
-	ban := &Ban{For: caddy.Duration(b.For)}
+	ban := &Ban{For: caddy.Duration(b.For), Growing: caddy.Duration(b.Growing)}
 	if b.After.Window != 0 {
 		ban.After = &BanAfter{config.Carried(b.After.Limit), caddy.Duration(b.After.Window)}
 	}

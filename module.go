@@ -278,6 +278,11 @@ type Ban struct {
 
 	// After is how many denials by a spent limit begin a ban. Default: the first one.
 	After *BanAfter `json:"after,omitempty"`
+
+	// Growing has each ban of a key that begins within this time after the last one's end last
+	// twice as long as that, up to this time. Range: more than for, at most ten years. Default: all
+	// bans last as long.
+	Growing caddy.Duration `json:"growing,omitempty"`
 }
 
 // BanAfter is a number of denied requests in a window of time.

@@ -545,7 +545,7 @@ func (c *zoneCheck) ban() error {
 	if len(c.s.Limits) == 0 {
 		return wrongf("ban", "there is no limit whose denied requests could begin a ban; add one, like `limit 100/1m`")
 	}
-	c.s.Ban.For = time.Duration(c.Ban.For)
+	c.s.Ban.For, c.s.Ban.Growing = time.Duration(c.Ban.For), time.Duration(c.Ban.Growing)
 	if after := c.Ban.After; after != nil {
 		c.s.Ban.After = config.Rate{Limit: after.MaxEvents, Window: time.Duration(after.Window)}
 		if *after == (BanAfter{}) {

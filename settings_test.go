@@ -228,7 +228,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 		`{"algorithm": "sliding_window"}`, `{"algorithm": "sliding_window", "sub_windows": 2}`, `{"algorithm": "leaky_bucket", "queue": 1}`, `{"algorithm": "leaky_bucket", "queue": 2}`,
 		`{"sync_rate": -1}`, `{"sync_rate": 0}`, `{"ipv4_prefix": 24}`, `{"ipv6_prefix": 56}`, `{"max_keys": 7}`, `{"empty_key": "skip"}`, `{"count_denied": true}`,
 		`{"on_redis_loss": "allow"}`, `{"early_sync": false}`, `{"regions": true}`, `{"enforce": 0}`, `{"enforce": 0.25}`,
-		`{"ban": {"for": "1m"}}`, `{"ban": {"for": "2m"}}`, `{"ban": {"for": "1m", "after": {"max_events": 3, "window": "1m"}}}`,
+		`{"ban": {"for": "1m"}}`, `{"ban": {"for": "2m"}}`, `{"ban": {"for": "1m", "after": {"max_events": 3, "window": "1m"}}}`, `{"ban": {"for": "1m", "growing": "1h"}}`,
 		`{"bandwidth": "1MiB/s"}`, `{"bandwidth": 1000}`, `{"concurrent": 4}`, `{"concurrent": 5}`,
 		`{"reserve": [{"share": 0.2, "match": [{"path": ["/"]}]}]}`, `{"reserve": [{"share": 0.2, "match": [{"path": ["/"]}]}, {"share": 0.2, "match": [{"path": ["/"]}]}]}`,
 	} {

@@ -41,7 +41,7 @@ func banNodeWith(t *testing.T, client *redis.Client) *banNode {
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1, Window: ten.Window}
 	n := &banNode{t: t, source: NewSource(table.New[algorithms.WindowState](p.Kind, 10), SpecOf("login", p))}
 	register := new(ban.Register)
-	register.Configure(1000)
+	register.Configure(1000, 0)
 	n.Bans = ShareBans(register, n.source, "login", client, "test", clock.Now)
 	return n
 }
@@ -152,6 +152,27 @@ func TestBansInRedis(t *testing.T) {
 	n := startBanNode(t, r)
 	n.read(oneKey)
 	n.left(oneKey, 0)
+}
+
+// Where bans grow, Redis keeps one until it is not remembered any more, for all nodes.
+func TestRedisRemembersBans(t *testing.T) {
+	t.Parallel()
+	r := redistest.Start(t)
+	a, b := startBanNode(t, r), startBanNode(t, r)
+	for _, n := range []*banNode{a, b} {
+		n.Configure(1000, 4*aBan)
+	}
+	a.Begin(oneKey, clock.Now()-int64(2*aBan), aBan)
+	a.send()
+	name := NewKeyspace("test").Zone("login", "ban").Of(oneKey)
+	if ttl := r.Client().PTTL(t.Context(), name).Val(); ttl > 3*aBan || ttl < 3*aBan-time.Hour {
+		t.Errorf("Redis keeps it for %v, want %v", ttl, 3*aBan)
+	}
+	b.read(oneKey)
+	b.left(oneKey, 0)
+	if next := b.WouldBegin(oneKey, clock.Now(), aBan); next != 2*aBan {
+		t.Errorf("the next ban would last %v, want %v", next, 2*aBan)
+	}
 }
 
 // A ban that began under an earlier reset of its key ends in Redis with the first message of a node

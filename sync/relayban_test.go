@@ -22,7 +22,7 @@ func TestBansGoToOtherRegions(t *testing.T) {
 		there.store.step(10 * time.Minute)
 		time.Sleep(time.Minute)
 		register := new(ban.Register)
-		register.Configure(1000)
+		register.Configure(1000, 0)
 		m := here.nodes[0]
 		b := ShareBans(register, m.source, "z", m.wire, "test", wallClock)
 		id := keys.IDOf([]byte("a"))

@@ -312,7 +312,7 @@ func (p *pair) parseBan(name, value string, now int64) (b pulledBan, ok bool) {
 	}
 	b.ID, b.Said, b.zone = id, ban.Parse(value), zone
 	b.Begun = min(b.Begun, now)
-	return b, b.Begun+b.Length.Microseconds() > now
+	return b, b.IsRemembered(now)
 }
 
 // sayBans writes bans here.

@@ -176,7 +176,7 @@ func TestABanOverASilentLink(t *testing.T) {
 		link.become(&link.lost, 1)
 		time.Sleep(time.Second) // what was under way has arrived
 		register := new(ban.Register)
-		register.Configure(1000)
+		register.Configure(1000, 0)
 		b := ShareBans(register, here.nodes[0].source, "z", here.nodes[0].wire, "test", wallClock)
 		register.Begin(keys.IDOf([]byte("a")), wallClock(), time.Hour)
 		time.Sleep(20 * time.Minute)
@@ -366,7 +366,7 @@ func TestABanThatWasAnsweredJustBeforeAFailover(t *testing.T) {
 		w := calmWorld(t, false)
 		here, there := w.regions[0], w.regions[1]
 		register := new(ban.Register)
-		register.Configure(1000)
+		register.Configure(1000, 0)
 		m := here.nodes[0]
 		b := ShareBans(register, m.source, "z", m.wire, "test", wallClock)
 		id := keys.IDOf([]byte("a"))

@@ -41,6 +41,20 @@ func Later(a, b Ban) Ban {
 	return a
 }
 
+// Next is how long a ban of a key lasts that begins at now. Where bans grow, so that they are
+// remembered for a while after their end, it is twice the last one, up to that while.
+func (b Ban) Next(now int64, length, memory time.Duration) time.Duration {
+	if !b.IsRemembered(now, memory) {
+		return length
+	}
+	return max(length, min(2*b.Length, memory))
+}
+
+// IsRemembered reports whether a ban holds at now, or has ended less than a while ago.
+func (b Ban) IsRemembered(now int64, memory time.Duration) bool {
+	return b.Length > 0 && now-b.End() < int64(memory)
+}
+
 // entry is the ban of a key, and what the store knows of it.
 type entry struct {
 	Ban
@@ -74,6 +88,7 @@ type Register struct {
 	held    atomic.Int64 // bans, with those that are over and not swept yet
 	listed  atomic.Int64 // IDs in lists
 	maxKeys atomic.Int64
+	memory  atomic.Int64 // for how long bans are remembered after their end, in nanoseconds
 	ahead   atomic.Int64 // how far the store's clock is ahead, in nanoseconds
 	wake    atomic.Pointer[cycle.Waker]
 	resets  atomic.Pointer[reset.Applied] // with up to when they end bans
@@ -81,10 +96,18 @@ type Register struct {
 	stripes [stripeCount]stripe
 }
 
-// Configure sets how many bans there may be.
-func (r *Register) Configure(maxKeys int) { r.maxKeys.Store(int64(maxKeys)) }
+// Configure sets how many bans there may be, and for how long they are remembered after their end:
+// 0 where they don't grow.
+func (r *Register) Configure(maxKeys int, memory time.Duration) {
+	r.maxKeys.Store(int64(maxKeys))
+	r.memory.Store(int64(memory))
+}
 
-// IsEmpty reports whether no key is banned. It is what most requests ask.
+func (r *Register) isRemembered(b Ban, now int64) bool {
+	return b.IsRemembered(now, time.Duration(r.memory.Load()))
+}
+
+// IsEmpty reports whether no key is banned, or was lately. It is what most requests ask.
 func (r *Register) IsEmpty() bool { return r.held.Load() == 0 }
 
 // Rest is how much longer a key is banned at now, 0 where it is not.
@@ -99,31 +122,41 @@ func (r *Register) Rest(id ID, now int64) time.Duration {
 	return b.Rest(now)
 }
 
-// Begin bans a key from now on. It returns false where it is banned already, which nothing
-// prolongs, and where there is no room for another ban.
-func (r *Register) Begin(id ID, now int64, length time.Duration) bool {
+// Begin bans a key from now on, and returns for how long: for length, or longer where bans grow. It
+// returns 0 where the key is banned already, which nothing prolongs, and where there is no room for
+// another ban.
+func (r *Register) Begin(id ID, now int64, length time.Duration) time.Duration {
 	st := r.stripeOf(id)
 	st.mu.Lock()
-	had := st.bans[id].Rest(now) > 0
-	began := !had && length > 0 && r.put(st, id, now, entry{Ban: Ban{now, length}, unsent: true})
+	length = r.next(st.bans[id].Ban, now, length)
+	if length > 0 && !r.put(st, id, now, entry{Ban: Ban{now, length}, unsent: true}) {
+		length = 0
+	}
 	st.mu.Unlock()
-	if began {
+	if length > 0 {
 		r.wakeUp()
 	}
-	return began
+	return length
 }
 
-// CanBegin reports whether Begin would ban a key.
-func (r *Register) CanBegin(id ID, now int64) bool {
+// next is how long a ban after another one lasts, 0 where that holds at now.
+func (r *Register) next(had Ban, now int64, length time.Duration) time.Duration {
+	if had.Rest(now) > 0 {
+		return 0
+	}
+	return had.Next(now, length, time.Duration(r.memory.Load()))
+}
+
+// WouldBegin is what Begin would return.
+func (r *Register) WouldBegin(id ID, now int64, length time.Duration) time.Duration {
 	st := r.stripeOf(id)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	had, known := st.bans[id]
-	if known {
-		return had.Rest(now) == 0
+	if _, over := st.findOver(now); !known && !over && r.held.Load() >= r.maxKeys.Load() {
+		return 0
 	}
-	_, over := st.findOver(now)
-	return over || r.held.Load() < r.maxKeys.Load()
+	return r.next(had.Ban, now, length)
 }
 
 // put stores the ban of a key, which may be new, and lists it where it is unsent. It returns false
@@ -184,7 +217,7 @@ func (r *Register) Count(now int64) (n int) {
 	return n
 }
 
-// Sweep drops the bans that are over. What is left of a flood is freed.
+// Sweep drops the bans that are over and not remembered any more. What is left of a flood is freed.
 func (r *Register) Sweep(now int64) {
 	if r.IsEmpty() {
 		return
@@ -194,7 +227,7 @@ func (r *Register) Sweep(now int64) {
 		st.mu.Lock()
 		had := len(st.bans)
 		for id, e := range st.bans {
-			if e.Rest(now) == 0 {
+			if !r.isRemembered(e.Ban, now) {
 				r.drop(st, id)
 			}
 		}
@@ -226,25 +259,25 @@ func (st *stripe) fit() {
 	st.bans = smaller
 }
 
-// Save returns the bans that hold at now, by the keys.
+// Save returns the bans that hold at now or are remembered, by the keys.
 func (r *Register) Save(now int64) map[ID]Ban {
 	all := make(map[ID]Ban)
 	r.each(func(_ *stripe, id ID, e entry) {
-		if e.Rest(now) > 0 {
+		if r.isRemembered(e.Ban, now) {
 			all[id] = e.Ban
 		}
 	})
 	return all
 }
 
-// Resume takes in what was saved, by this process or an earlier one, as far as it still holds. It
-// returns how many bans that were.
+// Resume takes in what was saved, by this process or an earlier one, as far as it still holds or is
+// remembered. It returns how many bans that were.
 func (r *Register) Resume(now int64, saved map[ID]Ban) (left int) {
 	for id, b := range saved {
 		b.Begun = min(b.Begun, now) // the clock was set back since
 		st := r.stripeOf(id)
 		st.mu.Lock()
-		if had := st.bans[id].Ban; b.Rest(now) > 0 && !r.isPardoned(id, b) && Later(had, b) != had {
+		if had := st.bans[id].Ban; r.isRemembered(b, now) && !r.isPardoned(id, b) && Later(had, b) != had {
 			if r.put(st, id, now, entry{Ban: b, unsent: true}) {
 				left++
 			}

@@ -40,7 +40,7 @@ func TestBansMergeInAnyOrder(t *testing.T) {
 
 func register(maxKeys int) *Register {
 	r := new(Register)
-	r.Configure(maxKeys)
+	r.Configure(maxKeys, 0)
 	return r
 }
 
@@ -49,11 +49,11 @@ func TestABanLastsFromItsBeginning(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := register(10)
 		length := time.Duration(rapid.Int64Range(1, int64(24*time.Hour)).Draw(rt, "length"))
-		if !r.Begin(a, start, length) {
+		if r.Begin(a, start, length) != length {
 			rt.Fatal("it does not begin")
 		}
 		during := start + rapid.Int64Range(0, int64(length)-1).Draw(rt, "during")
-		if r.Begin(a, during, length) {
+		if r.Begin(a, during, length) > 0 {
 			rt.Error("it begins again while it lasts")
 		}
 		for at, want := range map[int64]time.Duration{
@@ -67,10 +67,74 @@ func TestABanLastsFromItsBeginning(t *testing.T) {
 		if r.Rest(b, start) != 0 {
 			rt.Error("another key is banned")
 		}
-		if !r.Begin(a, start+int64(length), length) {
+		if r.Begin(a, start+int64(length), length) != length {
 			rt.Error("it does not begin again when it is over")
 		}
 	})
+}
+
+// Where bans grow, one within the memory of the last one's end lasts twice as long, up to the
+// memory. A later one lasts as long as the first.
+func TestBansGrow(t *testing.T) {
+	const length, memory = 15 * time.Minute, 100 * time.Minute
+	r, now := register(10), start
+	r.Configure(10, memory)
+	for i, want := range []time.Duration{length, 2 * length, 4 * length, memory, memory} {
+		if would := r.WouldBegin(a, now, length); would != want {
+			t.Errorf("ban %d would last %v, want %v", i, would, want)
+		}
+		if got := r.Begin(a, now, length); got != want || r.Rest(a, now) != want {
+			t.Errorf("ban %d lasts %v, and %v are left, want %v", i, got, r.Rest(a, now), want)
+		}
+		if again := r.Begin(a, now, length); again != 0 {
+			t.Errorf("ban %d begins again while it lasts, for %v", i, again)
+		}
+		now += int64(want + memory - 1)
+		if r.Sweep(now); r.Rest(a, now) != 0 || r.Count(now) != 0 {
+			t.Errorf("ban %d has no end", i)
+		}
+	}
+	if got := r.Begin(a, now+1, length); got != length {
+		t.Errorf("after the memory of the last one's end a ban lasts %v, want %v", got, length)
+	}
+	if got := r.Begin(b, now, 2*memory); got != 2*memory {
+		t.Errorf("a ban that is longer than the memory lasts %v, want %v", got, 2*memory)
+	}
+}
+
+// A node that hears of a ban after its end lets the next one grow: from the store, from what was
+// saved, and where the store has forgotten.
+func TestAnEndedBanIsKnownElsewhere(t *testing.T) {
+	const length, memory = 15 * time.Minute, time.Hour
+	w := newWorld(3)
+	for _, r := range w.nodes {
+		r.Configure(100, memory)
+	}
+	w.nodes[0].Begin(a, w.now, length)
+	w.sync(0)
+	w.pass(length + time.Minute)
+	w.sync(1)
+	if got := w.nodes[1].WouldBegin(a, w.now, length); got != 2*length {
+		t.Errorf("by the store the next ban would last %v, want %v", got, 2*length)
+	}
+	w.store.bans = map[ID]Said{}
+	w.nodes[0].Resend()
+	w.sync(0)
+	w.sync(2)
+	if got := w.nodes[2].WouldBegin(a, w.now, length); got != 2*length {
+		t.Errorf("after a loss the next ban would last %v, want %v", got, 2*length)
+	}
+	later := register(100)
+	later.Configure(100, memory)
+	later.Resume(w.now, w.nodes[1].Save(w.now))
+	if got := later.WouldBegin(a, w.now, length); got != 2*length {
+		t.Errorf("by what was saved the next ban would last %v, want %v", got, 2*length)
+	}
+	set := &reset.Set{Keys: map[ID]reset.Reset{a: {Stamp: w.now / 1000, At: w.now, Until: w.now + int64(2*time.Hour)}}}
+	later.Reset(w.now, set)
+	if got := later.WouldBegin(a, w.now, length); got != length {
+		t.Errorf("after a reset the next ban would last %v, want %v", got, length)
+	}
 }
 
 // A full register bans nobody else, and takes in others when bans are over, swept or not.
@@ -80,13 +144,13 @@ func TestAFullRegister(t *testing.T) {
 	began := 0
 	for i := range 10 * most {
 		id := ID{byte(i), byte(i >> 8)}
-		can := r.CanBegin(id, start)
+		would := r.WouldBegin(id, start, time.Minute)
 		begins := r.Begin(id, start, time.Minute)
-		if begins {
+		if begins > 0 {
 			began++
 		}
-		if can != begins {
-			t.Errorf("ban %d begins: %t, and before that CanBegin said %t", i, begins, can)
+		if would != begins {
+			t.Errorf("ban %d begins for %v, and before that WouldBegin said %v", i, begins, would)
 		}
 	}
 	if n := r.Count(start); began != most || n != most {
@@ -96,7 +160,7 @@ func TestAFullRegister(t *testing.T) {
 	if n := r.Count(over); n != 0 || r.IsEmpty() {
 		t.Errorf("%d hold when they are over; empty is %t before a sweep", n, r.IsEmpty())
 	}
-	if !r.CanBegin(ID{0, 0xff}, over) || !r.Begin(ID{0, 0xff}, over, time.Minute) {
+	if r.WouldBegin(ID{0, 0xff}, over, time.Minute) == 0 || r.Begin(ID{0, 0xff}, over, time.Minute) == 0 {
 		t.Error("there is no room although all are over")
 	}
 	r.Sweep(over)
@@ -143,7 +207,7 @@ func (s *store) tell(m Message) (a Said) {
 		had = m.Said
 	}
 	had.Begun = min(had.Begun, s.now)
-	if delete(s.bans, m.ID); had.Begun+had.Length.Microseconds() <= s.now {
+	if delete(s.bans, m.ID); !had.IsRemembered(s.now) {
 		return a
 	}
 	s.bans[m.ID] = had
@@ -198,14 +262,18 @@ func TestNodesAgreeOnBans(t *testing.T) {
 	const length = 15 * time.Minute
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(3)
-		var last int64 // when the last ban began
+		memory := time.Duration(rapid.SampledFrom([]int64{0, int64(time.Hour)}).Draw(rt, "memory"))
+		for _, r := range w.nodes {
+			r.Configure(100, memory)
+		}
+		var last int64 // when the last ban ends
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			node := rapid.IntRange(0, 2).Draw(rt, "node")
 			known := w.nodes[node].Rest(a, w.now)
 			switch step := rapid.SampledFrom([]string{"ban", "sync", "unheard", "unanswered", "pass", "forget"}).Draw(rt, "step"); step {
 			case "ban":
-				if w.nodes[node].Begin(a, w.now, length) {
-					last = w.now
+				if lasts := w.nodes[node].Begin(a, w.now, length); lasts > 0 {
+					last = max(last, w.now+int64(lasts))
 				}
 			case "sync":
 				w.sync(node)
@@ -226,7 +294,7 @@ func TestNodesAgreeOnBans(t *testing.T) {
 				if i == node && rest < known {
 					rt.Errorf("node %d lets the key go %v early", i, known-rest)
 				}
-				if end := time.Duration(last + int64(length) - w.now); rest > max(0, end) {
+				if end := time.Duration(last - w.now); rest > max(0, end) {
 					rt.Errorf("node %d holds the key %v longer than the last ban", i, rest-end)
 				}
 			}
@@ -391,7 +459,7 @@ func TestOneBanOfManyAtOnce(t *testing.T) {
 			begin.Done()
 			begin.Wait()
 			for i := range keys {
-				if r.Begin(id(i), start, time.Hour) {
+				if r.Begin(id(i), start, time.Hour) > 0 {
 					began.Add(1)
 				}
 				if i%100 == 0 {
@@ -512,7 +580,7 @@ func TestTwoGoroutinesOnOneKey(t *testing.T) {
 // What makes no sense is none, and what is said is read as it was.
 func TestParse(t *testing.T) {
 	for text, want := range map[string]bool{
-		"1 2 3": true, "1 3 0": true, "0 2 3": false, "1 0 3": false, "1 2": false, "1 2 3 4": false, "a 2 3": false, "1 2 -3": false,
+		"1 2 3": true, "1 3 0": true, "0 2 3": false, "1 0 3": false, "1 2": false, "1 2 3 4": true, "1 2 3 4 5": false, "1 2 3 -4": false, "1 2 3 9007199254740991": false, "a 2 3": false, "1 2 -3": false,
 		"9223372036854775808 2 3": false, "1 9007199254740991 0": false, "": false,
 	} {
 		if s := Parse(text); (s != Said{}) != want || want && s.String() != text {

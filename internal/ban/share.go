@@ -3,6 +3,7 @@ package ban
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
@@ -12,11 +13,17 @@ import (
 
 // A Said is what is said of the ban of a key: when it began, by the store's clock in microseconds,
 // and the stamp of the reset that the key is under. Without a Length there is none, and what began
-// under an earlier reset is over.
+// under an earlier reset is over. Memory is for how long it is remembered after its end.
 type Said struct {
 	Begun  int64
 	Length time.Duration
 	Reset  int64
+	Memory time.Duration
+}
+
+// IsRemembered reports whether it holds or is remembered at now by the store's clock.
+func (s Said) IsRemembered(now int64) bool {
+	return s.Begun+(s.Length+s.Memory).Microseconds() > now
 }
 
 // maxLength is longer than any ban of a configuration.
@@ -27,17 +34,23 @@ func (s Said) String() string {
 	if s.Length == 0 && s.Reset == 0 {
 		return ""
 	}
-	return fmt.Sprint(s.Begun, " ", s.Length.Microseconds(), " ", s.Reset)
+	text := fmt.Sprint(s.Begun, " ", s.Length.Microseconds(), " ", s.Reset)
+	if s.Memory > 0 {
+		text += fmt.Sprint(" ", s.Memory.Microseconds())
+	}
+	return text
 }
 
 // Parse reads what the store has. What makes no sense is none.
 func Parse(text string) (s Said) {
-	var length int64
-	n, err := fmt.Sscanf(text, "%d %d %d\n", &s.Begun, &length, &s.Reset)
-	if n != 3 || err != nil || s.Begun <= 0 || length <= 0 || length > maxLength.Microseconds() || s.Reset < 0 {
+	var length, memory int64
+	numbers := []any{&s.Begun, &length, &s.Reset, &memory}[:3+min(1, strings.Count(text, " ")/3)]
+	n, err := fmt.Sscanln(text, numbers...)
+	most := maxLength.Microseconds()
+	if n != len(numbers) || err != nil || s.Begun <= 0 || length <= 0 || length > most || s.Reset < 0 || memory < 0 || memory > most {
 		return Said{}
 	}
-	s.Length = time.Duration(length) * time.Microsecond
+	s.Length, s.Memory = time.Duration(length)*time.Microsecond, time.Duration(memory)*time.Microsecond
 	return s
 }
 
@@ -107,7 +120,7 @@ func (r *Register) Drain(now int64, most int, dst []Message) []Message {
 			}
 			e.listed = false
 			st.bans[id] = e
-			if e.unsent && e.Rest(now) > 0 {
+			if e.unsent && r.isRemembered(e.Ban, now) {
 				dst = append(dst, r.say(id, e, now))
 			}
 		}
@@ -120,11 +133,11 @@ func (r *Register) Drain(now int64, most int, dst []Message) []Message {
 // clock may have stepped since.
 func (r *Register) say(id ID, e entry, now int64) Message {
 	under := r.resetOf(id, now)
-	if e.Rest(now) == 0 || r.isPardoned(id, e.Ban) { // a reset is about to drop it
+	if !r.isRemembered(e.Ban, now) || r.isPardoned(id, e.Ban) { // a reset is about to drop it
 		return Message{ID: id, Said: Said{Reset: under}}
 	}
 	begun := cmp.Or(e.stamp, (e.Begun+r.ahead.Load())/int64(time.Microsecond))
-	return Message{id, Said{begun, e.Length, under}, e.Begun}
+	return Message{id, Said{begun, e.Length, under, time.Duration(r.memory.Load())}, e.Begun}
 }
 
 // Ask is a message that asks for the ban of a key at now.
@@ -163,17 +176,17 @@ func (r *Register) Ack(now, server int64, m Message, a Said) {
 	defer st.mu.Unlock()
 	switch e := st.bans[m.ID]; {
 	case a.Length == 0:
-		if m.Length > 0 && e.Begun == m.begun && e.Rest(now) > 0 && !r.isPardoned(m.ID, e.Ban) {
+		if m.Length > 0 && e.Begun == m.begun && r.isRemembered(e.Ban, now) && !r.isPardoned(m.ID, e.Ban) {
 			e.stamp, e.unsent = 0, true
 			r.put(st, m.ID, now, e)
 		}
-	case theirs.Rest(now) == 0, a.Reset < under, a.Reset == under && r.isPardoned(m.ID, theirs.Ban):
+	case !r.isRemembered(theirs.Ban, now), a.Reset < under, a.Reset == under && r.isPardoned(m.ID, theirs.Ban):
 	case e.Length > 0 && e.stamp == a.Begun:
 		// It is known. What is not certain of the store's time would make it longer each time.
 	case a == m.Said && e.Begun == m.begun:
 		e.stamp, e.unsent = a.Begun, false // the store has it from here
 		st.bans[m.ID] = e
-	case a.Reset > under, e.Rest(now) == 0, Later(e.Ban, theirs.Ban) == theirs.Ban:
+	case a.Reset > under, !r.isRemembered(e.Ban, now), Later(e.Ban, theirs.Ban) == theirs.Ban:
 		r.put(st, m.ID, now, theirs)
 	case !e.unsent:
 		e.unsent = true

@@ -31,7 +31,8 @@
 --   more    " epoch open total…"; of a bucket fresh, span, heard and the level that the node
 --           knows: whole rest; of another region heard is 1 more than what of the level is from
 --           there, and 0 where that is not known
--- For each ban "begun length stamp", "0 0 stamp" where none is known, or "". Of a strict call what
+-- For each ban "begun length stamp", where bans grow with " memory", for how long it is remembered
+-- after its end; "0 0 stamp" where none is known, or "". Of a strict call what
 -- it asks for: count and cost of requests that follow each other, and for each cell the size and
 -- the rate that they go by.
 --
@@ -448,15 +449,16 @@ local ban = {}
 for i = 1, bans do
   local says, there = ARGV[4 + 3 * cells + i], redis.pcall('GET', KEYS[cells + i])
   if type(there) == 'table' and not string.find(there.err, '^WRONGTYPE') then return there end
-  local b, l, s = match(type(there) == 'string' and there or '', '^(%d+) (%d+) (%d+)$')
-  if b and math.max(b + 0, l + 0, s + 0) >= 2^53 then b, l, s = nil, nil, nil end
-  local begun, length, stamp = match(seq > 0 and says or '', '^(%d+) (%d+) (%d+)$')
+  local b, l, s, m = match(type(there) == 'string' and there or '', '^(%d+) (%d+) (%d+) ?(%d*)$')
+  if b and math.max(b + 0, l + 0, s + 0, tonumber(m) or 0) >= 2^53 then b, l, s = nil, nil, nil end
+  local begun, length, stamp, memory = match(seq > 0 and says or '', '^(%d+) (%d+) (%d+) ?(%d*)$')
   local new = begun and (b and stamp + 0 > s + 0 or not b and length ~= '0')
   if begun and b and stamp == s and begun + 0 <= now then new = begun + 0 > b + 0 or begun == b and length + 0 > l + 0 end
-  if not new then begun, length, stamp = b, l, s end
+  if not new then begun, length, stamp, memory = b, l, s, m end
   if begun and begun + 0 > now then begun, new = string.format('%d', now), seq > 0 end
   local left = begun and begun + length - now or 0
   if left > 0 then status = status or 'banned' end
+  if begun and memory ~= '' then left, stamp = left + memory, stamp .. ' ' .. memory end
   ban[i] = {left > 0 and begun .. ' ' .. length .. ' ' .. stamp or '', new and math.ceil(left / 1000)}
 end
 

@@ -18,39 +18,63 @@ type Ban struct {
 	For time.Duration
 	// After is how many denied requests in a window begin a ban. Without a window it is the first.
 	After Rate
+	// Growing is for how long a ban is remembered after its end: the next one lasts twice as long,
+	// up to that. 0 where all last as long.
+	Growing time.Duration
 }
 
-// ParseBan reads the values of the option: 15m, or 15m after 3/10m.
+// ParseBan reads the values of the option: 15m, 15m after 3/10m, or 15m after 3/10m growing 1d.
 func ParseBan(values []string) (b Ban, err error) {
-	if len(values) == 3 && values[1] != "after" && spelling.Nearest(values[1], []string{"after"}) != "" {
-		return b, fmt.Errorf("there is no %q; did you mean after?", spelling.Clip(values[1]))
+	if len(values)%2 == 0 || len(values) > 5 {
+		return b, errors.New("write how long, like `ban 15m`, and if you like after how many denied requests and up to which length it grows, like `ban 15m after 3/10m growing 1d`")
 	}
-	if len(values) != 1 && (len(values) != 3 || values[1] != "after") {
-		return b, errors.New("write how long, like `ban 15m`, or how long and after how many denied requests, like `ban 15m after 3/10m`")
+	if b.For, err = parseBanLength(values[0]); err != nil {
+		return b, err
 	}
-	switch b.For, err = ParseWindow(values[0]); {
+	for given := values[1:]; len(given) > 0; given = given[2:] {
+		word, value := given[0], given[1]
+		switch {
+		case word == "after" && b.After != Rate{}, word == "growing" && b.Growing != 0:
+			return b, fmt.Errorf("%s is here twice; remove one", word)
+		case word == "after" && strings.HasPrefix(value, "{"):
+			return b, fmt.Errorf("the number of %s can't come with the request; write it here, like `after 3/10m`", spelling.Clip(value))
+		case word == "after":
+			b.After, err = ParseRate(value)
+		case word == "growing":
+			b.Growing, err = parseBanLength(value)
+		default:
+			words := []string{"after", "growing"}
+			if near := spelling.Nearest(word, words); near != "" {
+				return b, fmt.Errorf("there is no %q; did you mean %s?", spelling.Clip(word), near)
+			}
+			return b, fmt.Errorf("there is no %q; write after or growing, like `ban 15m after 3/10m growing 1d`", spelling.Clip(word))
+		}
+		if err != nil {
+			return b, err
+		}
+	}
+	return b, nil
+}
+
+func parseBanLength(value string) (d time.Duration, err error) {
+	switch d, err = ParseWindow(value); {
 	case err == nil:
-	case nearWindow(values[0]) != "":
-		return b, fmt.Errorf("%q is not how long a ban can last; did you mean %s?", spelling.Clip(values[0]), nearWindow(values[0]))
-	case strings.Trim(values[0], "0123456789") == "":
-		return b, fmt.Errorf("%q has no unit; write %[1]sm for minutes, or use s, h or d", spelling.Clip(values[0]))
-	default:
-		return b, fmt.Errorf("%q is not how long a ban can last; write 1ms to ten years, like `ban 15m`", spelling.Clip(values[0]))
+		return d, nil
+	case nearWindow(value) != "":
+		return 0, fmt.Errorf("%q is not how long a ban can last; did you mean %s?", spelling.Clip(value), nearWindow(value))
+	case strings.Trim(value, "0123456789") == "":
+		return 0, fmt.Errorf("%q has no unit; write %[1]sm for minutes, or use s, h or d", spelling.Clip(value))
 	}
-	if len(values) == 1 {
-		return b, nil
-	}
-	if strings.HasPrefix(values[2], "{") {
-		return b, fmt.Errorf("the number of %s can't come with the request; write it here, like `after 3/10m`", spelling.Clip(values[2]))
-	}
-	b.After, err = ParseRate(values[2])
-	return b, err
+	return 0, fmt.Errorf("%q is not how long a ban can last; write 1ms to ten years, like `ban 15m`", spelling.Clip(value))
 }
 
 // Check reports what is wrong with a ban.
 func (b Ban) Check() error {
 	if b.For < MinWindow || b.For > MaxWindow {
 		return fmt.Errorf("it lasts %s, which is not between 1ms and ten years; write how long, like `ban 15m`, in JSON `\"for\": \"15m\"`", WindowText(b.For))
+	}
+	if b.Growing != 0 && (b.Growing <= b.For || b.Growing > MaxWindow) {
+		return fmt.Errorf("it can't grow from %s up to %s; write a longer time of at most ten years, like `ban 15m growing 1d`, or remove growing", WindowText(b.For), WindowText(b.Growing))
 	}
 	if b.After == (Rate{}) {
 		return nil
@@ -63,13 +87,17 @@ func (b Ban) Check() error {
 
 // String returns the ban as ParseBan reads it, "" for none.
 func (b Ban) String() string {
-	switch {
-	case b.For == 0:
+	if b.For == 0 {
 		return ""
-	case b.After.Window == 0:
-		return WindowText(b.For)
 	}
-	return WindowText(b.For) + " after " + b.After.String()
+	text := WindowText(b.For)
+	if b.After.Window != 0 {
+		text += " after " + b.After.String()
+	}
+	if b.Growing != 0 {
+		text += " growing " + WindowText(b.Growing)
+	}
+	return text
 }
 
 // longBan is for how long an address may be banned without a warning: by then it may be somebody
@@ -85,8 +113,8 @@ func (b Ban) Warnings(template string, empty EmptyKey) (found []warning.Warning)
 	if guessable != "" {
 		warn(warning.BanOfOthers, "a client can send any {%s}, and so have whoever it names banned; ban by {client_ip}, or by what authentication has proven, like {http.auth.user.id}", guessable)
 	}
-	if reqkey.HasAddress(template) && b.For > longBan {
-		warn(warning.LongBan, "an address is banned for %s, and by then it may be somebody else's, or many share it; ban for an hour at most, like `ban 15m`", WindowText(b.For))
+	if longest := max(b.For, b.Growing); reqkey.HasAddress(template) && longest > longBan {
+		warn(warning.LongBan, "an address is banned for up to %s, and by then it may be somebody else's, or many share it; ban for an hour at most, like `ban 15m`", WindowText(longest))
 	}
 	if empty == EmptyShare && !nobody && !reqkey.HasAddress(template) {
 		warn(warning.BanOfOthers, "with empty_key share, all requests without a key have one, so one client that overdoes it has all of them banned; write `empty_key client_ip`, or remove ban")

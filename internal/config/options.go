@@ -94,7 +94,7 @@ var (
 		{"max_keys", "<number>", "max_keys 100000", "", 0},
 		{"headers", sets, "headers off", "", 0},
 		{"enforce", "<share>|off", "enforce 25%", "", 0},
-		{"ban", "<duration> [after <rate>]", "ban 15m after 3/10m", "", OfLimit},
+		{"ban", "<duration> [after <rate>] [growing <duration>]", "ban 15m after 3/10m growing 1d", "", OfLimit},
 		{"reserve", "@<name> <share>", "reserve @paying 20%", "", Repeats | OfLimit},
 		{"window", "<duration>", "window 1m", "", Tells | Older},
 		{"events", "<number>", "events 100", "max_events", Tells | Older},

@@ -38,7 +38,7 @@ func AcquireBans(namespace string, z *config.Settings) *Bans {
 	key := strconv.Quote(namespace) + " " + strconv.Quote(z.Name) + " ban"
 	v, _, _ := counterPool.LoadOrNew(key, func() (caddy.Destructor, error) {
 		b := &Bans{Key: key, namespace: namespace, zone: z.Name}
-		b.configure(z.MaxKeys)
+		b.configure(z)
 		return b, nil
 	})
 	return v.(*Bans)
@@ -77,9 +77,9 @@ func (b *Bans) UntilOf(id ban.ID) *time.Time {
 	return &until
 }
 
-func (b *Bans) configure(maxKeys int) {
-	b.Set.Configure(maxKeys)
-	b.Noted.Configure(maxKeys)
+func (b *Bans) configure(z *config.Settings) {
+	b.Set.Configure(z.MaxKeys, z.Ban.Growing)
+	b.Noted.Configure(z.MaxKeys, z.Ban.Growing)
 }
 
 // Configure applies a configuration that has become the current one. The bans are swept, and go to
@@ -87,7 +87,7 @@ func (b *Bans) configure(maxKeys int) {
 func (b *Bans) Configure(first *Limit, redis *Redis) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.configure(first.Settings.MaxKeys)
+	b.configure(first.Settings)
 	if redis != nil {
 		b.Set.SetClock(redis.Replicator.Ahead())
 	}
@@ -212,18 +212,18 @@ func (b *Banning) ReleaseAll() {
 	}
 }
 
-// Deny counts a denied request of a key at now, and reports whether a ban begins with it, which in
-// shadow mode is only noted.
-func (b *Banning) Deny(id ban.ID, key keys.Key, raw []byte, now int64, shadow bool) bool {
+// Deny counts a denied request of a key at now, and returns how long a ban lasts that begins with
+// it, 0 where none does. In shadow mode it is only noted.
+func (b *Banning) Deny(id ban.ID, key keys.Key, raw []byte, now int64, shadow bool) time.Duration {
 	if b.Denials != nil && !b.Denials.Add(key, raw, now) {
-		return false
+		return 0
 	}
 	register := &b.Set
 	if shadow {
 		register = &b.Noted
 	}
 	if b.dry {
-		return register.CanBegin(id, now)
+		return register.WouldBegin(id, now, b.Length)
 	}
 	return register.Begin(id, now, b.Length)
 }

@@ -30,6 +30,8 @@ type part struct {
 	// decision is what the zone decided. wait is how long it has the client wait.
 	decision decision
 	wait     time.Duration
+	// begins is how long a ban lasts that begins with the request, 0 for none.
+	begins time.Duration
 	// first is the place of the receipts of limits. That of a slot comes before it; slot is one
 	// more than its place in slots, 0 for none.
 	first, slot int

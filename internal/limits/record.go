@@ -40,7 +40,8 @@ func (e *Evaluation) record(r *http.Request) {
 			e.noticeOverflow(p)
 		}
 		if p.decision.isDenial() {
-			if e.recordDenial(p, r) && !p.shadow && (began == nil || p.Banning.Length >= began.Banning.Length) {
+			e.recordDenial(p, r)
+			if p.begins > 0 && !p.shadow && (began == nil || p.begins >= began.begins) {
 				began = p
 			}
 		}
@@ -65,7 +66,7 @@ func (e *Evaluation) record(r *http.Request) {
 func (z *Zone) who(raw []byte) answer.Who { return answer.Who{Key: raw, Shown: z.Denials.Keys} }
 
 // recordDenial counts and logs a request in a zone that denied it, or would have. A ban may begin.
-func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
+func (e *Evaluation) recordDenial(p *part, r *http.Request) {
 	p.countDenial(p.decision.reason(), p.ask.Raw, p.ask.Key.A, e.Now, p.shadow)
 	if p.cost != nil && p.decision != tooLarge && !p.shadow {
 		p.Decisions.CountUnits(metrics.UnitsDenied, p.ask.N)
@@ -78,9 +79,11 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 		t := &e.receipts[p.first+i]
 		isSpent = isSpent || !t.Allowed && !t.Estimated && !t.Overflow && p.limits[i].share.nodes == 0
 	}
-	bans = isSpent && p.Banning != nil && p.decision == denies && p.isStep(&p.ask, e.Now, p.shadow)
-	if !line && !bans && !p.shadow {
-		return false
+	if isSpent && p.Banning != nil && p.decision == denies {
+		p.begins = p.towardsBan(&p.ask, e.Now, p.shadow)
+	}
+	if !line && p.begins == 0 && !p.shadow {
+		return
 	}
 	logged := answer.LoggedDenial{Request: r, Key: p.ask.Raw, Hash: p.ask.Key.A, Shadow: p.shadow}
 	if p.cost != nil {
@@ -103,14 +106,13 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) (bans bool) {
 		}
 		p.Decisions.Show(why, p.IDOf(p.ask.Raw))
 	}
-	if bans {
+	if p.begins > 0 {
 		p.nameBanned(p.IDOf(p.ask.Raw), p.ask.Raw)
-		p.Denials.Banned(logged, p.Banning.Length)
+		p.Denials.Banned(logged, p.begins)
 	}
 	if p.shadow {
 		e.WouldDeny.Note(p.Name, p.who(p.ask.Raw), logged.Wait)
 	}
-	return bans
 }
 
 // blame adds the zone that denies to the denial, and counts and logs it if it did so without
@@ -141,7 +143,7 @@ func (e *Evaluation) blame(r *http.Request, began *part) {
 		return
 	case began != nil:
 		d.Reason, d.Zone, d.Who, d.Begins = answer.Banned, began.Name, began.who(began.ask.Raw), true
-		d.Wait = max(d.Wait, began.Banning.Length)
+		d.Wait = max(d.Wait, began.begins)
 		return
 	case never != nil:
 		d.Reason, d.Zone, d.Who, d.Wait = answer.TooLarge, never.Name, never.who(never.ask.Raw), 0
@@ -198,8 +200,12 @@ func (z *Zone) countDenial(why answer.Reason, raw []byte, hash uint64, now int64
 	}
 }
 
-// isStep counts a denied request of a key towards a ban, and reports whether one begins. In shadow
-// mode it is only noted. The key that ambiguous requests share is never banned, as it is nobody's.
-func (z *Zone) isStep(a *table.Ask, now int64, shadow bool) bool {
-	return !reqkey.IsAmbiguous(a.Raw) && z.Banning.Deny(z.IDOf(a.Raw), a.Key, a.Raw, now, shadow)
+// towardsBan counts a denied request of a key towards a ban, and returns how long one lasts that
+// begins, 0 where none does. In shadow mode it is only noted. The key that ambiguous requests share
+// is never banned, as it is nobody's.
+func (z *Zone) towardsBan(a *table.Ask, now int64, shadow bool) time.Duration {
+	if reqkey.IsAmbiguous(a.Raw) {
+		return 0
+	}
+	return z.Banning.Deny(z.IDOf(a.Raw), a.Key, a.Raw, now, shadow)
 }

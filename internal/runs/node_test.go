@@ -56,7 +56,7 @@ func startNode(name string, s *store, z settings) *node {
 	})
 	n.sync = ratesync.NewSource(n.table, ratesync.SpecOf(zone, p))
 	n.gaugesSync = ratesync.NewSlotSource(n.gauges, zone)
-	n.bans.Configure(100)
+	n.bans.Configure(100, 0)
 	n.redis.Replicator.Meet(time.Second)
 	n.redis.Control.Follow(zone, n.table)
 	n.redis.Control.Follow(zone, n.bans)

@@ -201,7 +201,7 @@ var statements = []statement{
 	about("NODE bans KEY for TEXT", func(_ *run, n *node, w []string) error {
 		length, err := time.ParseDuration(w[1])
 		if err == nil {
-			err = expect(n.bans.Begin(keys.IDOf([]byte(w[0])), clock.Now(), length), true)
+			err = expect(n.bans.Begin(keys.IDOf([]byte(w[0])), clock.Now(), length), length)
 		}
 		return err
 	}),

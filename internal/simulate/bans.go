@@ -49,9 +49,9 @@ func (s *banStore) answer(m ban.Message) ban.Said {
 	return s.held[m.ID]
 }
 
-// drop drops a ban that is over.
+// drop drops a ban that is over and not remembered.
 func (s *banStore) drop(id ban.ID) {
-	if b := s.held[id]; b.Begun+b.Length.Microseconds() <= s.net.Now()/1000 {
+	if !s.held[id].IsRemembered(s.net.Now() / 1000) {
 		delete(s.held, id)
 	}
 }

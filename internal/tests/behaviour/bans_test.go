@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/operate"
@@ -248,6 +249,47 @@ func TestABanFromElsewhere(t *testing.T) {
 				left := s.Get("1.2.3.4").Header.Get("RateLimit")
 				return strings.HasPrefix(left, fmt.Sprintf(`"before";r=%d;`, 100_000-admitted))
 			})
+		})
+	}
+}
+
+// Where bans grow, one that begins soon after the last one's end lasts twice as long, also where
+// the last one began on another node. One that has ended denies nothing.
+func TestABanGrows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("grows", "limit 1/1s\nban 1h growing 60d"))
+		for _, hours := range []int{1, 2, 4, 8} {
+			s.Admits("1.2.3.4", 1, 1)
+			_, text := sitetest.Ask(http.MethodPost, operate.ExplainPath, `{"zone":"grows","key":"1.2.3.4"}`)
+			if want := fmt.Sprintf(`"wait":%d,`, hours*3600); !strings.Contains(text, want) {
+				t.Errorf("explain says %s, want that a ban of %d hours begins", text, hours)
+			}
+			if a := s.Get("1.2.3.4"); !banned(a, hours*3600) {
+				t.Errorf("%d %v, want a ban of %d hours", a.Status, a.Header, hours)
+			}
+			time.Sleep(time.Duration(hours) * time.Hour)
+		}
+		sitetest.Changed(t, http.MethodPost, "/rate_limit/reset", `{"zone":"grows","key":"1.2.3.4"}`)
+		if s.Admits("1.2.3.4", 1, 1); !banned(s.Get("1.2.3.4"), 3600) {
+			t.Error("after a reset a ban is not as long as the first")
+		}
+		s.End()
+	})
+	for _, rate := range []string{"100ms", "strict"} {
+		t.Run(rate, func(t *testing.T) {
+			r := redistest.Start(t)
+			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("grows", "limit 1/30d\nban 1d growing 80d\nsync_rate "+rate))
+			id := keys.IDOf(rawKey(s, "1.2.3.4"))
+			began := timeOf(r).Add(-720 * time.Hour).UnixMicro()
+			r.Do("SET", ratesync.NewKeyspace("test").Zone("grows", "ban").Of(id), fmt.Sprint(began, " ", (480*time.Hour).Microseconds(), " 0 ", (1920*time.Hour).Microseconds()))
+			s.Admits("1.2.3.4", 1, 1)
+			redistest.Eventually(t, "the ban that has ended is known", func() bool {
+				return s.Handler.Zones()[0].Bans().Set.WouldBegin(id, clock.Now(), time.Hour) > time.Hour
+			})
+			if a := s.Get("1.2.3.4"); !banned(a, 40*24*3600) {
+				t.Errorf("%d %v, want a ban of 40 days, twice the last one", a.Status, a.Header)
+			}
+			s.End()
 		})
 	}
 }
