@@ -14,8 +14,8 @@ type Bucketed[S any] interface {
 	// Say returns what is said of a bucket at now, where nodes sync every interval, 0 where what is
 	// said asks for more.
 	Say(s *S, l Limit, now int64, interval time.Duration) BucketSaid
-	// Hear takes in an answer at now.
-	Hear(s *S, l Limit, now int64, h BucketHeard)
+	// MergeReply takes in an answer at now.
+	MergeReply(s *S, l Limit, now int64, h BucketReply)
 	// Begin names a state that has no name yet.
 	Begin(s *S, now int64)
 	// Restart names the state again: the store has less than it had confirmed.
@@ -46,8 +46,8 @@ type BucketSaid struct {
 // the window in microseconds, at the instant At in nanoseconds. Rate flows out in a window.
 type BucketLevel struct{ Whole, Rest, At, Rate int64 }
 
-// A BucketHeard is an answer.
-type BucketHeard struct {
+// A BucketReply is an answer.
+type BucketReply struct {
 	BucketLevel
 	// Total is what of the node's total the store has, and Others what the others have spent in
 	// all. Added is what was ever added.
@@ -112,9 +112,9 @@ func (*bucket) Restart(s *BucketState, now int64) {
 	}
 }
 
-// Hear takes in an answer: what is in the bucket is what the store says, and what this node has
-// spent since it was asked.
-func (*bucket) Hear(s *BucketState, l Limit, now int64, h BucketHeard) {
+// MergeReply takes in an answer: what is in the bucket is what the store says, and what this node
+// has spent since it was asked.
+func (*bucket) MergeReply(s *BucketState, l Limit, now int64, h BucketReply) {
 	s.advance(l, now)
 	if s.shared == nil {
 		s.shared = new(shared)

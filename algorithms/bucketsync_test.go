@@ -24,8 +24,8 @@ func (k talker) say(now int64) BucketSaid {
 	return k.machine.(Bucketed[BucketState]).Say(k.s, k.limit, now, time.Second)
 }
 
-func (k talker) hear(now int64, h BucketHeard) {
-	k.machine.(Bucketed[BucketState]).Hear(k.s, k.limit, now, h)
+func (k talker) merge(now int64, h BucketReply) {
+	k.machine.(Bucketed[BucketState]).MergeReply(k.s, k.limit, now, h)
 }
 
 // What is in a bucket is what the store says, less what has drained since, and what this node has
@@ -57,9 +57,9 @@ func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 			said := k.say(start)
 			k.take(start+test.at*second, test.since, 0)
 			now := start + 10*second
-			h := BucketHeard{Total: said.Total, Others: test.others, BucketLevel: BucketLevel{Whole: test.whole, At: now - test.age*second, Rate: 100}}
+			h := BucketReply{Total: said.Total, Others: test.others, BucketLevel: BucketLevel{Whole: test.whole, At: now - test.age*second, Rate: 100}}
 			for range 2 { // the same answer once more changes nothing
-				k.hear(now, h)
+				k.merge(now, h)
 				if got := k.level(now); got != test.level {
 					t.Errorf("%s: %s: level %v, want %v", k.Kind, test.name, got, test.level)
 				}
@@ -103,7 +103,7 @@ func TestABucketSaysWhatTheStoreMayLack(t *testing.T) {
 			k.take(now, 1, 0)
 		}
 		said("after an hour", BucketSaid{Start: start, Total: 3630, Fresh: 22, Span: 2e6, Whole: 20, Asked: true})
-		k.hear(now, BucketHeard{Total: 3630, BucketLevel: BucketLevel{Whole: 20, At: now, Rate: 100}})
+		k.merge(now, BucketReply{Total: 3630, BucketLevel: BucketLevel{Whole: 20, At: now, Rate: 100}})
 		said("when it was answered", BucketSaid{Start: start, Total: 3630, Whole: 20})
 		k.take(now+second, 4, 0)
 		k.refund(now+second, 6)
@@ -118,7 +118,7 @@ func TestABucketThatBeginsAnewHasAnotherName(t *testing.T) {
 	for _, k := range talkers() {
 		k.take(epoch, 9, 0)
 		last := k.say(epoch)
-		k.hear(epoch, BucketHeard{Total: 9, BucketLevel: BucketLevel{Whole: 9, At: epoch, Rate: 100}})
+		k.merge(epoch, BucketReply{Total: 9, BucketLevel: BucketLevel{Whole: 9, At: epoch, Rate: 100}})
 		k.take(epoch, 5, 0)
 		for _, test := range []struct {
 			name        string
@@ -193,7 +193,7 @@ func TestAPenaltyThatAnAnswerLacksOnlyFillsTheBucket(t *testing.T) {
 		asked := now
 		now += int64(500 * time.Millisecond)
 		b.Penalize(&s, l, now, 1)
-		b.Hear(&s, l, now, BucketHeard{BucketLevel: BucketLevel{Whole: 2, At: asked, Rate: 3}, Total: said.Total, Added: 2})
+		b.MergeReply(&s, l, now, BucketReply{BucketLevel: BucketLevel{Whole: 2, At: asked, Rate: 3}, Total: said.Total, Added: 2})
 		if level, _ := b.Level(&s, l, now); level > 2 {
 			t.Errorf("%d00 ms on, %.2f are in a bucket of 2", at, level)
 		}

@@ -159,12 +159,12 @@ func TestWorkWithoutARequestGoesByTheLimitInForce(t *testing.T) {
 		if said := m.Say(other.s, other.limit, at, time.Second); said.Whole != 40 || said.Rate != 60 {
 			t.Errorf("%s: says %+v, want 40 at a rate of 60", k.name, said)
 		}
-		m.Hear(other.s, other.limit, at, BucketHeard{BucketLevel: BucketLevel{Whole: 70, At: at, Rate: 120}, Total: 50})
+		m.MergeReply(other.s, other.limit, at, BucketReply{BucketLevel: BucketLevel{Whole: 70, At: at, Rate: 120}, Total: 50})
 		if got, rate := other.machine.Level(other.s, other.limit, at+5*second); got != 60 || rate != 120 {
 			t.Errorf("%s: %v of what the store has, at the rate that it was told last, %d; want 60, 120", k.name, got, rate)
 		}
 		heard := other.fresh().(keyed[BucketState])
-		m.Hear(heard.s, heard.limit, at, BucketHeard{BucketLevel: BucketLevel{Whole: 70, At: at, Rate: 120}})
+		m.MergeReply(heard.s, heard.limit, at, BucketReply{BucketLevel: BucketLevel{Whole: 70, At: at, Rate: 120}})
 		if got, rate := heard.machine.Level(heard.s, heard.limit, at+5*second); got != 60 || rate != 120 {
 			t.Errorf("%s: %v in a bucket that has decided nothing, at a rate of %d; want 60, 120", k.name, got, rate)
 		}

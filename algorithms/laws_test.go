@@ -662,10 +662,10 @@ func hearAnything(t *rapid.T, b keyed[BucketState], now int64, amounts *rapid.Ge
 	if said.Fresh < 0 || said.Span < 0 || said.Total < 0 || said.Whole < 0 || said.Rest < 0 || said.Size < 0 || said.Start == 0 && now > 0 {
 		t.Fatalf("%+v", said)
 	}
-	h := BucketHeard{Total: amounts.Draw(t, "held"), Others: amounts.Draw(t, "others")}
+	h := BucketReply{Total: amounts.Draw(t, "held"), Others: amounts.Draw(t, "others")}
 	h.Whole, h.Rest = rapid.Int64().Draw(t, "whole"), amounts.Draw(t, "rest")
 	h.At, h.Rate = rapid.Int64().Draw(t, "at"), amounts.Draw(t, "rate")
-	m.Hear(b.s, b.limit, now, h)
+	m.MergeReply(b.s, b.limit, now, h)
 	m.Stand(b.limit, now, h.BucketLevel, amounts.Draw(t, "behind"))
 	if rapid.Bool().Draw(t, "restart") {
 		m.Restart(b.s, now)

@@ -107,7 +107,7 @@ func (k keyed[S]) others(now, n int64) {
 	}
 	said := b.Say(k.s, k.limit, now, time.Second)
 	level := BucketLevel{Whole: said.Whole + n - l.Cur.Remote, Rest: said.Rest, At: now, Rate: said.Rate}
-	b.Hear(k.s, k.limit, now, BucketHeard{BucketLevel: level, Total: l.Cur.Own, Others: n})
+	b.MergeReply(k.s, k.limit, now, BucketReply{BucketLevel: level, Total: l.Cur.Own, Others: n})
 }
 
 func (k keyed[S]) penalize(now, n int64)             { k.machine.Penalize(k.s, k.limit, now, n) }
@@ -300,11 +300,11 @@ func stir(t *rapid.T, s subject, w *walk) {
 // hearSome makes up what the store says of a bucket. It may have less of this node than was said,
 // and may have been idle.
 func hearSome(t *rapid.T, b keyed[BucketState], now int64) {
-	h := BucketHeard{Total: rapid.Int64Range(0, b.s.ledger.Cur.Own).Draw(t, "held"), Others: rapid.Int64Range(0, 15).Draw(t, "others")}
+	h := BucketReply{Total: rapid.Int64Range(0, b.s.ledger.Cur.Own).Draw(t, "held"), Others: rapid.Int64Range(0, 15).Draw(t, "others")}
 	h.Whole, h.Rate = rapid.Int64Range(-5, 20).Draw(t, "level"), b.limit.N
 	h.Rest = rapid.Int64Range(0, int64(b.Window/time.Microsecond)-1).Draw(t, "rest")
 	h.At = now - rapid.Int64Range(0, b.span()).Draw(t, "level age")
-	b.machine.(Bucketed[BucketState]).Hear(b.s, b.limit, now, h)
+	b.machine.(Bucketed[BucketState]).MergeReply(b.s, b.limit, now, h)
 }
 
 // drawReports makes up what the store says of the current epoch and the one before. Totals of

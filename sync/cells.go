@@ -55,9 +55,9 @@ func (x *cellsOut) call(ctx context.Context, said []table.Said) error {
 	return x.s.say(ctx, x.at, said)
 }
 
-func (x *cellsOut) fail(said []table.Said) { x.s.table.Unheard(said) }
+func (x *cellsOut) fail(said []table.Said) { x.s.table.Unanswered(said) }
 
-// say is one call of the script. Its messages are heard or unheard when it returns.
+// say is one call of the script. Its messages are answered or not when it returns.
 func (s *Source) say(ctx context.Context, at *attachment, said []table.Said) error {
 	r := at.to.r
 	if !at.flushing {
@@ -79,7 +79,7 @@ func (s *Source) say(ctx context.Context, at *attachment, said []table.Said) err
 	err := c.Send(ctx, r.client)
 	if err != nil {
 		r.stats.failures.Add(1)
-		s.table.Unheard(said)
+		s.table.Unanswered(said)
 		return err
 	}
 	now := r.now()
@@ -87,7 +87,7 @@ func (s *Source) say(ctx context.Context, at *attachment, said []table.Said) err
 	if bans != nil {
 		bans.ack(asks, &c.Answer)
 	}
-	if s.table.Hear(now, c.Now*int64(time.Microsecond), said, c.Answer.Cells) {
+	if s.table.Merge(now, c.Now*int64(time.Microsecond), said, c.Answer.Cells) {
 		r.foundLoss()
 	}
 	if err = c.Rejection(); err != nil {

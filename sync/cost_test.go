@@ -65,7 +65,7 @@ func traderOf[S any](tb testing.TB, keyCount int, alg algorithms.Params, kind by
 	x.drain = func(most int) []table.Said {
 		return tab.Say(now, NextSeq(x.source), most, false, nil)
 	}
-	x.fail = tab.Unheard
+	x.fail = tab.Unanswered
 	x.touchAll()
 	x.sync(tb)
 	return x

@@ -58,7 +58,7 @@ type RegionRecord interface {
 	// Version is up to which version the record was read there, "" for nothing.
 	Version() string
 	// Hear merges what was read: the record's version, and its entries after that one.
-	Hear(version string, entries []any)
+	Receive(version string, entries []any)
 	// Clock is up to which clock of the record there this region has all of it, 0 where nothing is
 	// known.
 	Clock() int64
@@ -242,7 +242,7 @@ func (noRecord) Told(map[string]int64)              {}
 
 func (noRecord) OfRegion() RegionRecord { return noRecord{} }
 func (noRecord) Version() string        { return "" }
-func (noRecord) Hear(string, []any)     {}
+func (noRecord) Receive(string, []any)  {}
 func (noRecord) Clock() int64           { return 0 }
 
 // retry has every table that has lost one of these shards try again at once: they are back, and the

@@ -11,7 +11,7 @@ import (
 
 // Look asks the server about keys, and returns what it says, and its clock.
 // Nothing is written there.
-func (s *Source) Look(ctx context.Context, said []table.Said) (heard []cell.Heard, server int64, err error) {
+func (s *Source) Look(ctx context.Context, said []table.Said) (replies []cell.Reply, server int64, err error) {
 	at := s.at.Load()
 	if at == nil {
 		return nil, 0, redisconn.ErrDown

@@ -189,9 +189,9 @@ func answered[S any](t *testing.T, alg algorithms.Params, held, sum string, own 
 			c.Say(NewSource(tab, SpecOf("z", alg)), Keys{}, &said[i], false)
 		}
 		if c.Read(itoa(now/1e9)+" 0\n"+strings.Repeat("\n"+held+"\n"+sum, len(said)), &c.Answer) != nil {
-			tab.Unheard(said)
+			tab.Unanswered(said)
 		} else {
-			tab.Hear(now, now, said, c.Answer.Cells)
+			tab.Merge(now, now, said, c.Answer.Cells)
 			forgiven = forgiven || len(said) > 0 && c.Answer.Cells[0].Under > 0
 		}
 		c.Free()

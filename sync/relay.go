@@ -75,11 +75,11 @@ type relay struct {
 	due   cycle.Waker // a heartbeat should not wait
 	names string      // of the other regions
 	pairs []*pair
-	// heard is how many regions are not lost, with this one, and silent fires where this region's
+	// reached is how many regions are not lost, with this one, and silent fires where this region's
 	// Redis has not said so for so long that a region would be.
-	heard  atomic.Int64
-	silent *time.Timer
-	waits  atomic.Bool // somebody waits until other regions have the control record
+	reached atomic.Int64
+	silent  *time.Timer
+	waits   atomic.Bool // somebody waits until other regions have the control record
 
 	rejected string // the region that the server names, as it was logged
 
@@ -104,7 +104,7 @@ func (r *Replicator) Relay(o Regions) {
 		x.pairs = append(x.pairs, newPair(x, name, client))
 		x.names += name + " "
 	}
-	x.heard.Store(int64(len(o.Others) + 1))
+	x.reached.Store(int64(len(o.Others) + 1))
 	r.relay = x
 }
 
@@ -118,18 +118,18 @@ func (r *Replicator) Regions() int {
 
 // Side is the side that this region is on: of how many regions it hears, with itself, and how many
 // there are. Where that divides no limits it hears of all.
-func (r *Replicator) Side() (heard, of int64) {
+func (r *Replicator) Side() (reached, of int64) {
 	of = int64(r.Regions())
 	if r.relay == nil || !r.relay.Divides {
 		return of, of
 	}
-	return r.relay.heard.Load(), of
+	return r.relay.reached.Load(), of
 }
 
 // run is the relay of a node, until the end of ctx.
 func (x *relay) run(ctx context.Context) {
 	defer x.end()
-	x.silent = time.AfterFunc(lostRegionAfter, x.hearNothing)
+	x.silent = time.AfterFunc(lostRegionAfter, x.reachNothing)
 	defer x.silent.Stop()
 	var beat, swept time.Time
 	for ctx.Err() == nil {
@@ -214,8 +214,8 @@ func (x *relay) beat(ctx context.Context) {
 		return
 	}
 	x.silent.Reset(lostRegionAfter)
-	defer x.hear(lost)
-	x.heardRecords(fields)
+	defer x.noteReach(lost)
+	x.mergeRecords(fields)
 	if name := fmt.Sprint(reply[3]); name != x.Here {
 		x.reject(name)
 	}
@@ -232,28 +232,28 @@ func (x *relay) beat(ctx context.Context) {
 }
 
 // hear notes which regions are lost, as this region's Redis says: see relay.lua.
-func (x *relay) hear(lost []any) {
-	heard := int64(1)
+func (x *relay) noteReach(lost []any) {
+	reached := int64(1)
 	for i, p := range x.pairs {
-		if p.hear(fmt.Sprint(lost[i])) {
-			heard++
+		if p.noteReach(fmt.Sprint(lost[i])) {
+			reached++
 		}
 	}
-	x.heard.Store(heard)
+	x.reached.Store(reached)
 }
 
-// hearNothing has all regions be lost, as nothing is known of them.
-func (x *relay) hearNothing() {
+// reachNothing has all regions be lost, as nothing is known of them.
+func (x *relay) reachNothing() {
 	for _, p := range x.pairs {
 		p.mu.Lock()
 		p.why = cmp.Or(p.why, "the redis of this region does not answer")
 		p.mu.Unlock()
 	}
-	x.heard.Store(1)
+	x.reached.Store(1)
 }
 
-// heardRecords notes how far other regions have read the control record.
-func (x *relay) heardRecords(fields map[string]string) {
+// mergeRecords notes how far other regions have read the control record.
+func (x *relay) mergeRecords(fields map[string]string) {
 	told := make(map[string]int64, len(x.pairs))
 	for _, p := range x.pairs {
 		told[p.name], _ = strconv.ParseInt(fields["record:"+p.name], 10, 64)
@@ -339,7 +339,7 @@ func (x *relay) longestRate() (longest time.Duration) {
 }
 
 // resentWithin is how long it takes until all nodes have sent once more what they hold.
-func (x *relay) resentWithin() time.Duration { return table.ResentUnsettled + 2*x.longestRate() }
+func (x *relay) resentWithin() time.Duration { return table.ResentReserved + 2*x.longestRate() }
 
 // A page are names that were told, what they hold, and what else is read with them.
 type page struct {

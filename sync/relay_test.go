@@ -254,7 +254,7 @@ func (w *world[S]) settle() {
 		r.net.heal()
 	}
 	w.healLinks()
-	time.Sleep(8*time.Second + table.ResentUnsettled + 2*time.Second + 20*time.Second)
+	time.Sleep(8*time.Second + table.ResentReserved + 2*time.Second + 20*time.Second)
 }
 
 func (w *world[S]) healLinks() {
@@ -484,7 +484,7 @@ func newRelay(t *testing.T, cut time.Duration) {
 			t.Error("the next node is not the relay")
 		}
 		net.heal()
-		time.Sleep(table.ResentUnsettled + 30*time.Second)
+		time.Sleep(table.ResentReserved + 30*time.Second)
 		w.compare()
 		w.close()
 	})
@@ -598,7 +598,7 @@ func whatIsLost(t *testing.T, another bool) {
 			relay.rep.Close()
 			there.nodes = slices.Delete(there.nodes, i, i+1)
 		}
-		time.Sleep(table.ResentUnsettled - 15*time.Second)
+		time.Sleep(table.ResentReserved - 15*time.Second)
 		if got := told(here, there); got != 25 {
 			t.Errorf("while in doubt the other region has %d, want 25 yet", got)
 		}

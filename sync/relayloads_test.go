@@ -116,7 +116,7 @@ func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
 	sum += 7
 	time.Sleep(3 * time.Second)
 	link.heal()
-	time.Sleep(table.ResentUnsettled + 20*time.Second)
+	time.Sleep(table.ResentReserved + 20*time.Second)
 	if n := told(here, there); n != mine {
 		t.Errorf("the other region has been told of %d, want %d", n, mine)
 	}
@@ -351,7 +351,7 @@ func TestAFailoverToAReplicaThatIsBehind(t *testing.T) {
 				time.Sleep(5 * time.Second)
 				r.store.restore(behind)
 				w.breakLinks(r)
-				time.Sleep(table.ResentUnsettled + 30*time.Second)
+				time.Sleep(table.ResentReserved + 30*time.Second)
 				w.compare()
 				w.close()
 			})

@@ -224,7 +224,7 @@ func (p *pair) stands(page *page) error {
 	if why, rejected := strings.CutPrefix(said[7], "!"); rejected {
 		p.x.forbids(p.name, redisconn.Rejection(why))
 	}
-	p.record.Hear(said[7], entries)
+	p.record.Receive(said[7], entries)
 	p.mu.Lock()
 	moves := p.answered.IsZero() || p.has != has || p.read != p.record.Clock()
 	p.answered, p.heard, p.node, p.has, p.read = page.read, later(p.heard, at(said[3])), said[4], has, p.record.Clock()
@@ -375,19 +375,19 @@ func (p *pair) kept() []any {
 
 // hear notes why the region is lost, as relay.lua says, and reports whether it is not. The relay
 // logs once that it is, and once that it is back.
-func (p *pair) hear(why string) (heard bool) {
+func (p *pair) noteReach(why string) (reached bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if why == "?" {
 		return p.why == ""
 	}
-	p.why, heard = why, why == ""
-	if !p.x.holds || p.lost != heard {
-		return heard
+	p.why, reached = why, why == ""
+	if !p.x.holds || p.lost != reached {
+		return reached
 	}
-	p.lost = !heard
+	p.lost = !reached
 	p.x.due.Wake() // so that the next relay knows what was logged
-	if heard {
+	if reached {
 		p.x.r.logger.Info("another region is back", zap.String("region", p.name))
 		return true
 	}

@@ -58,9 +58,9 @@ func settle[S any](t *testing.T, alg algorithms.Params, reply string) {
 		}
 		c.Say(NewSource(tab, SpecOf("z", alg)), Keys{}, &said[0], false)
 		if c.Read(reply, &c.Answer) == nil {
-			tab.Hear(now, c.Now*int64(time.Microsecond), said, c.Answer.Cells)
+			tab.Merge(now, c.Now*int64(time.Microsecond), said, c.Answer.Cells)
 		} else {
-			tab.Unheard(said)
+			tab.Unanswered(said)
 		}
 		now += int64(time.Second)
 	}

@@ -395,7 +395,7 @@ func (s *schedule[S]) settle() {
 		}
 		time.Sleep(ResendRate + 3*s.rate + 3*time.Second)
 		if s.alg.Reserves {
-			time.Sleep(table.ResentUnsettled)
+			time.Sleep(table.ResentReserved)
 		}
 	}
 	s.exact()

@@ -129,7 +129,7 @@ func (s *schedule[S]) knowsReserved(m *member[S], key string, epoch int64) {
 	hash := s.hash(key, epoch)
 	total, settled := s.store.settled(hash, m.source.Node())
 	all, allSettled := s.store.settled(hash, "sum")
-	own, others := m.table.Unsettled().In(keys.KeyOf([]byte(key)), epoch)
+	own, others := m.table.Reservations().In(keys.KeyOf([]byte(key)), epoch)
 	want := (all - total) - (allSettled - settled)
 	if open := m.reserved(hash); own != open || others != want {
 		s.t.Errorf("%s: node %s takes %d of its own and %d of others for reserved; %d are, and the store has %d of others", hash, m.source.Node(), own, others, open, want)
@@ -167,9 +167,9 @@ func (w *resetWorld[S]) respondAfter() {
 // responses have not begun.
 func (w *resetWorld[S]) reservesNothing() {
 	for i, m := range w.nodes {
-		n := m.table.Unsettled().Len()
+		n := m.table.Reservations().Len()
 		w.respond(m, len(m.open))
-		if n += m.table.Unsettled().Len(); n != 0 {
+		if n += m.table.Reservations().Len(); n != 0 {
 			w.t.Errorf("node %d takes something for reserved in the end", i)
 		}
 	}

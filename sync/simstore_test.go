@@ -135,7 +135,7 @@ func (s *twoStores) spend(state *cell.State) {
 		*state = cell.State{Start: state.Start + 1}
 	}
 	state.Total = max(0, state.Total+more)
-	state.Fresh, state.Span, state.Heard = max(0, more), s.random.Int64N(2_000_000), 1<<52
+	state.Fresh, state.Span, state.Acked = max(0, more), s.random.Int64N(2_000_000), 1<<52
 	state.Whole, state.Rest = state.Fresh+s.random.Int64N(40), s.random.Int64N(s.p.Window.Microseconds())
 }
 
@@ -151,7 +151,7 @@ func (s *twoStores) arrive(c oneCall) {
 	if err := call.Send(context.Background(), s.client); err != nil {
 		s.t.Fatalf("call %d: %v", s.calls, err)
 	}
-	var want []cell.Heard
+	var want []cell.Reply
 	if s.p.Kind.Traits().Draining {
 		want = s.model.Fill(wallClock(), c.by.Node(), s.p.Window, c.said)
 	} else {
@@ -165,9 +165,9 @@ func (s *twoStores) arrive(c oneCall) {
 }
 
 // isAlike reports whether two answers say the same of what counts.
-func (s *twoStores) isAlike(a, b *cell.Heard) bool {
+func (s *twoStores) isAlike(a, b *cell.Reply) bool {
 	if s.p.Kind.Traits().Draining {
-		level := func(h *cell.Heard) float64 {
+		level := func(h *cell.Reply) float64 {
 			return float64(h.Sum.Whole) + float64(h.Sum.Rest)/float64(s.p.Window.Microseconds())
 		}
 		return a.Held.Total == b.Held.Total && a.Sum.Total == b.Sum.Total && a.Sum.Rate == b.Sum.Rate && math.Abs(level(a)-level(b)) < .001

@@ -17,11 +17,11 @@ type Table interface {
 	// Urgent reports whether some keys should not wait for the next Tick.
 	Urgent() bool
 	// Say takes out what is to be said of due keys, or of urgent ones, by the number of a call.
-	// Each comes back through Hear or Unheard. server is the store's clock at the answer. Hear
+	// Each comes back through Hear or Unanswered. server is the store's clock at the answer. Hear
 	// reports whether the store has forgotten what it had confirmed.
 	Say(now, seq int64, most int, urgent bool, dst []table.Said) []table.Said
-	Hear(now, server int64, said []table.Said, heard []cell.Heard) (forgot bool)
-	Unheard(said []table.Said)
+	Merge(now, server int64, said []table.Said, replies []cell.Reply) (forgot bool)
+	Unanswered(said []table.Said)
 	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
 	// corrections is of how many other keys it has something else than it should.
 	Unsent(now int64) (keys int, requests int64, corrections int)

@@ -133,7 +133,7 @@ func (s *schedule[S]) busy(d time.Duration) {
 func (s *schedule[S]) agree(by time.Duration) {
 	time.Sleep(4*s.rate + 3*time.Second)
 	if s.alg.Reserves {
-		time.Sleep(table.ResentUnsettled)
+		time.Sleep(table.ResentReserved)
 	}
 	epoch := s.epoch(s.store.time().UnixNano())
 	for _, m := range s.nodes {
@@ -177,7 +177,7 @@ func (s *schedule[S]) agree(by time.Duration) {
 func (s *schedule[S]) agreeOnReserved(by time.Duration, key string, epoch int64) {
 	var all int64
 	for _, m := range s.nodes {
-		own, _ := m.table.Unsettled().In(keys.KeyOf([]byte(key)), epoch)
+		own, _ := m.table.Reservations().In(keys.KeyOf([]byte(key)), epoch)
 		all += own
 		if total, settled := s.store.settled(s.hash(key, epoch), m.source.Node()); s.alg.Reserves && settled != total-own {
 			s.t.Errorf("after a step of %v: %s: of %d the store has %d as settled, and %d are reserved", by, s.hash(key, epoch), total, settled, own)
@@ -187,7 +187,7 @@ func (s *schedule[S]) agreeOnReserved(by time.Duration, key string, epoch int64)
 		return // of which no more than the level is reserved
 	}
 	for _, m := range s.nodes {
-		own, others := m.table.Unsettled().In(keys.KeyOf([]byte(key)), epoch)
+		own, others := m.table.Reservations().In(keys.KeyOf([]byte(key)), epoch)
 		if own+others != all {
 			s.t.Errorf("after a step of %v: %s: a node takes %d of its own and %d of others for reserved, all have %d", by, s.hash(key, epoch), own, others, all)
 		}

@@ -440,7 +440,7 @@ func (v *views[S]) look(m *member[S], key string) (used float64, ok bool) {
 	if err != nil {
 		return 0, false
 	}
-	f.Hear(wallClock(), server, reads, heard)
+	f.Merge(wallClock(), server, reads, heard)
 	f.With(k, func(state *S) { used = v.used(m, state) })
 	return used, true
 }
@@ -473,7 +473,7 @@ func (v *views[S]) check() string {
 		v.touch()
 		time.Sleep(ResendRate + 3*v.rate + 3*time.Second)
 		if v.alg.Reserves {
-			time.Sleep(table.ResentUnsettled)
+			time.Sleep(table.ResentReserved)
 		}
 	}
 	v.enter()

@@ -67,9 +67,9 @@ type State struct {
 	// Start names the state of a bucket, and Total is what was spent in it.
 	Start, Total int64
 	// Fresh is what of the total Redis is not known to have, and Span for how long the node has
-	// been spending it, in microseconds. Heard is the last Seq whose answer the node has, Whole and
+	// been spending it, in microseconds. Acked is the last Seq whose answer the node has, Whole and
 	// Rest the level that it knows.
-	Fresh, Span, Heard, Whole, Rest int64
+	Fresh, Span, Acked, Whole, Rest int64
 }
 
 // At is what was spent in an epoch.
@@ -131,8 +131,8 @@ type Sum struct {
 // In is what was spent in an epoch.
 func (s *Sum) In(epoch int64) int64 { return at(s.Epoch, s.Totals, epoch) }
 
-// A Heard is what the answer to a call says of a cell.
-type Heard struct {
+// A Reply is what the answer to a call says of a cell.
+type Reply struct {
 	// Held is what Redis had of the node's state before. Its Seq is 0 where it had none. Of a
 	// bucket its Total includes Granted, by a call that came before.
 	Held    State
@@ -153,6 +153,6 @@ type Answer struct {
 	// "banned" or "failed".
 	Grants []int64
 	Status string
-	Cells  []Heard
+	Cells  []Reply
 	Bans   []string
 }

@@ -66,7 +66,7 @@ func (s *Said) append(a *Args) {
 		a.Append(state.Start, state.Total)
 		a.End("")
 		a.Text = strconv.AppendInt(a.Text, state.Fresh, 10)
-		a.Append(state.Span, state.Heard, state.Whole, state.Rest)
+		a.Append(state.Span, state.Acked, state.Whole, state.Rest)
 		a.End("")
 		return
 	}
@@ -102,7 +102,7 @@ func (c *Call) Read(text string, a *Answer) error {
 		}
 	}
 	for len(a.Cells) < len(c.Cells) {
-		a.Cells = append(a.Cells, Heard{})
+		a.Cells = append(a.Cells, Reply{})
 	}
 	a.Cells = a.Cells[:len(c.Cells)]
 	next := func() (line string) {
@@ -127,8 +127,8 @@ func (c *Call) Read(text string, a *Answer) error {
 }
 
 // read reads the two lines of a cell.
-func (h *Heard) read(held, sum string, kind byte) bool {
-	*h = Heard{Held: State{Totals: h.Held.Totals[:0]}, Sum: Sum{Totals: h.Sum.Totals[:0]}}
+func (h *Reply) read(held, sum string, kind byte) bool {
+	*h = Reply{Held: State{Totals: h.Held.Totals[:0]}, Sum: Sum{Totals: h.Sum.Totals[:0]}}
 	if held == "!" {
 		h.Err = sum
 		return true
@@ -203,14 +203,14 @@ func numbers(text string, to []int64) (all []int64, ok bool) {
 // Here is what the nodes of a region have of a cell, of which so many epochs count, by its sum, its
 // field of the other regions and, of a bucket, since when it is there. rate is that of a bucket,
 // and now the time there, in microseconds. Of a bucket that began with nothing, as all of it was
-// spent since, Heard is 1 more than what of the level the nodes there have spent: its part of the
+// spent since, Acked is 1 more than what of the level the nodes there have spent: its part of the
 // level is that of the total.
 func Here(sum, others, born string, f *Family, now int64) (s State, ok bool) {
 	if f.Kind == Bucket {
 		return bucketHere(sum, others, born, f, now)
 	}
 	live := f.Live
-	var h, far Heard
+	var h, far Reply
 	h.read("", sum, Windows)
 	far.read("", others, Windows)
 	if len(h.Sum.Totals) == 0 {
@@ -229,7 +229,7 @@ func Here(sum, others, born string, f *Family, now int64) (s State, ok bool) {
 
 // bucketHere is Here for a bucket. Its rate is that of the bucket.
 func bucketHere(sum, others, born string, f *Family, now int64) (s State, ok bool) {
-	var h Heard
+	var h Reply
 	if h.read("", sum, Bucket); h.Sum.At == 0 || h.Err != "" {
 		return s, false
 	}
@@ -250,7 +250,7 @@ func bucketHere(sum, others, born string, f *Family, now int64) (s State, ok boo
 		s.Whole, s.Rest = 0, 0
 	}
 	if !knew {
-		s.Heard = 1 + partOf(s.Fresh, s.Total, s.Total+there)
+		s.Acked = 1 + partOf(s.Fresh, s.Total, s.Total+there)
 	}
 	return s, true
 }

@@ -108,7 +108,7 @@ func (m *model) fill(f Family, had modelField, known bool, s State, now int64) {
 	if known && had.start == s.Start {
 		more = s.Total - had.total
 		m.total += more
-		if had.granted > 0 && had.seq > s.Heard {
+		if had.granted > 0 && had.seq > s.Acked {
 			whole, rest := m.whole(window)
 			if stands := whole - (m.added - had.stands); had.stands <= m.added && stands >= 0 {
 				if stands < had.granted {

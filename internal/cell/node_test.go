@@ -107,7 +107,7 @@ func (n *node) call(key string, now, ask int64) Call {
 	s := State{Seq: n.seq, Stamp: n.stamp}
 	if n.f.Kind == Bucket {
 		n.drain(now)
-		s.Start, s.Total, s.Heard, s.Whole, s.Rest = n.start, n.total, n.heard, n.whole, n.rest
+		s.Start, s.Total, s.Acked, s.Whole, s.Rest = n.start, n.total, n.heard, n.whole, n.rest
 		if ask == 0 && n.total > n.got {
 			s.Span = min(now-n.first, 2*interval)
 		}
@@ -115,7 +115,7 @@ func (n *node) call(key string, now, ask int64) Call {
 		flowed.Div(flowed, times(n.f.Window.Microseconds(), 1))
 		s.Fresh = max(0, min(n.total-n.got, n.whole+min(1, n.rest)+flowed.Int64()))
 		if n.name[0] == '~' { // all there was spent by the nodes there, since its cell began
-			s.Heard = 1 + s.Fresh
+			s.Acked = 1 + s.Fresh
 		}
 	} else {
 		s.Epoch = n.f.Epoch(now)
@@ -180,7 +180,7 @@ func (n *node) hear(c *Call, a Answer) (granted int64) {
 }
 
 // merge takes in what all have spent of windows.
-func (n *node) merge(h Heard, s State, now, granted int64) {
+func (n *node) merge(h Reply, s State, now, granted int64) {
 	e := n.f.Epoch(now)
 	held, all := byEpoch(h.Held.Epoch, h.Held.Totals), byEpoch(h.Sum.Epoch, h.Sum.Totals)
 	said := byEpoch(s.Epoch, s.Totals)

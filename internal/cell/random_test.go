@@ -188,7 +188,7 @@ func (c *cast) state(k int, node string, seq int64) State {
 		s.Fresh = min(s.Total, c.r.Int64N(10))
 		s.Whole, s.Rest = s.Fresh+c.r.Int64N(20), c.r.Int64N(f.Window.Microseconds())
 		s.Span = pick(c.r, int64(0), 0, 100000, 5e6)
-		s.Heard = pick(c.r, had.seq, had.seq, 0)
+		s.Acked = pick(c.r, had.seq, had.seq, 0)
 		return s
 	}
 	next := min(1, f.Epoch(c.now+c.r.Int64N(1e6))-f.Epoch(c.now)) // of a clock that is ahead

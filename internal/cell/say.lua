@@ -28,8 +28,8 @@
 --           open, or of another region where no total may fall, the stamp, and the node; "" is
 --           as before
 --   state   total; of a bucket open start total
---   more    " epoch open total…"; of a bucket fresh, span, heard and the level that the node
---           knows: whole rest; of another region heard is 1 more than what of the level is from
+--   more    " epoch open total…"; of a bucket fresh, span, acked and the level that the node
+--           knows: whole rest; of another region acked is 1 more than what of the level is from
 --           there, and 0 where that is not known
 -- For each ban "begun length stamp", where bans grow with " memory", for how long it is remembered
 -- after its end; "0 0 stamp" where none is known, or "". Of a strict call what
@@ -142,7 +142,7 @@ local function windows(key, f, s, far, total, more)
   if fseq and fseq + 0 > now + 864e8 then fseq, all = nil, true end -- no clock gave that
   if seq == 0 or fseq and seq <= fseq + 0 then return {key = key, held = f or '', there = s or ''} end
   local add, list, behind = ledgers()
-  if top > next then -- the node has not heard that the clock stepped back
+  if top > next then -- the node does not know that the clock stepped back
     local own = {}
     add(own, 1, top, format('%d', first) .. rest)
     top, first, rest = list(own)
@@ -259,7 +259,7 @@ end
 -- nothing is said.
 local function bucket(key, f, s, far, state, around)
   local open, start, total = match(state, '^(%d+) (%d+) (%d+)$')
-  local fresh, span, heard, known, part = match(around, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local fresh, span, acked, known, part = match(around, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
   local fseq, fopen, fstart, ftotal, got, noted = match(f or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   local under, till, sopen, all, whole, rest, at, flows, added = match(s or '', '^(%d+) (%d+) (%d+) (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+)$')
   local window, rate, empty, x, fold = F.window, F.rate, s and not under, nil, nil
@@ -292,8 +292,8 @@ local function bucket(key, f, s, far, state, around)
   local knows, raised, before = fseq and fstart == start, false, 0
   if F.region and not knows then -- a node here may know what was there before this cell
     local born, knew = match(under and call('HGET', key, 'born') or '', '^(%d+) %d+ ([01])$')
-    if heard ~= '0' and (not under or knew == '0' or born and start + 0 >= born + 0) then
-      fresh, known = heard - 1, -1
+    if acked ~= '0' and (not under or knew == '0' or born and start + 0 >= born + 0) then
+      fresh, known = acked - 1, -1
     else
       fresh = 0
     end
@@ -304,7 +304,7 @@ local function bucket(key, f, s, far, state, around)
   if knows then
     more, got = total - ftotal, got + 0
     all = all + more
-    if got > 0 and fseq + 0 > heard + 0 then -- nobody heard of it: what still stands of it goes
+    if got > 0 and fseq + 0 > acked + 0 then -- nobody knows of it: what still stands of it goes
       local stands = noted + 0 <= added and whole - (added - noted) or -1
       if stands >= got then whole = whole - got elseif stands >= 0 then whole, rest = whole - stands, 0 end
       if stands > 0 then fold = earlier(key, noted + 0, math.min(stands, got)) end

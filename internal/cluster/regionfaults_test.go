@@ -265,7 +265,7 @@ func (m *regionRun) request(i int) {
 func isBucketZone(zone string) bool { return zone == "token" || zone == "gcra" }
 
 // resentWithin is how long it takes after a loss until all nodes have said again what they hold.
-const resentWithin = table.ResentUnsettled + 2*200*time.Millisecond
+const resentWithin = table.ResentReserved + 2*200*time.Millisecond
 
 // bucket is that of a key. The lock is held.
 func (m *regionRun) bucket(key bucketKey) *regionBucket {

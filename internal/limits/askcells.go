@@ -13,20 +13,20 @@ import (
 // askRedis has Redis decide, if it has to be asked. done is set where it decides, or the key is
 // banned, and lost where Redis was asked and has not answered. What it grants is in this node's
 // counters then, as if they had decided.
-func (e *Evaluation) askRedis(p *part, r *http.Request) (decided decision, done, lost bool) {
+func (e *Evaluation) askRedis(p *check, r *http.Request) (decided decision, done, lost bool) {
 	if _, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); !ok {
 		return admits, false, false
 	}
 	if p.Dry != nil {
 		return admits, false, p.Dry.Lost != nil
 	}
-	had := len(e.receipts)
+	had := len(e.taken)
 	var err error
-	e.receipts, err = p.decideInRedis(r, p.request(), e.receipts)
+	e.taken, err = p.decideInRedis(r, p.request(), e.taken)
 	// The call took its time. A later Take at the arrival's would pass for a step of the clock.
 	e.Now = clock.Now()
 	if err != nil {
-		e.receipts = e.receipts[:had]
+		e.taken = e.taken[:had]
 		if errors.Is(err, strict.ErrBanned) {
 			p.wait = p.restOf(p.ask.Raw, p.shadow, e.Now)
 			return banned, p.wait > 0, true
@@ -40,8 +40,8 @@ func (e *Evaluation) askRedis(p *part, r *http.Request) (decided decision, done,
 // lastWord has Redis' last word deny a request, and reports whether it does: where denied requests
 // count each of them changes something, and where responses decide what was spent may be refunded
 // at any time. A dry run reads Redis.
-func (e *Evaluation) lastWord(p *part) (denies bool) {
-	if !p.IsStrict() || p.Dry != nil || len(p.limits) == 0 || !p.request().Recall(&e.receipts) {
+func (e *Evaluation) lastWord(p *check) (denies bool) {
+	if !p.IsStrict() || p.Dry != nil || len(p.limits) == 0 || !p.request().Recall(&e.taken) {
 		return false
 	}
 	p.byRedis, p.ask.Now = true, e.Now
@@ -49,7 +49,7 @@ func (e *Evaluation) lastWord(p *part) (denies bool) {
 }
 
 // request is what Redis is asked for.
-func (p *part) request() *strict.Request {
+func (p *check) request() *strict.Request {
 	if r := p.toAsk; r != nil {
 		return r
 	}
@@ -92,7 +92,7 @@ var errDecidesHere = errors.New("this node decides")
 
 // decideInRedis asks Redis. A request that is on its way when its own configuration ends goes by
 // the Redis of the current one, whose counts are the ones that go on.
-func (p *part) decideInRedis(r *http.Request, ask *strict.Request, dst []table.Taken) (took []table.Taken, err error) {
+func (p *check) decideInRedis(r *http.Request, ask *strict.Request, dst []table.Taken) (took []table.Taken, err error) {
 	for by := p.Redis; ; {
 		took, err = by.Strict.Ask(r.Context(), p.Name, ask, dst)
 		if !errors.Is(err, strict.ErrClosed) {

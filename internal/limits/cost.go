@@ -114,8 +114,8 @@ func (c *cost) exceedsSome(n int64, limits []Limit) bool {
 
 // isTooLarge reports whether the limits of a request never admit what it takes. By the whole
 // limits: a share of one admits little for as long as Redis is unavailable, which ends. Then they
-// are read, as it spends nothing, and receipts say what they have.
-func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, receipts *[]table.Taken) bool {
+// are read, as it spends nothing, and taken say what they have.
+func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, taken *[]table.Taken) bool {
 	a.N = z.lowered(a.N, limits)
 	n := a.N
 	if !z.cost.exceedsSome(n, limits) {
@@ -126,7 +126,7 @@ func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, receipts *[]t
 		z.Dry.stand(limits, now)
 	}
 	for i := range limits {
-		l, t := &limits[i], oneMore(receipts)
+		l, t := &limits[i], oneMore(taken)
 		l.Decide(a, z.Kind.Traits().Told, t)
 		t.Allowed = !z.cost.exceeds(n, &l.Enforced)
 	}

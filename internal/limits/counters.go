@@ -83,14 +83,14 @@ type Table interface {
 	// What they ask whose response decides whether they count.
 	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
 	Settle(key keys.Key, r table.Reserved, now, m int64)
-	AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool
-	Unsettled() *table.Unsettled
+	AdmitsReleased(l algorithms.Limit, key keys.Key, now, n int64) bool
+	Reservations() *table.Reservations
 
 	// For zones that Redis decides for.
 	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (t table.Taken, ok bool)
 	Look(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) table.Taken
 	Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m table.Said, busy, ok bool)
-	Granted(now, server int64, said *table.Said, heard *cell.Heard, all []table.Grantee, dst []table.Taken) (took []table.Taken, forgot bool)
+	Granted(now, server int64, said *table.Said, reply *cell.Reply, all []table.Grantee, dst []table.Taken) (took []table.Taken, forgot bool)
 	Ungranted(said *table.Said)
 	Prepare(b table.SyncConfig)
 

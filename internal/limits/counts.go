@@ -14,7 +14,7 @@ import (
 
 // askCounts asks for a slot first: where none is free the limits are not asked, so that the request
 // counts nowhere.
-func askCounts(e *Evaluation, p *part, r *http.Request) decision {
+func askCounts(e *Evaluation, p *check, r *http.Request) decision {
 	slots, slowed := p.Slots.For(p.by), p.slows(p.shadow, p.by)
 	if len(p.limits) == 0 && slots == nil {
 		if slowed {
@@ -26,7 +26,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) decision {
 	if names := p.KeyNames; p.LogKeys && names.Wants(p.ask.Key, e.Now) {
 		names.Leave(p.ask.Key, p.Template.Text(p.ask.Raw))
 	}
-	if p.cost != nil && p.isTooLarge(&p.ask, p.limits, e.Now, &e.receipts) {
+	if p.cost != nil && p.isTooLarge(&p.ask, p.limits, e.Now, &e.taken) {
 		return tooLarge
 	}
 	if p.Regions {
@@ -60,7 +60,7 @@ func askCounts(e *Evaluation, p *part, r *http.Request) decision {
 		p.Dry.stand(p.limits, e.Now)
 	}
 	for i := range p.limits {
-		l, t := &p.limits[i], oneMore(&e.receipts)
+		l, t := &p.limits[i], oneMore(&e.taken)
 		if decided == peeked {
 			l.Peek(&p.ask, t)
 		} else {
@@ -99,9 +99,9 @@ func (z *Zone) failOver(limits []Limit, slowed bool) ([]Limit, decision) {
 
 // judge says whether the limits of a zone deny, and notes how long they make the client wait, or an
 // admitted request in its queue. In shadow mode nobody waits.
-func (e *Evaluation) judge(p *part) (decided decision) {
+func (e *Evaluation) judge(p *check) (decided decision) {
 	for i := range p.limits {
-		l, t := &p.limits[i], &e.receipts[p.first+i]
+		l, t := &p.limits[i], &e.taken[p.first+i]
 		if t.Allowed {
 			if t.N > 0 && p.Kind.Traits().Queues && !p.shadow {
 				e.Delay = max(e.Delay, t.Delay)
@@ -109,7 +109,7 @@ func (e *Evaluation) judge(p *part) (decided decision) {
 			continue
 		}
 		// It may have room as soon as others get back what they have reserved.
-		if !p.Settles() || !l.Table.AdmitsSettled(l.Enforced, p.ask.Key, e.Now, p.ask.N) {
+		if !p.Settles() || !l.Table.AdmitsReleased(l.Enforced, p.ask.Key, e.Now, p.ask.N) {
 			decided = denies
 		} else if t.Retry = p.reservedWait(t.Retry); decided == admits {
 			decided = reserved
@@ -123,8 +123,8 @@ func (e *Evaluation) judge(p *part) (decided decision) {
 // denied requests keeps what its limits gave, and those of them that denied take as many units. One
 // of a key that is banned counts nowhere. Of a client that went away in a queue only the slots
 // there are free again: what it has reserved stays spent.
-func endCounts(e *Evaluation, p *part, why ending) {
-	took := e.receipts[p.first : p.first+len(p.limits)]
+func endCounts(e *Evaluation, p *check, why ending) {
+	took := e.taken[p.first : p.first+len(p.limits)]
 	if why == endsGone {
 		if p.decision.isDenial() {
 			return // it has got its slots back
@@ -157,11 +157,11 @@ func endCounts(e *Evaluation, p *part, why ending) {
 }
 
 // holdCounts holds the units of a zone that its response settles, and its slot.
-func holdCounts(e *Evaluation, p *part, h *Held) {
+func holdCounts(e *Evaluation, p *check, h *Held) {
 	if !p.decision.isByLimits() || p.decision.isDenial() {
 		return
 	}
-	if units := p.reservedUnits(p.limits, e.receipts[p.first:], p.ask.Key); len(units) > 0 {
+	if units := p.reservedUnits(p.limits, e.taken[p.first:], p.ask.Key); len(units) > 0 {
 		if p.responseCost != nil {
 			p.holdCost(units, p.ask.N, h)
 		} else {

@@ -53,8 +53,8 @@ type Dry struct {
 	Key
 	// Heard is set where Redis has said what all nodes have spent. Lost is why it has not, where it
 	// had to be asked.
-	Heard bool
-	Lost  error
+	Answered bool
+	Lost     error
 	// Stands are how the limits that it has asked stood before.
 	Stands []Standing
 }
@@ -154,7 +154,7 @@ func (z *Zone) Missing(r *http.Request) (missing []string) {
 
 // learn has the counters of a dry run know what Redis has of its key, except one that would
 // find no counter of its own.
-func (z *Zone) learn(limits []Limit) (heard bool, err error) {
+func (z *Zone) readRedis(limits []Limit) (answered bool, err error) {
 	if z.SyncRate < 0 || z.Redis == nil {
 		return false, nil
 	}
@@ -174,10 +174,10 @@ func (z *Zone) learn(limits []Limit) (heard bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		l.Table.Hear(clock.Now(), server, said, answers)
-		heard = true
+		l.Table.Merge(clock.Now(), server, said, answers)
+		answered = true
 	}
-	return heard, nil
+	return answered, nil
 }
 
 // SyncedAgo is how long ago all limits of the zone have heard of other nodes, 0 for never.

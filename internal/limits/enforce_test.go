@@ -401,8 +401,8 @@ func TestShadowsAreAskedLast(t *testing.T) {
 	Arrange(zones)
 	e := decide(t, zones, "a")
 	var order []string
-	for i := range e.parts {
-		order = append(order, e.parts[i].Name)
+	for i := range e.checks {
+		order = append(order, e.checks[i].Name)
 	}
 	if want := []string{"last-local", "last-local-shadow", "last-strict", "last-strict-shadow"}; fmt.Sprint(order) != fmt.Sprint(want) {
 		t.Errorf("asked in the order %q, want %q", order, want)
@@ -448,8 +448,8 @@ func TestWouldDenyOfARequestThatFails(t *testing.T) {
 		t.Errorf("a request that a matcher fails for: %v, %v, and %d lines, want an error and no line", e, err, told())
 	}
 	failed = nil
-	if e := decide(t, zones, ""); e.WouldDeny.Zone != "fails-first" || told() != 1 || len(e.parts) != 1 {
-		t.Errorf("the next one would be denied by %q, with %d lines and %d records, want the first zone and one of each", e.WouldDeny.Zone, told(), len(e.parts))
+	if e := decide(t, zones, ""); e.WouldDeny.Zone != "fails-first" || told() != 1 || len(e.checks) != 1 {
+		t.Errorf("the next one would be denied by %q, with %d lines and %d records, want the first zone and one of each", e.WouldDeny.Zone, told(), len(e.checks))
 	}
 	if e := decide(t, zones, "a"); e.WouldDeny.Zone != "" || told() != 1 {
 		t.Errorf("one with a key would be denied by %q, with %d lines, want no more", e.WouldDeny.Zone, told())

@@ -34,16 +34,16 @@ type Evaluation struct {
 	Now   int64
 	Delay time.Duration
 
-	keys []byte // of all parts, one after the other
-	// parts are the zones that were asked, in that order, and later those that match and are asked
+	keys []byte // of all checks, one after the other
+	// checks are the zones that were asked, in that order, and later those that match and are asked
 	// after others.
-	parts, later []part
-	// receipts are what limits gave to the parts, and how much, of 0 units where a queue was only
+	checks, later []check
+	// taken are what limits gave to the checks, and how much, of 0 units where a queue was only
 	// read. results are what answers tell of them, at the same places; see Results.
-	receipts []table.Taken
-	results  []answer.Result
-	slots    []TakenSlot
-	own      []Limit // of parts whose limits come with the request
+	taken   []table.Taken
+	results []answer.Result
+	slots   []TakenSlot
+	own     []Limit // of checks whose limits come with the request
 }
 
 // evaluations are emptied by the garbage collector, and with them goes what an evaluation still
@@ -87,8 +87,8 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (e *Evaluation, err err
 // end ends what all zones were asked, and gave, or what those alone did that would have denied in
 // shadow mode. It reports whether there was one.
 func (e *Evaluation) end(why ending, all bool) (some bool) {
-	for i := range e.parts {
-		p := &e.parts[i]
+	for i := range e.checks {
+		p := &e.checks[i]
 		if !all && !p.decision.isDenial() {
 			continue
 		}
@@ -109,14 +109,14 @@ func (e *Evaluation) Free() {
 		e.slots[i].Release()
 	}
 	if cap(e.keys) > maxKept {
-		e.keys, e.parts, e.later = nil, nil, nil
+		e.keys, e.checks, e.later = nil, nil, nil
 	}
 	if e.Denied || e.Denial.Fields != nil { // which end sets; most requests have no denial to clear
 		e.Denied, e.Denial, e.WouldDeny = false, answer.Denial{}, answer.ShadowDenial{}
 	}
 	e.keys, e.Delay = e.keys[:0], 0
-	e.parts, e.later = e.parts[:0], e.later[:0]
-	e.receipts, e.results = e.receipts[:0], e.results[:0]
+	e.checks, e.later = e.checks[:0], e.later[:0]
+	e.taken, e.results = e.taken[:0], e.results[:0]
 	e.slots, e.own = e.slots[:0], e.own[:0]
 	evaluations.Put(e)
 }
@@ -156,7 +156,7 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 			Starting.Await(r.Context(), e.Now)
 			e.Now = clock.Now() // see decide
 		}
-		e.parts = e.meet(e.parts, z, r)
+		e.checks = e.meet(e.checks, z, r)
 		e.ask(r)
 	}
 	if len(e.later) == 0 {
@@ -168,28 +168,28 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 // ask asks the gates of the last part, one after the other, until one doesn't admit the request. A
 // zone that is not enforced for the key is asked later.
 func (e *Evaluation) ask(r *http.Request) {
-	last := len(e.parts) - 1
-	p := &e.parts[last]
+	last := len(e.checks) - 1
+	p := &e.checks[last]
 	if !p.shadow {
 		if p.empty || reqkey.IsAmbiguous(p.ask.Raw) {
 			p.noticeKey(p.empty)
 		}
 		if p.decision == noKey && p.EmptyKey != config.EmptyDeny {
 			p.Decisions.Count(answer.Skipped)
-			e.parts = e.parts[:last]
+			e.checks = e.checks[:last]
 			return
 		}
 		if p.shadow = !p.EnforcesRaw(p.ask.Raw); p.shadow {
 			e.later = append(e.later, *p)
-			e.parts = e.parts[:last]
+			e.checks = e.checks[:last]
 			return
 		}
 	}
 	if p.Dry != nil && p.decision == admits {
-		p.Dry.Heard, p.Dry.Lost = p.learn(p.limits)
+		p.Dry.Answered, p.Dry.Lost = p.readRedis(p.limits)
 		e.Now = clock.Now() // see askRedis
 	}
-	p.first = len(e.receipts)
+	p.first = len(e.taken)
 	for i := 0; p.decision == admits && i < len(p.gates); i++ {
 		if ask := p.gates[i].ask; ask != nil {
 			p.decision = ask(e, p, r)
@@ -199,12 +199,12 @@ func (e *Evaluation) ask(r *http.Request) {
 		p.limits = nil
 		if p.slot > 0 { // it is free again where the zone does not decide in the end
 			e.slots[p.slot-1].GiveBack()
-			e.receipts, p.slot = e.receipts[:p.first-1], 0
+			e.taken, p.slot = e.taken[:p.first-1], 0
 		}
 	}
 	switch {
 	case p.decision == skips:
-		e.parts = e.parts[:last]
+		e.checks = e.checks[:last]
 	case p.decision.isDenial() && !p.shadow:
 		e.Denied, e.Denial.Wait = true, max(e.Denial.Wait, p.wait)
 		if p.decision == banned {
@@ -222,10 +222,10 @@ func (e *Evaluation) askLater(r *http.Request) error {
 		p := &e.later[i]
 		strict := p.IsStrict()
 		if strict && e.Denied && (p.shadow || p.decision == admits && !p.cost.exceedsSome(p.lowered(p.ask.N, p.limits), p.limits)) {
-			e.Denial.Wait = max(e.Denial.Wait, p.heard(e.Now))
+			e.Denial.Wait = max(e.Denial.Wait, p.lastWait(e.Now))
 			continue
 		}
-		e.parts = append(e.parts, *p)
+		e.checks = append(e.checks, *p)
 		if e.ask(r); strict && !denied && r.Context().Err() != nil {
 			return errGone // Redis was not waited for, which must not pass for an outage
 		}
@@ -240,15 +240,15 @@ func (e *Evaluation) askLater(r *http.Request) error {
 // start later than its delay, and close to the next one. It reports whether a zone denies, or would
 // in shadow mode.
 func (e *Evaluation) enterQueues() (some bool) {
-	for i := range e.parts {
-		p := &e.parts[i]
+	for i := range e.checks {
+		p := &e.checks[i]
 		if p.decision != peeked {
 			some = some || p.decision.isDenial()
 			continue
 		}
 		p.ask.Now = e.Now
 		for j := range p.limits {
-			p.limits[j].Decide(&p.ask, p.Want, &e.receipts[p.first+j])
+			p.limits[j].Decide(&p.ask, p.Want, &e.taken[p.first+j])
 		}
 		if p.decision = e.judge(p); p.decision.isDenial() && !p.shadow {
 			e.Denied, e.Denial.Wait = true, max(e.Denial.Wait, p.wait)
@@ -272,8 +272,8 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		e.end(endsGone, true)
 		return errGone
 	}
-	for i := range e.parts {
-		p := &e.parts[i]
+	for i := range e.checks {
+		p := &e.checks[i]
 		if p.decision.isByLimits() {
 			e.noticeOverflow(p)
 		}
@@ -290,7 +290,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		// Less than a fifth is left of a limit.
 		near := p.slot > 0 && e.slots[p.slot-1].Remaining() <= (e.slots[p.slot-1].Bound-1)/5
 		for j := range p.limits {
-			near = near || e.receipts[p.first+j].Remaining <= (p.limits[j].Enforced.Size-1)/5
+			near = near || e.taken[p.first+j].Remaining <= (p.limits[j].Enforced.Size-1)/5
 		}
 		if near {
 			p.Decisions.CountEvent(metrics.Near)
@@ -301,8 +301,8 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 	}
 	now, results := clock.Now(), e.Results()
 	e.Now = now
-	for i := range e.parts {
-		p := &e.parts[i]
+	for i := range e.checks {
+		p := &e.checks[i]
 		for j := range p.limits {
 			if p.Want != 0 {
 				p.limits[j].restate(&p.ask, now, &results[p.first+j])
@@ -313,8 +313,8 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 }
 
 // noticeOverflow counts a decision for a key without a counter of its own, and warns of it.
-func (e *Evaluation) noticeOverflow(p *part) {
-	if len(p.limits) > 0 && e.receipts[p.first].Overflow || p.slot > 0 && e.slots[p.slot-1].Overflow {
+func (e *Evaluation) noticeOverflow(p *check) {
+	if len(p.limits) > 0 && e.taken[p.first].Overflow || p.slot > 0 && e.slots[p.slot-1].Overflow {
 		p.Decisions.CountEvent(metrics.Overflow)
 		p.Notices.Full(&p.Settings, p.Once, p.Logger)
 	}

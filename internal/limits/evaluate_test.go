@@ -50,15 +50,15 @@ func request(k string) *http.Request {
 // meetAll asks zones that match as far as their queues are read.
 func meetAll(e *Evaluation, zones []*Zone, r *http.Request) {
 	for _, z := range zones {
-		e.parts = e.meet(e.parts, z, r)
+		e.checks = e.meet(e.checks, z, r)
 		e.ask(r)
 	}
 }
 
 // peeks is how many zones are still to be entered.
 func peeks(e *Evaluation) (n int) {
-	for i := range e.parts {
-		if e.parts[i].decision == peeked {
+	for i := range e.checks {
+		if e.checks[i].decision == peeked {
 			n++
 		}
 	}

@@ -14,11 +14,11 @@ import (
 // and limits. What it has nothing to do for is nil.
 type gate struct {
 	// ask asks for a request. The next gate is asked where it admits.
-	ask func(e *Evaluation, p *part, r *http.Request) decision
+	ask func(e *Evaluation, p *check, r *http.Request) decision
 	// end ends what was asked, once, where the request ends here.
-	end func(e *Evaluation, p *part, why ending)
+	end func(e *Evaluation, p *check, why ending)
 	// hold has an admitted request hold something until its response begins or ends.
-	hold func(e *Evaluation, p *part, h *Held)
+	hold func(e *Evaluation, p *check, h *Held)
 }
 
 // An ending is why a request ends.
@@ -67,9 +67,9 @@ func (e *Evaluation) askBans(zones []*Zone, r *http.Request, counted []string) e
 			continue
 		}
 		if rest := z.restOf(raw, false, e.Now); rest > 0 {
-			p := part{Zone: z, decision: banned, wait: rest}
+			p := check{Zone: z, decision: banned, wait: rest}
 			p.ask.Raw, e.keys = raw, buffer
-			e.parts = append(e.parts, p)
+			e.checks = append(e.checks, p)
 			e.Denied, e.Denial.Reason, e.Denial.Wait = true, answer.Banned, max(e.Denial.Wait, rest)
 		}
 	}
@@ -77,7 +77,7 @@ func (e *Evaluation) askBans(zones []*Zone, r *http.Request, counted []string) e
 }
 
 // askBan asks for the ban of a key that the zone is not enforced for.
-func askBan(e *Evaluation, p *part, _ *http.Request) decision {
+func askBan(e *Evaluation, p *check, _ *http.Request) decision {
 	if p.shadow {
 		if p.wait = p.restOf(p.ask.Raw, true, e.Now); p.wait > 0 {
 			return banned
@@ -126,7 +126,7 @@ func (z *Zone) slows(shadow bool, by *control.Override) bool {
 }
 
 // holdBandwidth has the response to an admitted request wait for its turns.
-func holdBandwidth(_ *Evaluation, p *part, h *Held) {
+func holdBandwidth(_ *Evaluation, p *check, h *Held) {
 	if !p.slows(p.shadow, p.by) {
 		return
 	}

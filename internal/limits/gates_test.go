@@ -110,7 +110,7 @@ func settles(kind algorithms.Kind) (all []config.Settings) {
 // settled checks what a zone has left for a key, with nothing reserved.
 func settled(t *testing.T, z *Zone, key string, want int64, what string) {
 	t.Helper()
-	if n := z.AllLimits[0].Table.Unsettled().Len(); n != 0 {
+	if n := z.AllLimits[0].Table.Reservations().Len(); n != 0 {
 		t.Errorf("%s: %s: %d keys have something reserved, want none", what, z.Kind, n)
 	}
 	if got := left(z, key); got != want {
@@ -209,7 +209,7 @@ func admittedSettles(t *testing.T) {
 					t.Errorf("%s: Hold = nil of a request that has a slot", kind)
 					continue
 				}
-				if n, slots := z.AllLimits[0].Table.Unsettled().Len(), z.Slots.Table.InUse(); (n == 1) != s.Settles() || slots != 1 {
+				if n, slots := z.AllLimits[0].Table.Reservations().Len(), z.Slots.Table.InUse(); (n == 1) != s.Settles() || slots != 1 {
 					t.Errorf("%s: of a request that runs %d keys have something reserved and %d slots are taken; want that one has: %t, and 1", kind, n, slots, s.Settles())
 				}
 				h.begin(Response{Status: test.status, Header: http.Header{"Cost": {test.cost}}})
@@ -250,7 +250,7 @@ func TestNothingIsReservedInRedisOfARequestThatEnds(t *testing.T) {
 			t.Errorf("%s: denied %t, and the other zone: asked %t, denies %t; want a denial by the zone that is asked last", kind, e.Denied, ok, o.Denied)
 		}
 		e.Free()
-		if n := first.AllLimits[0].Table.Unsettled().Len(); n != 0 {
+		if n := first.AllLimits[0].Table.Reservations().Len(); n != 0 {
 			t.Errorf("%s: %d keys have something reserved on this node, want none", kind, n)
 		}
 		remaining := func() int64 {

@@ -11,8 +11,8 @@ import (
 // Hold returns what an admitted request holds until its response begins or its handler has
 // returned, nil for nothing. It does not refer to the Evaluation.
 func (e *Evaluation) Hold() (h *Held) {
-	for i := range e.parts {
-		p := &e.parts[i]
+	for i := range e.checks {
+		p := &e.checks[i]
 		if !p.holds || p.decision.isDenial() {
 			continue
 		}
@@ -33,9 +33,9 @@ func (e *Evaluation) Results() []answer.Result {
 	if len(e.results) > 0 {
 		return e.results
 	}
-	e.results = slices.Grow(e.results, len(e.receipts))[:len(e.receipts)]
-	for i := range e.parts {
-		p := &e.parts[i]
+	e.results = slices.Grow(e.results, len(e.taken))[:len(e.taken)]
+	for i := range e.checks {
+		p := &e.checks[i]
 		if p.slot > 0 {
 			t, d := &e.slots[p.slot-1], &e.results[p.first-1]
 			*d = t.By.Result(t)
@@ -43,7 +43,7 @@ func (e *Evaluation) Results() []answer.Result {
 		}
 		for j := range p.limits {
 			d := &e.results[p.first+j]
-			p.limits[j].Tell(&e.receipts[p.first+j].Decision, d)
+			p.limits[j].Tell(&e.taken[p.first+j].Decision, d)
 			if d.Shadow = p.shadow; p.cost != nil {
 				d.Cost, d.TooLarge = cmp.Or(p.ask.N, answer.Free), p.decision == tooLarge && !d.Allowed
 			}
@@ -56,8 +56,8 @@ func (e *Evaluation) Results() []answer.Result {
 // told in this window for the key: not of zones that are not enforced for it.
 func (e *Evaluation) Near() (limits []answer.NearLimit) {
 	results := e.Results()
-	for i := range e.parts {
-		p := &e.parts[i]
+	for i := range e.checks {
+		p := &e.checks[i]
 		if p.decision.isDenial() || p.shadow {
 			continue
 		}
@@ -76,8 +76,8 @@ func (e *Evaluation) Near() (limits []answer.NearLimit) {
 func (e *Evaluation) MarkCounted(r *http.Request, err error) error {
 	if err != nil {
 		var names []string
-		for i := range e.parts {
-			if p := &e.parts[i]; p.decision.isByLimits() || p.decision == banned {
+		for i := range e.checks {
+			if p := &e.checks[i]; p.decision.isByLimits() || p.decision == banned {
 				names = append(names, p.Name)
 			}
 		}

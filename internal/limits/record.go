@@ -18,8 +18,8 @@ func (e *Evaluation) record(r *http.Request) {
 	e.Denial.Now = e.Now
 	if e.Denial.Reason == answer.Banned {
 		rest := time.Duration(0)
-		for i := range e.parts {
-			p := &e.parts[i]
+		for i := range e.checks {
+			p := &e.checks[i]
 			if p.decision != banned || p.shadow {
 				continue
 			}
@@ -30,9 +30,9 @@ func (e *Evaluation) record(r *http.Request) {
 		}
 		return
 	}
-	var began *part // a zone in which a ban begins
-	for i := range e.parts {
-		p := &e.parts[i]
+	var began *check // a zone in which a ban begins
+	for i := range e.checks {
+		p := &e.checks[i]
 		if !p.decision.isByLimits() {
 			continue
 		}
@@ -46,8 +46,8 @@ func (e *Evaluation) record(r *http.Request) {
 			}
 		}
 	}
-	for i := range e.parts {
-		p := &e.parts[i]
+	for i := range e.checks {
+		p := &e.checks[i]
 		if !p.decision.isDenial() || p.decision.isByLimits() {
 			continue
 		}
@@ -66,7 +66,7 @@ func (e *Evaluation) record(r *http.Request) {
 func (z *Zone) who(raw []byte) answer.Who { return answer.Who{Key: raw, Shown: z.Denials.Keys} }
 
 // recordDenial counts and logs a request in a zone that denied it, or would have. A ban may begin.
-func (e *Evaluation) recordDenial(p *part, r *http.Request) {
+func (e *Evaluation) recordDenial(p *check, r *http.Request) {
 	p.countDenial(p.decision.reason(), p.ask.Raw, p.ask.Key.A, e.Now, p.shadow)
 	if p.cost != nil && p.decision != tooLarge && !p.shadow {
 		p.Decisions.CountUnits(metrics.UnitsDenied, p.ask.N)
@@ -76,7 +76,7 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) {
 	// that others share, and not by a share of a limit that is whole.
 	isSpent := false
 	for i := range p.limits {
-		t := &e.receipts[p.first+i]
+		t := &e.taken[p.first+i]
 		isSpent = isSpent || !t.Allowed && !t.Estimated && !t.Overflow && p.limits[i].share.nodes == 0
 	}
 	if isSpent && p.Banning != nil && p.decision == denies {
@@ -117,11 +117,11 @@ func (e *Evaluation) recordDenial(p *part, r *http.Request) {
 
 // blame adds the zone that denies to the denial, and counts and logs it if it did so without
 // counting. began is one in which a ban begins, nil for none.
-func (e *Evaluation) blame(r *http.Request, began *part) {
-	var bars, never, longest, z *part // z: the last that has no key, or whose Redis is unavailable
+func (e *Evaluation) blame(r *http.Request, began *check) {
+	var bars, never, longest, z *check // z: the last that has no key, or whose Redis is unavailable
 	lost := false
-	for i := range e.parts {
-		switch p := &e.parts[i]; {
+	for i := range e.checks {
+		switch p := &e.checks[i]; {
 		case p.shadow:
 		case p.decision == barred:
 			bars = p

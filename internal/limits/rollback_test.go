@@ -103,10 +103,10 @@ func TestAQueueIsLeftOnce(t *testing.T) {
 		}
 		spend(&zones[0].AllLimits[1], 4) // and now one of them has none
 		e.enterQueues()
-		var shadow *part
-		for i := range e.parts {
-			if e.parts[i].decision.isDenial() {
-				shadow = &e.parts[i]
+		var shadow *check
+		for i := range e.checks {
+			if e.checks[i].decision.isDenial() {
+				shadow = &e.checks[i]
 			}
 		}
 		if e.Denied || shadow == nil || !shadow.shadow {
@@ -137,7 +137,7 @@ func TestResultsOfARequestThatWaited(t *testing.T) {
 			if err != nil || e.Enter(t.Context()) != nil {
 				t.Fatalf("request %d: %v", i, err)
 			}
-			if i == 1 && e.receipts[e.parts[1].first].Delay == 0 {
+			if i == 1 && e.taken[e.checks[1].first].Delay == 0 {
 				t.Fatal("the second request did not wait")
 			}
 			for j, r := range e.Results() {

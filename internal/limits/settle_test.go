@@ -43,7 +43,7 @@ func TestAUnitInRedisEndsByItsDecision(t *testing.T) {
 		if e.Denied {
 			t.Fatalf("%s: the first request is denied", kind)
 		}
-		reset := int64(e.receipts[0].Reset)
+		reset := int64(e.taken[0].Reset)
 		e.Hold().Replay(Response{Status: http.StatusOK, At: came + reset - int64(took)})
 		e.Free()
 		if e := ask(); !e.Denied {

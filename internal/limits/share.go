@@ -57,11 +57,11 @@ func (s *Shares) of(limits []Limit, share share) []Limit {
 // ofSide returns what the side of this region takes of the limits of a request for n units, and how
 // many it reserves of that: all, where no region is lost.
 func (z *Zone) ofSide(limits []Limit, n int64) ([]Limit, int64) {
-	heard, of := z.Redis.Replicator.Side()
-	if heard >= of {
+	reached, of := z.Redis.Replicator.Side()
+	if reached >= of {
 		return limits, n
 	}
-	limits = z.share(limits, share{heard, of, 1}, &z.sides)
+	limits = z.share(limits, share{reached, of, 1}, &z.sides)
 	return limits, z.lowered(n, limits)
 }
 

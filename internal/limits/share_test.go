@@ -48,7 +48,7 @@ func TestLimitsOfASide(t *testing.T) {
 	if e := all[0].Enforced; e.N != 33 || e.Size != 2 || all[0].Rate.Limit != 100 || z.AllLimits[0].Enforced.N != 100 {
 		t.Errorf("a third is %+v, of %+v", e, z.AllLimits[0].Enforced)
 	}
-	if e := (&part{Zone: z, limits: all}).request().Limits[0]; e.N != 33 || e.Size != 2 {
+	if e := (&check{Zone: z, limits: all}).request().Limits[0]; e.N != 33 || e.Size != 2 {
 		t.Errorf("Redis is asked for %+v", e)
 	}
 	own := []Limit{z.AllLimits[0].With(10)}

@@ -11,7 +11,7 @@ import (
 
 // takeSlot asks for a slot in the zone of the last part. It is the last thing that is free again:
 // when the handler has returned.
-func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Request) decision {
+func (e *Evaluation) takeSlot(p *check, slots *SlotLimit, slowed bool, r *http.Request) decision {
 	asks, lost := p.IsStrict(), p.IsUnavailable(p.ask.Raw)
 	a := gauge.Ask{Key: p.ask.Key, Raw: p.ask.Raw, Now: e.Now, Limit: slots.Max, Alone: slots.Max}
 	var taken TakenSlot
@@ -37,7 +37,7 @@ func (e *Evaluation) takeSlot(p *part, slots *SlotLimit, slowed bool, r *http.Re
 	}
 	taken.By = slots
 	e.slots = append(e.slots, taken)
-	e.receipts = append(e.receipts, table.Taken{})
+	e.taken = append(e.taken, table.Taken{})
 	p.slot, p.first = len(e.slots), p.first+1
 	if !taken.Allowed {
 		p.limits, p.wait = nil, slotRetry

@@ -73,7 +73,7 @@ func TestALongKeyIsNotKept(t *testing.T) {
 	if cap(e.keys) > maxKept {
 		t.Errorf("the evaluation keeps %d bytes", cap(e.keys))
 	}
-	for _, p := range append(e.parts[:cap(e.parts)], e.later[:cap(e.later)]...) {
+	for _, p := range append(e.checks[:cap(e.checks)], e.later[:cap(e.later)]...) {
 		if len(p.ask.Raw) > maxKept {
 			t.Errorf("a part keeps %d bytes", len(p.ask.Raw))
 		}
@@ -103,8 +103,8 @@ func TestAQueueThatIsEnteredBeyondMaxKeys(t *testing.T) {
 		other = append(other, 'x')
 	}
 	z.AllLimits[0].Take(keys.KeyOf(other), other, e.Now, 1, 0)
-	if e.enterQueues(); e.Denied || !e.receipts[0].Overflow {
-		t.Fatalf("denied %t, beyond max_keys %t", e.Denied, e.receipts[0].Overflow)
+	if e.enterQueues(); e.Denied || !e.taken[0].Overflow {
+		t.Fatalf("denied %t, beyond max_keys %t", e.Denied, e.taken[0].Overflow)
 	}
 	if err := e.Enter(t.Context()); err != nil || logs.Len() != 1 {
 		t.Errorf("%v, with %d lines, want one that the zone is full", err, logs.Len())

@@ -19,8 +19,8 @@ import (
 // have it wait, and whether an operator denies all its requests.
 func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string) error {
 	limited := !e.Denied
-	for i := range e.parts {
-		p := &e.parts[i]
+	for i := range e.checks {
+		p := &e.checks[i]
 		limited = limited || !p.shadow && (p.decision == denies || p.decision == reserved)
 	}
 	if !limited {
@@ -53,7 +53,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 				}
 			}
 		}
-		slices.SortStableFunc(e.later, func(a, b part) int { return cmp.Compare(a.left, b.left) })
+		slices.SortStableFunc(e.later, func(a, b check) int { return cmp.Compare(a.left, b.left) })
 	}
 	return e.askLater(r)
 }
@@ -62,9 +62,9 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 // can be left of any limit.
 const noSlot, queuesLast = 1, 1 << 61
 
-// heard returns how long a zone that is not asked would have a request wait, as Redis last told
+// lastWait returns how long a zone that is not asked would have a request wait, as Redis last told
 // this node. What responses may refund is none to wait for.
-func (p *part) heard(now int64) (wait time.Duration) {
+func (p *check) lastWait(now int64) (wait time.Duration) {
 	if !p.EnforcesRaw(p.ask.Raw) {
 		return 0
 	}

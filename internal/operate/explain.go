@@ -239,7 +239,7 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 		} else if err := report.uncounted(d, o, denial, r); err != nil {
 			return h, err
 		}
-		report.heard(d, o.TooLarge)
+		report.noteRedis(d, o.TooLarge)
 	}
 	if h.Delay = seconds(e.Delay); denial != nil {
 		h.deny(denial)
@@ -248,9 +248,9 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 }
 
 // heard adds what Redis has said to a dry run.
-func (z *ExplainedZone) heard(d *limits.Zone, isTooLarge bool) {
+func (z *ExplainedZone) noteRedis(d *limits.Zone, isTooLarge bool) {
 	lost := d.Dry.Lost
-	if z.FromRedis = d.Dry.Heard && !d.IsStrict(); lost == nil {
+	if z.FromRedis = d.Dry.Answered && !d.IsStrict(); lost == nil {
 		return
 	}
 	z.Unknown = redisconn.Classify(lost)

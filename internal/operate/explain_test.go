@@ -145,7 +145,7 @@ func holds(zones []*limits.Zone) (all []string) {
 	for _, z := range zones {
 		for l := range z.Counted {
 			decisions, bytes := l.Overflow()
-			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), decisions, bytes, l.Table.Unsettled().Len()))
+			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), decisions, bytes, l.Table.Reservations().Len()))
 		}
 		if b := z.Bans(); b != nil {
 			now := clock.Now()
@@ -308,7 +308,7 @@ func (run *lawfulRun) compare(t *testing.T, seen seen) (failure string) {
 		o.end()
 		for _, z := range zones {
 			for l := range z.Each {
-				if n := l.Table.Unsettled().Len(); n != 0 && failure == "" {
+				if n := l.Table.Reservations().Len(); n != 0 && failure == "" {
 					failure = fmt.Sprintf("%s: %d keys have reservations when all responses have begun", z.Name, n)
 				}
 			}

@@ -233,7 +233,7 @@ func limitStateOf(current *lifecycle.Config, l *limits.Limit) LimitState {
 		one.Reserve = append(one.Reserve, share.Share())
 	}
 	if l.Settings.Settles() {
-		one.Reserved = new(int64(l.Table.Unsettled().Len()))
+		one.Reserved = new(int64(l.Table.Reservations().Len()))
 	}
 	one.Responses = responsesOf(current, l.Settings)
 	return one

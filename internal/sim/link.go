@@ -21,8 +21,8 @@ type outbox interface {
 	Tick()
 	Urgent() bool
 	Say(now, seq int64, most int, early bool, dst []table.Said) []table.Said
-	Hear(now, server int64, said []table.Said, heard []cell.Heard) (forgot bool)
-	Unheard(said []table.Said)
+	Merge(now, server int64, said []table.Said, replies []cell.Reply) (forgot bool)
+	Unanswered(said []table.Said)
 }
 
 // follower is what a table has to know of the store.
@@ -159,16 +159,16 @@ func (n *Link) take(urgent bool) letter {
 	for i := range said {
 		x.ids = append(x.ids, said[i].ID)
 	}
-	x.fail = func() { n.table.Unheard(said) }
+	x.fail = func() { n.table.Unanswered(said) }
 	x.deliver = func() func() bool {
 		server := w.now
-		var heard []cell.Heard
+		var replies []cell.Reply
 		if n.limit.Kind.Traits().Draining {
-			heard = w.store.Fill(server, n.name, n.limit.Window, said)
+			replies = w.store.Fill(server, n.name, n.limit.Window, said)
 		} else {
-			heard = w.store.Say(server, n.name, n.limit.Epoch(), n.limit.Compile().History, said)
+			replies = w.store.Say(server, n.name, n.limit.Epoch(), n.limit.Compile().History, said)
 		}
-		return func() bool { return n.table.Hear(n.clock(), server, said, heard) }
+		return func() bool { return n.table.Merge(n.clock(), server, said, replies) }
 	}
 	return x
 }

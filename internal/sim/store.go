@@ -47,15 +47,15 @@ func (s *Store) Flush() {
 
 // Say is one call of say.lua at a time of its clock, in nanoseconds since the epoch. length is that
 // of an epoch, and live how many before the current one count.
-func (s *Store) Say(now int64, node string, length time.Duration, live int, said []table.Said) []cell.Heard {
-	heard := make([]cell.Heard, len(said))
+func (s *Store) Say(now int64, node string, length time.Duration, live int, said []table.Said) []cell.Reply {
+	replies := make([]cell.Reply, len(said))
 	for i := range said {
 		c := s.cells[said[i].ID]
 		if c == nil || now >= c.expires {
 			c = &cellOf{said: make(map[string]cell.State), expires: now}
 			s.cells[said[i].ID] = c
 		}
-		h, state := &heard[i], said[i].State
+		h, state := &replies[i], said[i].State
 		if h.Held = c.said[node]; state.Seq > h.Held.Seq {
 			state.Totals = slices.Clone(state.Totals)
 			c.said[node] = state
@@ -76,7 +76,7 @@ func (s *Store) Say(now int64, node string, length time.Duration, live int, said
 			}
 		}
 	}
-	return heard
+	return replies
 }
 
 // in is what all have said of an epoch.
@@ -88,22 +88,22 @@ func (c *cellOf) in(epoch int64) (sum int64) {
 }
 
 // Fill is Say for buckets, which drain in a window.
-func (s *Store) Fill(now int64, node string, window time.Duration, said []table.Said) []cell.Heard {
-	heard := make([]cell.Heard, len(said))
+func (s *Store) Fill(now int64, node string, window time.Duration, said []table.Said) []cell.Reply {
+	replies := make([]cell.Reply, len(said))
 	for i := range said {
 		b := s.buckets[said[i].ID]
 		if b == nil || now >= b.expires {
 			b = &drainOf{said: make(map[string]cell.State), at: now}
 			s.buckets[said[i].ID] = b
 		}
-		heard[i].Held = b.said[node]
+		replies[i].Held = b.said[node]
 		b.take(now, node, float64(window), &said[i])
 		whole := math.Floor(b.level)
-		heard[i].Sum = cell.Sum{
+		replies[i].Sum = cell.Sum{
 			Total: b.total, Whole: int64(whole), Rest: int64((b.level - whole) * float64(window.Microseconds())), At: b.at / int64(time.Microsecond), Rate: b.rate,
 		}
 	}
-	return heard
+	return replies
 }
 
 // take takes what a node says.

@@ -5,27 +5,27 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// An unsettledAsk is for N units of a key that were denied. Now is the instant by the process'
+// An reservedAsk is for N units of a key that were denied. Now is the instant by the process'
 // clock, and At by that of the state. Pending is what others have probably spent that is not in it
 // yet.
-type unsettledAsk struct {
+type reservedAsk struct {
 	Limit            algorithms.Limit
 	Key              keys.Key
 	Now, At, Pending int64
 	N                int64
 }
 
-// admitsUnsettled reports whether they would be admitted if all that is reserved were refunded. The
+// admitsReleased reports whether they would be admitted if all that is reserved were refunded. The
 // state stays as it is.
-func (t *Table[S]) admitsUnsettled(s *S, a unsettledAsk) bool {
+func (t *Table[S]) admitsReleased(s *S, a reservedAsk) bool {
 	t.machine.Advance(s, a.Limit, a.At)
 	l := t.machine.Ledger(s)
 	if t.kind.Traits().Draining {
-		a.Limit.Size += t.unsettled.Sum(a.Key, a.Now, l.Epoch)
+		a.Limit.Size += t.reservations.Sum(a.Key, a.Now, l.Epoch)
 	} else {
 		counts := l.Clone()
 		defer func() { *l = counts }()
-		if n := t.unsettled.takeOut(a.Key, l, a.Limit.History); !t.kind.Traits().Windowed {
+		if n := t.reservations.takeOut(a.Key, l, a.Limit.History); !t.kind.Traits().Windowed {
 			*l = counts.Clone() // a log has instants beside it, and all that it counts does in full
 			a.Limit.Size += n
 		}
@@ -35,7 +35,7 @@ func (t *Table[S]) admitsUnsettled(s *S, a unsettledAsk) bool {
 
 // takeOut takes what is reserved of a key out of a ledger's current epoch and so many before it. It
 // returns how much that is.
-func (r *Unsettled) takeOut(key keys.Key, l *algorithms.Ledger, history int) (n int64) {
+func (r *Reservations) takeOut(key keys.Key, l *algorithms.Ledger, history int) (n int64) {
 	for age := range int64(history + 1) {
 		epoch := l.Epoch - age
 		own, others := r.In(key, epoch)

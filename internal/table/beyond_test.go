@@ -315,7 +315,7 @@ func TestAResetEmptiesSharedCounters(t *testing.T) {
 		if got := c.spend(); got != 20 {
 			t.Errorf("after a reset and a response that has cost %d, %d are admitted, want 20", cost, got)
 		}
-		if n := c.shared.Load().unsettled.Len(); n != 0 || c.shared.Load().shared.Load() != nil {
+		if n := c.shared.Load().reservations.Len(); n != 0 || c.shared.Load().shared.Load() != nil {
 			t.Errorf("%d keys have something reserved, or shared counters share some; want none", n)
 		}
 	}

@@ -125,11 +125,11 @@ func (w *weather) step() {
 		n.Tick()
 		said := n.takeOut(w.now, false)
 		n.deliver(w.store, w.now, said)
-		n.Unheard(said)
+		n.Unanswered(said)
 	case 7: // it never arrives, or late
 		n.Tick()
 		said := n.takeOut(w.now, false)
-		n.Unheard(said)
+		n.Unanswered(said)
 		w.late = append(w.late, hitch{i, said})
 	case 8:
 		for _, late := range w.late {
@@ -144,7 +144,7 @@ func (w *weather) step() {
 		}
 		heard := n.deliver(w.store, w.now, said)
 		n.deliver(w.store, w.now, said) // twice
-		n.hear(w.now, said, heard)
+		n.mergeOne(w.now, said, heard)
 	case 10:
 		w.copied = w.store.copied()
 	case 11:
@@ -236,7 +236,7 @@ func TestAFailoverCountsABucketOnce(t *testing.T) {
 				n.Tick()
 				said := n.takeOut(t0, false)
 				n.deliver(f.store, t0, said)
-				n.Unheard(said)
+				n.Unanswered(said)
 			}
 			n.Forgotten(t0, true) // as a heartbeat tells
 			n.ResendRest()

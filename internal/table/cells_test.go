@@ -43,8 +43,8 @@ func (s *store) copied() *store {
 }
 
 // say is one message of a node, at an instant of the store's clock in nanoseconds.
-func (s *store) say(now int64, node string, b *SyncConfig, said []Said) []cell.Heard {
-	heard := make([]cell.Heard, len(said))
+func (s *store) say(now int64, node string, b *SyncConfig, said []Said) []cell.Reply {
+	heard := make([]cell.Reply, len(said))
 	for i := range said {
 		k := s.cells[said[i].ID]
 		if k == nil {
@@ -166,26 +166,26 @@ func (n *talker[S]) takeOut(now int64, early bool) []Said {
 }
 
 // deliver brings it to a store.
-func (n *talker[S]) deliver(s *store, now int64, said []Said) []cell.Heard {
+func (n *talker[S]) deliver(s *store, now int64, said []Said) []cell.Reply {
 	return s.say(n.server(now), n.name, n.config.Load(), said)
 }
 
 // hear takes in the answer.
-func (n *talker[S]) hear(now int64, said []Said, heard []cell.Heard) (forgot bool) {
-	return n.Hear(now, n.server(now), said, heard)
+func (n *talker[S]) mergeOne(now int64, said []Said, heard []cell.Reply) (forgot bool) {
+	return n.Merge(now, n.server(now), said, heard)
 }
 
 // sync is one cycle.
 func (n *talker[S]) sync(s *store, now int64) (forgot bool) {
 	n.Tick()
 	said := n.takeOut(now, false)
-	return n.hear(now, said, n.deliver(s, now, said))
+	return n.mergeOne(now, said, n.deliver(s, now, said))
 }
 
 // syncEarly is a sync before the next cycle, of so many keys.
 func (n *talker[S]) syncEarly(s *store, now int64) (keys int) {
 	said := n.takeOut(now, true)
-	n.hear(now, said, n.deliver(s, now, said))
+	n.mergeOne(now, said, n.deliver(s, now, said))
 	return len(said)
 }
 
@@ -210,8 +210,8 @@ func first(said []Said) int64 {
 
 // beside answers what is said of keys at an instant of the store's clock: all of it is new to the
 // store, and of each key others have spent n, which stands in a bucket.
-func beside(b *SyncConfig, server int64, said []Said, n int64) []cell.Heard {
-	heard := make([]cell.Heard, len(said))
+func beside(b *SyncConfig, server int64, said []Said, n int64) []cell.Reply {
+	heard := make([]cell.Reply, len(said))
 	for i := range said {
 		state, sum := &said[i].State, &heard[i].Sum
 		if b.Params.Kind.Traits().Draining {

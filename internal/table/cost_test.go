@@ -67,7 +67,7 @@ func TestASyncCostsWhatIsDirty(t *testing.T) {
 				return calls, messages
 			}
 			messages += len(said)
-			tab.Hear(t0, t0, said, alone(said, nil))
+			tab.Merge(t0, t0, said, alone(said, nil))
 		}
 	}
 	few, fewMessages := work(dirty)
@@ -144,19 +144,19 @@ func BenchmarkWait(b *testing.B) {
 func syncAll(tab *windows) {
 	tab.Tick()
 	var said []Said
-	var heard []cell.Heard
+	var heard []cell.Reply
 	for n := 1; n > 0; n = len(said) {
 		said = tab.Say(t0, 1, 500, false, said[:0])
 		heard = alone(said, heard[:0])
-		tab.Hear(t0, t0, said, heard)
+		tab.Merge(t0, t0, said, heard)
 	}
 }
 
 // alone is what a store answers that has nothing of others.
-func alone(said []Said, heard []cell.Heard) []cell.Heard {
+func alone(said []Said, heard []cell.Reply) []cell.Reply {
 	for i := range said {
 		state := &said[i].State
-		heard = append(heard, cell.Heard{Sum: cell.Sum{Epoch: state.Epoch, Totals: state.Totals}})
+		heard = append(heard, cell.Reply{Sum: cell.Sum{Epoch: state.Epoch, Totals: state.Totals}})
 		heard[i].Held.Epoch, heard[i].Held.Totals = state.Epoch, state.Totals
 	}
 	return heard

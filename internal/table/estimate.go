@@ -129,10 +129,10 @@ func (s *estimate) conclude(lately bool) {
 	}
 }
 
-// learnSpent works out K from what was spent here and by the others since the answer before. Where
+// noteSpent works out K from what was spent here and by the others since the answer before. Where
 // there was none lately, what others did came over a longer time than what this node did, and
 // doesn't show its share.
-func (s *estimate) learnSpent(mine, theirs int64, lately bool) {
+func (s *estimate) noteSpent(mine, theirs int64, lately bool) {
 	if lately {
 		s.pastMine = add32(s.pastMine, mine)
 		s.pastAll = add32(s.pastAll, mine+theirs)

@@ -121,7 +121,7 @@ func (m *forked[S]) sync(rt *rapid.T) {
 	m.Tick()
 	m.seq++
 	said, server := m.Say(m.now, m.seq, 100, false, nil), m.in(m.now)
-	m.Hear(m.now, server, said, beside(m.config.Load(), server, said, rapid.Int64Range(0, 4).Draw(rt, "others")))
+	m.Merge(m.now, server, said, beside(m.config.Load(), server, said, rapid.Int64Range(0, 4).Draw(rt, "others")))
 }
 
 // image is all of a table that a look at a key could change.
@@ -193,7 +193,7 @@ func TestAForkKnowsWhatIsReservedOfABucket(t *testing.T) {
 	if fork.Take(limit, key, raw, t0, 1, reserving|InParts).Allowed {
 		t.Fatal("the fork admits the second request")
 	}
-	if !table.AdmitsSettled(limit, key, t0, 1) || !fork.AdmitsSettled(limit, key, t0, 1) {
+	if !table.AdmitsReleased(limit, key, t0, 1) || !fork.AdmitsReleased(limit, key, t0, 1) {
 		t.Error("the second request is not admitted once the first is refunded")
 	}
 }

@@ -24,7 +24,7 @@ type Grantee struct {
 // Asking is Say for one key of which more is asked, until Granted or Ungranted. ok is false where
 // the table is full and has no slot for the key, and busy while it is asked for otherwise, or where
 // something was said under a later number: that would take back what is granted. Number 0 is for
-// forks, which only read: the answer comes back through Hear.
+// forks, which only read: the answer comes back through Merge.
 func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Said, busy, ok bool) {
 	b := t.config.Load()
 	if b == nil {
@@ -46,7 +46,7 @@ func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq
 
 // Granted takes in the answer to a message that asked for more at now, and appends what each of
 // the requests is told: in their order, so that each one sees what is left by those before it.
-func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all []Grantee, dst []Taken) (took []Taken, forgot bool) {
+func (t *Table[S]) Granted(now, server int64, said *Said, reply *cell.Reply, all []Grantee, dst []Taken) (took []Taken, forgot bool) {
 	b := t.config.Load()
 	// What is granted is of the store's time. Where its clock has taken a step, or no heartbeat was
 	// answered yet, the answer tells before they do.
@@ -69,7 +69,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 			t.file(b, e, server, units)
 			if isLatest {
 				said.add(b, server/int64(b.Epoch), units, t.bucket != nil)
-				forgot = t.hear(b, e, server, server, said, heard, t.isEarly(b, now), reports[:0])
+				forgot = t.mergeOne(b, e, server, server, said, reply, t.isEarly(b, now), reports[:0])
 			}
 			if l := t.machine.Ledger(&e.state); l.Unsent(b.Limit.History) > 0 || l.Corrects(b.Limit.History) {
 				t.changed(st, b, e, i)
@@ -78,7 +78,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 	}
 	clock := st.clock
 	st.mu.Unlock()
-	s, before := t.stateOf(b, server, heard, reports), int64(0)
+	s, before := t.stateOf(b, server, reply, reports), int64(0)
 	for i := range all {
 		g := &all[i]
 		if g.Admitted {
@@ -86,14 +86,14 @@ func (t *Table[S]) Granted(now, server int64, said *Said, heard *cell.Heard, all
 		}
 		taken := Taken{N: g.N, At: server, clock: clock, Unspent: !g.Admitted || g.N == 0}
 		if t.bucket != nil {
-			t.tellBucket(server, g, levelOf(&heard.Sum, server), units-before, &taken)
+			t.tellBucket(server, g, levelOf(&reply.Sum, server), units-before, &taken)
 		} else {
 			t.tell(&s, server, g, units-before, &taken)
 		}
 		switch {
 		case g.Want&Reserve == 0 || g.N == 0:
 		case t.bucket != nil && g.Want&InParts != 0:
-			taken.noted = heard.Sum.Added - (units - before)
+			taken.noted = reply.Sum.Added - (units - before)
 			t.reserveInParts(g.Limit, said.Key, &taken)
 		case g.Admitted:
 			t.reserve(g.Limit, said.Key, &taken, server/int64(b.Epoch))
@@ -138,13 +138,13 @@ func (said *Said) add(b *SyncConfig, epoch, units int64, isBucket bool) {
 }
 
 // stateOf is how a key stands by an answer alone.
-func (t *Table[S]) stateOf(b *SyncConfig, server int64, heard *cell.Heard, reports []algorithms.Report) (s S) {
+func (t *Table[S]) stateOf(b *SyncConfig, server int64, reply *cell.Reply, reports []algorithms.Report) (s S) {
 	if t.bucket != nil {
 		return s
 	}
 	newest := server / int64(b.Epoch)
 	for age := range int64(b.Limit.History + 1) {
-		reports = append(reports, algorithms.Report{Epoch: newest - age, Remote: heard.Sum.In(newest - age)})
+		reports = append(reports, algorithms.Report{Epoch: newest - age, Remote: reply.Sum.In(newest - age)})
 	}
 	t.machine.Merge(&s, b.Limit, server, reports)
 	return s
@@ -195,7 +195,7 @@ func (t *Table[S]) Ungranted(said *Said) {
 	if b := t.config.Load(); ok && b.IsShared() {
 		e := t.withSyncState(st, i)
 		e.flags &^= asking
-		e.At = 0 // nothing that was heard before is remembered
+		e.At = 0 // nothing that was known before is remembered
 		t.changed(st, b, e, i)
 	}
 }

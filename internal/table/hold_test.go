@@ -101,7 +101,7 @@ func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 				more = tab.Say(t0, 1, 1000, false, nil)
 				all = append(all, more...)
 			}
-			tab.Unheard(all)
+			tab.Unanswered(all)
 		}},
 		{"sending all again", tab.Resend},
 		{"adopting another store", tab.ResetAcks},
@@ -173,7 +173,7 @@ func (m *mover) requests(keyCount, n int) {
 func (m *mover) sync(most int, urgent bool) int {
 	m.seq++
 	said := m.Say(m.now, m.seq, most, urgent, nil)
-	heard := make([]cell.Heard, len(said))
+	heard := make([]cell.Reply, len(said))
 	for i := range said {
 		h, state, before := &heard[i], &said[i].State, m.store[said[i].Key]
 		h.Held = cell.State{Seq: m.seq - 1, Epoch: state.Epoch, Totals: []int64{before}}
@@ -184,7 +184,7 @@ func (m *mover) sync(most int, urgent bool) int {
 		h.Sum = cell.Sum{Epoch: state.Epoch, Totals: state.Totals}
 		m.store[said[i].Key] = state.At(state.Epoch)
 	}
-	m.Hear(m.now, m.now, said, heard)
+	m.Merge(m.now, m.now, said, heard)
 	return len(said)
 }
 
@@ -302,7 +302,7 @@ func (m *mover) check(t *testing.T) {
 
 // What is refunded of a request whose key was reset since stands above none that came after.
 func TestARefundOfBeforeAResetStandsAboveNothing(t *testing.T) {
-	var u Unsettled
+	var u Reservations
 	key := keys.KeyOf(raw(1))
 	before := u.FindOne(key, u.AddOne(key, 5, 0, t0+int64(time.Hour), 10, int64(time.Hour)))
 	u.Forget(key)

@@ -12,14 +12,14 @@ import (
 // outlast a loss of the store.
 
 // setOthers notes what other nodes have reserved of a key in an epoch.
-func (r *Unsettled) setOthers(key keys.Key, epoch, n int64) {
+func (r *Reservations) setOthers(key keys.Key, epoch, n int64) {
 	if n <= 0 && r.isEmpty(key) {
 		return
 	}
-	r.change(key, func(e *unsettledKey) {
-		e.others = slices.DeleteFunc(e.others, func(o unsettledElse) bool { return o.epoch == epoch })
+	r.change(key, func(e *reservedKey) {
+		e.others = slices.DeleteFunc(e.others, func(o reservedElsewhere) bool { return o.epoch == epoch })
 		if n > 0 {
-			e.others = append(e.others, unsettledElse{epoch, n})
+			e.others = append(e.others, reservedElsewhere{epoch, n})
 		}
 	})
 }
@@ -27,20 +27,20 @@ func (r *Unsettled) setOthers(key keys.Key, epoch, n int64) {
 // justNow is when something was lost, until InDoubt knows the time.
 const justNow = -1
 
-// ResentUnsettled is how long after a loss all nodes have sent once more what they hold, and two
+// ResentReserved is how long after a loss all nodes have sent once more what they hold, and two
 // intervals of the sync: they leave 10 seconds between two times, spread what they send over 10
 // more, and a loss is noticed by the next heartbeat.
-const ResentUnsettled = 25 * time.Second
+const ResentReserved = 25 * time.Second
 
 // Lose notes that the store has lost something, or is another one.
-func (r *Unsettled) Lose() { r.lost.Store(justNow) }
+func (r *Reservations) Lose() { r.lost.Store(justNow) }
 
 // InDoubt reports whether others may not have sent again what the store has lost, where each node
 // syncs once in interval at least. now is the callers' clock.
-func (r *Unsettled) InDoubt(now int64, interval time.Duration) bool {
+func (r *Reservations) InDoubt(now int64, interval time.Duration) bool {
 	if r.lost.CompareAndSwap(justNow, max(1, now)) {
 		return true
 	}
 	lost := r.lost.Load()
-	return lost != 0 && now-lost < int64(ResentUnsettled+2*interval)
+	return lost != 0 && now-lost < int64(ResentReserved+2*interval)
 }

@@ -14,9 +14,9 @@ type syncState struct {
 	fullIn  uint8
 	flags   uint8
 	regions uint8 // inOthers and hasLower
-	// said is the number of the latest message, 0 where its answer is not to be heard: see say.go.
-	// heard is that of the last one that was answered, of a bucket.
-	said, heard int64
+	// said is the number of the latest message, 0 where its answer is to be ignored: see say.go.
+	// answered is that of the last one that was answered, of a bucket.
+	said, answered int64
 }
 
 // What a key knows of other regions: that one of them has it too, and that a request of it had a
@@ -96,7 +96,7 @@ func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 // lose notes that the store has forgotten something of a key, which is known where all is sent
 // again for that. It reports whether it is not.
 func (t *Table[S]) lose(l *algorithms.Ledger, known bool) (forgot bool) {
-	t.unsettled.Lose()
+	t.reservations.Lose()
 	if !known {
 		l.Resend |= algorithms.Forgotten
 	}
@@ -161,7 +161,7 @@ func (t *Table[S]) ResetAcks() {
 	if b == nil {
 		return
 	}
-	t.unsettled.Lose()
+	t.reservations.Lose()
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	over := inFlight | failed | confirm | confirming // a call that asks goes on

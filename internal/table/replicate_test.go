@@ -36,10 +36,10 @@ func TestAKeyNotDrainedTwice(t *testing.T) {
 	if again := a.takeOut(t0, false); len(again) != 0 {
 		t.Errorf("a key that is under way is said again: %d messages", len(again))
 	}
-	a.Unheard(said)
+	a.Unanswered(said)
 	a.Tick()
 	if again := a.takeOut(t0, false); len(again) != 1 || first(again) != 2 {
-		t.Errorf("Say() after Unheard = %+v, want one message with total 2", again)
+		t.Errorf("Say() after Unanswered = %+v, want one message with total 2", again)
 	}
 }
 
@@ -157,13 +157,13 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	a.Tick()
 	said := a.Say(now, 1, 1000, false, nil)
 	a.setOffset(now, -time.Minute, true) // the 2 are now of the epoch in which others have spent 30
-	a.Hear(now, now, said, []cell.Heard{{Sum: cell.Sum{Epoch: epoch + 1, Totals: []int64{2, 35}}}})
+	a.Merge(now, now, said, []cell.Reply{{Sum: cell.Sum{Epoch: epoch + 1, Totals: []int64{2, 35}}}})
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 0 || got.Unsent != 7 {
 		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing remote", got)
 	}
 	a.Tick()
 	said = a.Say(now, 2, 1000, false, nil)
-	a.Hear(now, t0, said, []cell.Heard{{Held: cell.State{Seq: 1, Epoch: epoch + 1, Totals: []int64{2, 5}}, Sum: cell.Sum{Epoch: epoch, Totals: []int64{32, 5}}}})
+	a.Merge(now, t0, said, []cell.Reply{{Held: cell.State{Seq: 1, Epoch: epoch + 1, Totals: []int64{2, 5}}, Sum: cell.Sum{Epoch: epoch, Totals: []int64{32, 5}}}})
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 30 || got.Unsent != 0 {
 		t.Errorf("Totals() = %+v after a sync, want all confirmed and 30 remote", got)
 	}
@@ -283,7 +283,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 		for range 3 {
 			a.Tick()
 			for m := a.takeOut(now, false); len(m) > 0; m = a.takeOut(now, false) {
-				a.hear(now, m, a.deliver(s, now, m))
+				a.mergeOne(now, m, a.deliver(s, now, m))
 			}
 			for i := range 500 { // there are always keys to send
 				take(a.Table, alg, i, now)
@@ -440,7 +440,7 @@ func TestAFailedConfirmationIsSentAgain(t *testing.T) {
 	if len(said) != 1 {
 		t.Fatalf("%d messages, want one that asks again", len(said))
 	}
-	a.hear(t0, said, []cell.Heard{{Err: "WRONGTYPE"}})
+	a.mergeOne(t0, said, []cell.Reply{{Err: "WRONGTYPE"}})
 	a.Tick()
 	if again := a.takeOut(t0, false); len(again) != 1 {
 		t.Errorf("%d messages about the key after one failed, want it again", len(again))
@@ -455,12 +455,12 @@ func TestALossAfterARejectionIsFound(t *testing.T) {
 	a.sync(s, t0)
 	admit(t, a, hour, t0, 1, 1)
 	a.Tick()
-	if a.hear(t0, a.takeOut(t0, false), []cell.Heard{{Err: "WRONGTYPE"}}) {
+	if a.mergeOne(t0, a.takeOut(t0, false), []cell.Reply{{Err: "WRONGTYPE"}}) {
 		t.Error("a rejection is taken for a loss")
 	}
 	*s = *newStore()
 	if !a.sync(s, t0) {
-		t.Error("Hear() did not notice that the store has forgotten")
+		t.Error("Merge() did not notice that the store has forgotten")
 	}
 }
 

@@ -52,7 +52,7 @@ func (t *Table[S]) isForgiven(id keys.ID, taken Taken) bool {
 
 // resetKey forgets what one key had spent.
 func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r reset.Reset) int64 {
-	t.unsettled.Forget(st.slot(i).key)
+	t.reservations.Forget(st.slot(i).key)
 	at := st.clock.In(now)
 	if !b.IsShared() { // its epochs have no names
 		return t.machine.Reset(&st.slot(i).state, b.Limit, at, max(r.Boundary(b.Epoch), at/int64(b.Epoch)))

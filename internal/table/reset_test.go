@@ -34,7 +34,7 @@ func TestStampsAndCountsChangeTogether(t *testing.T) {
 			}
 			left = left || state.Stamp == 0
 		}
-		tab.Unheard(said)
+		tab.Unanswered(said)
 		return left
 	}
 	if !check() {

@@ -33,7 +33,8 @@ type Said struct {
 
 // Say takes keys out, until there are most, and appends what is to be said of them to dst, under a
 // number above all before: the keys that are outgoing, or where early is set the urgent ones. Each
-// comes back through Hear or Unheard; until then its key has no other. now is the caller's clock.
+// comes back through Merge or Unanswered; until then its key has no other. now is the caller's
+// clock.
 func (t *Table[S]) Say(now, seq int64, most int, early bool, dst []Said) []Said {
 	b := t.config.Load()
 	if !b.IsShared() {
@@ -66,14 +67,14 @@ func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, interval time.
 	}
 	m := Said{Key: e.key, ID: e.id, At: now, Reasons: l.Resend, Lower: e.regions&hasLower != 0}
 	m.State = cell.State{Seq: seq, Stamp: t.resetOf(e.id).Stamp, Epoch: l.Epoch}
-	m.State.Open, _ = t.unsettled.In(e.key, l.Epoch)
+	m.State.Open, _ = t.reservations.In(e.key, l.Epoch)
 	e.said, l.Resend = seq, l.Resend&^algorithms.Settled
 	if t.bucket != nil {
 		said := t.bucket.Say(&e.state, b.Limit, now, interval)
 		l.Prepare(l.Epoch)
 		m.Size, m.Rate, m.Asked, m.Filled = said.Size, said.Rate, said.Asked, said.Filled
 		m.State.Start, m.State.Total, m.State.Fresh, m.State.Span = said.Start, said.Total, said.Fresh, said.Span
-		m.State.Heard, m.State.Whole, m.State.Rest = e.heard, said.Whole, said.Rest
+		m.State.Acked, m.State.Whole, m.State.Rest = e.answered, said.Whole, said.Rest
 		return append(dst, m)
 	}
 	end := 0
@@ -90,18 +91,18 @@ func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, interval time.
 	return append(dst, m)
 }
 
-// Hear merges answers, which the store gave at an instant of its clock. It reports whether the
+// Merge merges answers, which the store gave at an instant of its clock. It reports whether the
 // store has forgotten something that it had confirmed, and that is not said again already.
-func (t *Table[S]) Hear(now, server int64, said []Said, heard []cell.Heard) (forgot bool) {
+func (t *Table[S]) Merge(now, server int64, said []Said, replies []cell.Reply) (forgot bool) {
 	b := t.config.Load()
 	if b == nil {
 		return false
 	}
-	early := b.Params.Reserves && t.unsettled.InDoubt(now, b.Rate) || t.isEarly(b, now)
+	early := b.Params.Reserves && t.reservations.InDoubt(now, b.Rate) || t.isEarly(b, now)
 	reports := make([]algorithms.Report, 0, b.Limit.History+1)
 	newer := map[[16]byte]reset.Reset(nil)
 	for i := range said {
-		m, h := &said[i], &heard[i]
+		m, h := &said[i], &replies[i]
 		if h.Under > t.resetOf(m.ID).Stamp {
 			if newer == nil {
 				newer = make(map[[16]byte]reset.Reset)
@@ -113,7 +114,7 @@ func (t *Table[S]) Hear(now, server int64, said []Said, heard []cell.Heard) (for
 			e, at := t.current(st, j, now)
 			e.flags &^= inFlight
 			if m.State.Seq == e.said {
-				forgot = t.hear(b, e, at, server, m, h, early, reports) || forgot
+				forgot = t.mergeOne(b, e, at, server, m, h, early, reports) || forgot
 			}
 			if e.flags&dirty == 0 && (e.flags&failed != 0 || e.flags&confirming == 0) {
 				e.flags |= confirm // others may have said something after this one asked
@@ -136,8 +137,8 @@ func resetAt(stamp, server int64, b *SyncConfig) reset.Reset {
 	return reset.Reset{Stamp: stamp, At: at, Until: max(at, server) + 2*int64(b.Params.Counts()) + int64(time.Minute)}
 }
 
-// hear merges the answer to the latest message of one key. There is room for reports.
-func (t *Table[S]) hear(b *SyncConfig, e entry[S], now, server int64, m *Said, h *cell.Heard, early bool, reports []algorithms.Report) (forgot bool) {
+// mergeOne merges the answer to the latest message of one key. There is room for reports.
+func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Said, h *cell.Reply, early bool, reports []algorithms.Report) (forgot bool) {
 	rejected := e.flags&failed != 0
 	e.flags &^= failed
 	l := t.machine.Ledger(&e.state)
@@ -160,11 +161,11 @@ func (t *Table[S]) hear(b *SyncConfig, e entry[S], now, server int64, m *Said, h
 	var less bool
 	if t.bucket != nil {
 		doubt := l.Resend&algorithms.Forgotten != 0 && (l.IsKept() || h.Held.Seq == 0)
-		if sent, theirs, less = t.hearBucket(b, e, now, m, h, doubt || !b.AtOnce && server > now+int64(drift)); !less {
+		if sent, theirs, less = t.mergeBucket(b, e, now, m, h, doubt || !b.AtOnce && server > now+int64(drift)); !less {
 			l.Believe()
 		}
 	} else {
-		sent, theirs, less = t.hearEpochs(b, e, now, first, last, m, h, early, reports)
+		sent, theirs, less = t.mergeEpochs(b, e, now, first, last, m, h, early, reports)
 	}
 	if l.Resend &^= m.Reasons &^ algorithms.Settled; less {
 		forgot = t.lose(l, known)
@@ -172,9 +173,9 @@ func (t *Table[S]) hear(b *SyncConfig, e entry[S], now, server int64, m *Said, h
 	if b.Params.Reserves {
 		e.Alone()
 		l.Believe()
-		t.unsettled.setOthers(m.Key, h.Sum.Epoch, max(0, h.Sum.Open-openOf(m, h)))
+		t.reservations.setOthers(m.Key, h.Sum.Epoch, max(0, h.Sum.Open-openOf(m, h)))
 	} else {
-		e.learnSpent(sent, theirs, lately)
+		e.noteSpent(sent, theirs, lately)
 	}
 	if e.regions &^= inOthers; h.Regions {
 		e.regions |= inOthers
@@ -191,9 +192,9 @@ func (t *Table[S]) hear(b *SyncConfig, e entry[S], now, server int64, m *Said, h
 	return forgot
 }
 
-// hearEpochs takes in what all have spent in the epochs that count. It returns how much the store
+// mergeEpochs takes in what all have spent in the epochs that count. It returns how much the store
 // has that it had not, of this node and of others, and whether it has less than it had confirmed.
-func (t *Table[S]) hearEpochs(b *SyncConfig, e entry[S], now, first, last int64, m *Said, h *cell.Heard, early bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
+func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64, m *Said, h *cell.Reply, early bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	for epoch := first; epoch <= last; epoch++ {
 		held, mine := h.Held.At(epoch), m.State.At(epoch)
@@ -214,17 +215,17 @@ func (t *Table[S]) hearEpochs(b *SyncConfig, e entry[S], now, first, last int64,
 	return sent, theirs, less
 }
 
-// hearBucket takes in what is in a bucket. Where the store has less of this node than it had
+// mergeBucket takes in what is in a bucket. Where the store has less of this node than it had
 // confirmed, and some of that still stands, the bucket stays as it is known here, and is said
 // again: the store takes it then for one that it doesn't know. Where it has lost something for
 // certain, if not of this key, or where its clock has stepped ahead and the bucket has drained for
 // that, the same goes for an answer that has less than is known here. Where nobody can tell whether
 // it has, as after a silence, it goes only where it has nothing of this node: else others may have
 // refunded what is known here.
-func (t *Table[S]) hearBucket(b *SyncConfig, e entry[S], now int64, m *Said, h *cell.Heard, doubt bool) (sent, theirs int64, less bool) {
+func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Said, h *cell.Reply, doubt bool) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	c := l.Cur
-	e.heard = max(e.heard, m.State.Seq)
+	e.answered = max(e.answered, m.State.Seq)
 	level, _ := t.machine.Level(&e.state, b.Limit, now)
 	less = level > 0 && (h.Held.Total < c.Acked || doubt && t.lacks(b, e, now, m, h, level))
 	if less && h.Held.Start == m.State.Start && h.Held.Seq > 0 {
@@ -242,20 +243,20 @@ func (t *Table[S]) hearBucket(b *SyncConfig, e entry[S], now int64, m *Said, h *
 			mine = c.Own // it has what was said after the fork
 		}
 	}
-	heard := algorithms.BucketHeard{Added: h.Sum.Added, Total: mine, Others: max(0, h.Sum.Total-mine), BucketLevel: levelOf(&h.Sum, now)}
-	t.bucket.Hear(&e.state, b.Limit, now, heard)
+	reply := algorithms.BucketReply{Added: h.Sum.Added, Total: mine, Others: max(0, h.Sum.Total-mine), BucketLevel: levelOf(&h.Sum, now)}
+	t.bucket.MergeReply(&e.state, b.Limit, now, reply)
 	if b.Params.Reserves {
 		// Where others have refunded what stood in it, what this node has reserved there ends to
 		// count sooner.
 		if after, _ := t.machine.Level(&e.state, b.Limit, now); level-after > .5 {
-			t.unsettled.Sink(m.Key, nil, int64(math.Round(level-after)))
+			t.reservations.Sink(m.Key, nil, int64(math.Round(level-after)))
 		}
 	}
-	return max(0, mine-c.Acked), max(0, heard.Others-c.Remote), less
+	return max(0, mine-c.Acked), max(0, reply.Others-c.Remote), less
 }
 
 // lacks reports whether an answer has less in a bucket than is known here.
-func (t *Table[S]) lacks(b *SyncConfig, e entry[S], now int64, m *Said, h *cell.Heard, known float64) bool {
+func (t *Table[S]) lacks(b *SyncConfig, e entry[S], now int64, m *Said, h *cell.Reply, known float64) bool {
 	s := t.bucket.Stand(b.Limit, now, levelOf(&h.Sum, now), 0)
 	level, _ := t.machine.Level(&s, b.Limit, now)
 	since := t.machine.Ledger(&e.state).Cur.Own - m.State.Total
@@ -272,7 +273,7 @@ func levelOf(sum *cell.Sum, now int64) algorithms.BucketLevel {
 
 // lessThanSaid reports whether an answer makes no sense: all have less in an epoch than this node
 // alone has said there.
-func lessThanSaid(m *Said, h *cell.Heard, first, last int64) bool {
+func lessThanSaid(m *Said, h *cell.Reply, first, last int64) bool {
 	for epoch := first; epoch <= last && h.Held.Seq < m.State.Seq; epoch++ {
 		if h.Sum.In(epoch) < m.State.At(epoch) {
 			return true
@@ -282,7 +283,7 @@ func lessThanSaid(m *Said, h *cell.Heard, first, last int64) bool {
 }
 
 // openOf is the part of what is open in a sum that is this node's.
-func openOf(m *Said, h *cell.Heard) int64 {
+func openOf(m *Said, h *cell.Reply) int64 {
 	mine := &m.State
 	if h.Held.Seq >= mine.Seq {
 		mine = &h.Held // the store has had this message before, or it only asks
@@ -293,8 +294,8 @@ func openOf(m *Said, h *cell.Heard) int64 {
 	return mine.Open
 }
 
-// Unheard gives messages back that got no answer. Their keys stay dirty.
-func (t *Table[S]) Unheard(said []Said) {
+// Unanswered gives messages back that got no answer. Their keys stay dirty.
+func (t *Table[S]) Unanswered(said []Said) {
 	for i := range said {
 		st, j, ok := t.lock(said[i].Key)
 		if ok {

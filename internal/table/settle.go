@@ -20,7 +20,7 @@ const InParts algorithms.Want = 1 << 5
 type Reserved struct {
 	Taken
 	limit algorithms.Limit
-	group *UnsettledGroup
+	group *ReservedGroup
 	// until is the instant of the callers' clock at which it ends to count.
 	until int64
 }
@@ -36,10 +36,10 @@ func (t *Taken) until() int64 {
 // held.
 func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch int64) {
 	if taken.number = uint32(epoch); taken.Allowed {
-		t.unsettled.Add(key, taken.N, epoch, taken.until(), l.Window)
+		t.reservations.Add(key, taken.N, epoch, taken.until(), l.Window)
 	}
 	if t.kind.Traits().Draining {
-		t.unsettled.Drain(key, l.N, taken.until())
+		t.reservations.Drain(key, l.N, taken.until())
 	}
 }
 
@@ -47,9 +47,9 @@ func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch
 func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken) {
 	now := taken.At - taken.clock.ahead
 	taken.inParts = true
-	t.unsettled.Rate(key, l.N, now)
+	t.reservations.Rate(key, l.N, now)
 	if taken.Allowed {
-		taken.number = t.unsettled.AddOne(key, taken.N, 0, taken.until(), l.N, l.Window)
+		taken.number = t.reservations.AddOne(key, taken.N, 0, taken.until(), l.N, l.Window)
 	}
 }
 
@@ -58,9 +58,9 @@ func (t *Table[S]) Hold(l algorithms.Limit, key keys.Key, taken Taken) Reserved 
 	at, key := t.of(key, &Taken{Overflow: taken.Overflow})
 	r := Reserved{Taken: taken, limit: l, until: taken.until()}
 	if taken.inParts {
-		r.group = at.unsettled.FindOne(key, taken.number)
+		r.group = at.reservations.FindOne(key, taken.number)
 	} else {
-		r.group = at.unsettled.Find(key, taken.number, r.until, l.Window)
+		r.group = at.reservations.Find(key, taken.number, r.until, l.Window)
 	}
 	return r
 }
@@ -76,7 +76,7 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok {
-		t.unsettled.Remove(key, r.group, r.N)
+		t.reservations.Remove(key, r.group, r.N)
 		if t == main && r.group != nil && !t.isForgiven(keys.ID{}, r.Taken) {
 			t.chargeBeyond(r.limit, key, now, m-r.N)
 		}
@@ -90,9 +90,9 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 	forgiven := r.group == nil || t.isForgiven(e.id, r.Taken)
 	back := t.refundable(&e.state, key, r, st.clock.In(now), now, r.N-m)
 	if back > 0 && r.inParts {
-		t.unsettled.Sink(key, r.group, back)
+		t.reservations.Sink(key, r.group, back)
 	}
-	epoch := t.unsettled.Remove(key, r.group, r.N)
+	epoch := t.reservations.Remove(key, r.group, r.N)
 	if b.IsShared() {
 		t.machine.Ledger(&e.state).Resend |= algorithms.Settled
 	}
@@ -111,7 +111,7 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, at, now, n int64) 
 	case n <= 0 || r.group == nil:
 		return 0
 	case r.inParts:
-		stands, refunded := t.unsettled.Stands(key, r.group, now)
+		stands, refunded := t.reservations.Stands(key, r.group, now)
 		level, _ := t.machine.Level(s, r.limit, at)
 		if r.noted > 0 { // what was added since stands above it, but for what is refunded here
 			above := t.bucket.Added(s) - r.noted - refunded
@@ -121,28 +121,28 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, at, now, n int64) 
 			stands = min(stands, int64(level)-above)
 		}
 		return max(0, min(n, stands, int64(level)))
-	case now >= r.until || t.unsettled.Ended(key, r.group, now):
+	case now >= r.until || t.reservations.Ended(key, r.group, now):
 		return 0
 	}
 	return n
 }
 
-// Unsettled returns what is reserved.
-func (t *Table[S]) Unsettled() *Unsettled { return &t.unsettled }
+// Reservations returns what is reserved.
+func (t *Table[S]) Reservations() *Reservations { return &t.reservations }
 
-// AdmitsSettled reports whether n units of a key, which were denied at now, would be admitted if
+// AdmitsReleased reports whether n units of a key, which were denied at now, would be admitted if
 // all that is reserved of it were refunded.
-func (t *Table[S]) AdmitsSettled(l algorithms.Limit, key keys.Key, now, n int64) bool {
+func (t *Table[S]) AdmitsReleased(l algorithms.Limit, key keys.Key, now, n int64) bool {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok {
 		shared := t.shared.Load()
-		return shared != nil && shared.AdmitsSettled(l, sharedOf(key), now, n)
+		return shared != nil && shared.AdmitsReleased(l, sharedOf(key), now, n)
 	}
 	e, at, pending := entry[S]{slot: st.slot(i)}, st.clock.In(now), int64(0)
 	if b := t.config.Load(); b.IsShared() {
 		e, pending = t.observe(st, b, l, i, at)
 	}
-	ask := unsettledAsk{Limit: l, Key: key, Now: now, At: at, Pending: pending, N: n}
-	return t.admitsUnsettled(&e.state, ask)
+	ask := reservedAsk{Limit: l, Key: key, Now: now, At: at, Pending: pending, N: n}
+	return t.admitsReleased(&e.state, ask)
 }

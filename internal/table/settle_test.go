@@ -40,7 +40,7 @@ func TestAUnitThatHasDrainedIsNotRefunded(t *testing.T) {
 	if guesses != 5 {
 		t.Errorf("%d guesses at 5/1m after twelve minutes of reservations, want 5", guesses)
 	}
-	if n := tab.Unsettled().Len(); n != 0 {
+	if n := tab.Reservations().Len(); n != 0 {
 		t.Errorf("%d keys have reservations when all are settled", n)
 	}
 }
@@ -63,7 +63,7 @@ func TestWhatALogHasReservedMayComeBack(t *testing.T) {
 			tab.Take(l, key, []byte("k"), t0, 1, 0)
 		}
 		for n, want := range map[int64]bool{1: true, 2: false} {
-			if got := tab.AdmitsSettled(l, key, t0, n); got != want || tab.Take(l, key, []byte("k"), t0, n, 0).Allowed {
+			if got := tab.AdmitsReleased(l, key, t0, n); got != want || tab.Take(l, key, []byte("k"), t0, n, 0).Allowed {
 				t.Errorf("granted %t: %d fit in once one of 3 comes back: %t, want %t, and not before", granted, n, got, want)
 			}
 		}
@@ -115,14 +115,14 @@ func TestOthersAreToldWhatIsOpen(t *testing.T) {
 	}
 	said := say(1)
 	tab.Settle(key, r, t0, 1) // while the message is under way
-	tab.Hear(t0, t0, said, []cell.Heard{{Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}, Open: 2}}})
-	if tab.Take(l, key, []byte("k"), t0, 1, 0).Allowed || !tab.AdmitsSettled(l, key, t0, 1) {
+	tab.Merge(t0, t0, said, []cell.Reply{{Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}, Open: 2}}})
+	if tab.Take(l, key, []byte("k"), t0, 1, 0).Allowed || !tab.AdmitsReleased(l, key, t0, 1) {
 		t.Error("beside one of another node that is open: want a denial that ends with it")
 	}
 	said = say(0)
 	held := cell.State{Seq: 1, Epoch: epoch, Totals: []int64{1}, Open: 1}
-	tab.Hear(t0, t0, said, []cell.Heard{{Held: held, Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}}}})
-	if tab.AdmitsSettled(l, key, t0, 1) {
+	tab.Merge(t0, t0, said, []cell.Reply{{Held: held, Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}}}})
+	if tab.AdmitsReleased(l, key, t0, 1) {
 		t.Error("with all settled: the denial is for good")
 	}
 }
@@ -151,17 +151,17 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 				}
 				return said
 			}
-			hear := func(now int64, said []Said) {
+			merge := func(now int64, said []Said) {
 				state := &said[0].State
-				tab.Hear(now, tab.in(now), said, []cell.Heard{{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{state.At(state.Epoch) + open}, Open: state.Open + open}}})
+				tab.Merge(now, tab.in(now), said, []cell.Reply{{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{state.At(state.Epoch) + open}, Open: state.Open + open}}})
 			}
-			hear(t0, say(t0))
+			merge(t0, say(t0))
 			now := t0 + int64(time.Second)
 			tab.SetClock(now, by, 0)
 			if late := tab.Hold(l, key, before); late.group != r.group {
 				t.Errorf("%s, a step of %v: the unit is not found any more", kind, by)
 			}
-			if tab.Take(l, key, []byte("k"), now, 1, 0).Allowed || !tab.AdmitsSettled(l, key, now, 1) {
+			if tab.Take(l, key, []byte("k"), now, 1, 0).Allowed || !tab.AdmitsReleased(l, key, now, 1) {
 				t.Errorf("%s, a step of %v: want a denial that ends with what this node has reserved", kind, by)
 			}
 			said := say(now)
@@ -169,17 +169,17 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			if first(said) != 1 || m.Open != 1 || m.Epoch != r.At/int64(time.Hour)+int64(by/time.Hour) {
 				t.Errorf("%s, a step of %v: said is %+v, want 1, which is open", kind, by, m)
 			}
-			if _, others := tab.Unsettled().In(key, r.At/int64(time.Hour)); others != 0 {
+			if _, others := tab.Reservations().In(key, r.At/int64(time.Hour)); others != 0 {
 				t.Errorf("%s, a step of %v: %d of others are reserved in an epoch of before", kind, by, others)
 			}
-			if _, others := tab.Unsettled().In(key, m.Epoch); others != 1 {
+			if _, others := tab.Reservations().In(key, m.Epoch); others != 1 {
 				t.Errorf("%s, a step of %v: %d of others are reserved, want 1 as before", kind, by, others)
 			}
 			tab.Settle(key, r, now, 0)
 			now += int64(10 * time.Second) // all have followed the step
 			open = 0
-			hear(now, said)
-			if tab.Unsettled().Len() != 0 {
+			merge(now, said)
+			if tab.Reservations().Len() != 0 {
 				t.Errorf("%s, a step of %v: something is reserved when all has settled", kind, by)
 			}
 		}
@@ -215,12 +215,12 @@ func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 			t.Fatal("nothing is said")
 		}
 		state := &said[0].State
-		h := cell.Heard{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{first(said) + total}, Open: state.Open + open}}
+		h := cell.Reply{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{first(said) + total}, Open: state.Open + open}}
 		if !lost && held > 0 {
 			h.Held = cell.State{Seq: seq - 1, Epoch: state.Epoch, Totals: []int64{held}}
 		}
 		held = first(said)
-		tab.Hear(now, now, said, []cell.Heard{h})
+		tab.Merge(now, now, said, []cell.Reply{h})
 	}
 	check := func(when string, remote, reserved int64) {
 		t.Helper()
@@ -229,7 +229,7 @@ func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 				t.Errorf("%s: others have spent %d, want %d", when, got, remote)
 			}
 		})
-		if _, got := tab.Unsettled().In(key, now/int64(p.Window)); got != reserved {
+		if _, got := tab.Reservations().In(key, now/int64(p.Window)); got != reserved {
 			t.Errorf("%s: others have reserved %d, want %d", when, got, reserved)
 		}
 	}
@@ -241,7 +241,7 @@ func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 	now += int64(2 * time.Second)
 	answer(2, 2, false)
 	check("while others send again", 5, 2)
-	now += int64(ResentUnsettled + 5*time.Second)
+	now += int64(ResentReserved + 5*time.Second)
 	answer(1, 1, false)
 	check("when one has refunded two, and the other is gone", 1, 1)
 	answer(4, 2, false)

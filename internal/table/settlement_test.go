@@ -92,8 +92,8 @@ func usedUp[S any](t *testing.T, kind algorithms.Kind, of func(algorithms.Params
 			sum += l.cost
 		}
 	}
-	if own := c.Totals(c.now).Own; own != sum || c.Unsettled().Len() != 0 {
-		t.Errorf("%s: %d lives of requests: %d counted, %d used, %d keys reserved", kind, lives, own, sum, c.Unsettled().Len())
+	if own := c.Totals(c.now).Own; own != sum || c.Reservations().Len() != 0 {
+		t.Errorf("%s: %d lives of requests: %d counted, %d used, %d keys reserved", kind, lives, own, sum, c.Reservations().Len())
 	}
 	if left := c.Take(c.limit, c.key, []byte("k"), c.now, 0, 0).Remaining; left != p.Limit-sum {
 		t.Errorf("%s: %d are left, want %d", kind, left, p.Limit-sum)

@@ -45,7 +45,7 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 			others = 3
 			table.Tick()
 			said := table.Say(now, 1, 10, false, nil)
-			table.Hear(now, now, said, []cell.Heard{{Sum: cell.Sum{Epoch: said[0].State.Epoch, Totals: []int64{first(said) + 3}}}})
+			table.Merge(now, now, said, []cell.Reply{{Sum: cell.Sum{Epoch: said[0].State.Epoch, Totals: []int64{first(said) + 3}}}})
 		}
 		is("after a sync", 5+others, 7)
 		now += int64(time.Minute)

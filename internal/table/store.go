@@ -68,7 +68,7 @@ type Table[S any] struct {
 
 	saved savedStore // what an earlier process has counted, until the keys come back
 
-	unsettled Unsettled // see Settle
+	reservations Reservations // see Settle
 	// resets are those that the keys count under, nil where there are none.
 	resets atomic.Pointer[reset.Applied]
 }
@@ -374,7 +374,7 @@ func (t *Table[S]) idle(st *stripe[S], l algorithms.Limit, now int64) (hand uint
 // isIdle reports whether a key can be dropped at now: not while it waits for an answer of the
 // store, nor for a response, whose cost may have to be charged to it.
 func (t *Table[S]) isIdle(e entry[S], l algorithms.Limit, now int64) bool {
-	return !e.isInFlight() && t.machine.Idle(&e.state, l, now) && t.unsettled.isEmpty(e.key)
+	return !e.isInFlight() && t.machine.Idle(&e.state, l, now) && t.reservations.isEmpty(e.key)
 }
 
 // correct has f change the state of a key after a Take, at being the instant of that Take by the
@@ -419,7 +419,7 @@ func (t *Table[S]) Wait(l algorithms.Limit, key keys.Key, now, n int64) time.Dur
 	if t.machine.Take(&e.state, l, at, 0, 0).Remaining >= n {
 		return 0
 	}
-	if !t.unsettled.isEmpty(key) && t.admitsUnsettled(&e.state, unsettledAsk{Limit: l, Key: key, Now: now, At: at, N: n}) {
+	if !t.reservations.isEmpty(key) && t.admitsReleased(&e.state, reservedAsk{Limit: l, Key: key, Now: now, At: at, N: n}) {
 		return 0
 	}
 	return t.machine.Waits(&e.state, l, at, n, 0, algorithms.WantRetry).Retry

@@ -29,10 +29,10 @@ func TestUnsent(t *testing.T) {
 		tab.Tick()
 		said := tab.Say(t0, 1, 100, false, nil)
 		if !confirmed {
-			tab.Unheard(said)
+			tab.Unanswered(said)
 			return
 		}
-		tab.Hear(t0, t0, said, alone(said, nil))
+		tab.Merge(t0, t0, said, alone(said, nil))
 	}
 	want("an empty table", t0, 0, 0)
 	var taken Taken

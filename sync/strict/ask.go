@@ -24,9 +24,9 @@ import (
 type Table interface {
 	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken table.Taken, ok bool)
 	Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m table.Said, busy, ok bool)
-	Granted(now, server int64, said *table.Said, heard *cell.Heard, all []table.Grantee, dst []table.Taken) (took []table.Taken, forgot bool)
+	Granted(now, server int64, said *table.Said, reply *cell.Reply, all []table.Grantee, dst []table.Taken) (took []table.Taken, forgot bool)
 	Ungranted(said *table.Said)
-	Hear(now, server int64, said []table.Said, heard []cell.Heard) (forgot bool)
+	Merge(now, server int64, said []table.Said, replies []cell.Reply) (forgot bool)
 	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
 	Settle(key keys.Key, r table.Reserved, now, m int64)
@@ -534,14 +534,14 @@ func (m *say) hear() (result, error) {
 	if m.bans != nil {
 		m.bans.Ack(now, m.Now, m.ban, ban.Parse(m.Answer.Bans[0]))
 	}
-	reset := slices.ContainsFunc(m.Answer.Cells, func(h cell.Heard) bool { return h.Under > 0 })
+	reset := slices.ContainsFunc(m.Answer.Cells, func(h cell.Reply) bool { return h.Under > 0 })
 	if m.Status == "" && !reset {
 		return answered, nil
 	}
 	said := m.said
 	m.unsay()
 	for i := range said {
-		m.asks[0].Counters[i].Table.Hear(now, server, said[i:i+1], m.Answer.Cells[i:i+1])
+		m.asks[0].Counters[i].Table.Merge(now, server, said[i:i+1], m.Answer.Cells[i:i+1])
 	}
 	switch {
 	case reset:

@@ -615,7 +615,7 @@ func (m *together) nothingIsLeft() {
 	}
 	m.wg.Wait()
 	redistest.Eventually(m.t, "no place is taken", func() bool { return inUse(m.t, "together") == 0 })
-	redistest.Eventually(m.t, "nothing is reserved", func() bool { return sitetest.FirstOf(m.s.Handler.Zones()[0]).Table.Unsettled().Len() == 0 })
+	redistest.Eventually(m.t, "nothing is reserved", func() bool { return sitetest.FirstOf(m.s.Handler.Zones()[0]).Table.Reservations().Len() == 0 })
 	m.s.End()
 }
 

@@ -1,7 +1,7 @@
 // What requests were admitted with and may get back when their responses begin, by key: what is
 // reserved, and not settled yet.
 //
-// Unsettled holds a key only as long as something of it is reserved. It knows no limits and has no
+// They hold a key only as long as something of it is reserved. They know no limits and have no
 // clock.
 
 package table
@@ -15,39 +15,39 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
-const unsettledStripes = 16
+const reservationStripes = 16
 
-// An Unsettled counts what is reserved. The zero value is empty. It is safe for concurrent use.
-type Unsettled struct {
-	stripes [unsettledStripes]unsettledStripe
+// Reservations count what is reserved. The zero value is empty. It is safe for concurrent use.
+type Reservations struct {
+	stripes [reservationStripes]reservationStripe
 	// lost is when the store was found to have lost something, see InDoubt.
 	lost atomic.Int64
 	// requests numbers those that are alone in a group.
 	requests atomic.Uint32
 }
 
-type unsettledStripe struct {
+type reservationStripe struct {
 	mu sync.Mutex
-	of map[keys.Key]*unsettledKey
+	of map[keys.Key]*reservedKey
 }
 
-// unsettledKey is what is reserved of one key.
-type unsettledKey struct {
-	own []*UnsettledGroup
+// reservedKey is what is reserved of one key.
+type reservedKey struct {
+	own []*ReservedGroup
 	// others is what other nodes had reserved in an epoch, as of the last reply.
-	others []unsettledElse
+	others []reservedElsewhere
 	// rate is that of a bucket, as far as Drain was told.
 	rate int64
 }
 
-type unsettledElse struct{ epoch, n int64 }
+type reservedElsewhere struct{ epoch, n int64 }
 
-// An UnsettledGroup is units that this node has reserved in one epoch, and that count until one
-// instant of the process' clock. A group that a key was reset with is in no Register any more.
+// An ReservedGroup is units that this node has reserved in one epoch, and that count until one
+// instant of the process' clock. A group that a key was reset with is in no Reservations any more.
 //
 // Units of a bucket, of which a part may be refunded, are a group for each request, in the order in
 // which they were taken: they stand in the bucket in that order.
-type UnsettledGroup struct {
+type ReservedGroup struct {
 	epoch, until, n int64
 	// ends is when they really end to count: before until where a bucket drains faster since.
 	ends int64
@@ -59,30 +59,30 @@ type UnsettledGroup struct {
 	above int64
 }
 
-func (r *Unsettled) stripe(key keys.Key) *unsettledStripe { return &r.stripes[key.B>>60] }
+func (r *Reservations) stripe(key keys.Key) *reservationStripe { return &r.stripes[key.B>>60] }
 
 // change gives f the entry of a key, a new one if need be, and drops one that is empty afterwards.
-func (r *Unsettled) change(key keys.Key, f func(*unsettledKey)) {
+func (r *Reservations) change(key keys.Key, f func(*reservedKey)) {
 	st := r.stripe(key)
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	e := st.of[key]
 	if e == nil {
-		e = new(unsettledKey)
+		e = new(reservedKey)
 	}
 	f(e)
 	switch {
 	case len(e.own)+len(e.others) == 0:
 		delete(st.of, key)
 	case st.of == nil:
-		st.of = map[keys.Key]*unsettledKey{key: e}
+		st.of = map[keys.Key]*reservedKey{key: e}
 	default:
 		st.of[key] = e
 	}
 }
 
 // look gives f the entry of a key, if there is one.
-func (r *Unsettled) look(key keys.Key, f func(*unsettledKey)) {
+func (r *Reservations) look(key keys.Key, f func(*reservedKey)) {
 	st := r.stripe(key)
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -92,7 +92,7 @@ func (r *Unsettled) look(key keys.Key, f func(*unsettledKey)) {
 }
 
 // group returns a group of an entry, nil if there is none.
-func (e *unsettledKey) group(epoch, until int64) *UnsettledGroup {
+func (e *reservedKey) group(epoch, until int64) *ReservedGroup {
 	for _, g := range e.own {
 		if g.epoch == epoch && g.until == until {
 			return g
@@ -101,24 +101,24 @@ func (e *unsettledKey) group(epoch, until int64) *UnsettledGroup {
 	return nil
 }
 
-// unsettledGrain is the part of a window by which groups know when their units end to count. So a
+// reservedGrain is the part of a window by which groups know when their units end to count. So a
 // key has few of them, however many of its requests are under way.
-const unsettledGrain = 64
+const reservedGrain = 64
 
 // roundUp returns the end of a part of a window.
 func roundUp(until, window int64) int64 {
-	part := max(1, window/unsettledGrain)
+	part := max(1, window/reservedGrain)
 	return (until + part - 1) / part * part
 }
 
 // Add notes n units that are reserved in an epoch, and that count until an instant. window is that
 // of the limit.
-func (r *Unsettled) Add(key keys.Key, n, epoch, until, window int64) {
+func (r *Reservations) Add(key keys.Key, n, epoch, until, window int64) {
 	until = roundUp(until, window)
-	r.change(key, func(e *unsettledKey) {
+	r.change(key, func(e *reservedKey) {
 		g := e.group(epoch, until)
 		if g == nil {
-			g = &UnsettledGroup{epoch: epoch, until: until, ends: until}
+			g = &ReservedGroup{epoch: epoch, until: until, ends: until}
 			e.own = append(e.own, g)
 		}
 		g.n += n
@@ -128,11 +128,11 @@ func (r *Unsettled) Add(key keys.Key, n, epoch, until, window int64) {
 // Drain notes at which rate the bucket of a key drains from now on, so that nothing in it counts
 // from an instant on. Where that is faster than before, what is reserved ends to count sooner. A
 // limit of 0 leaves the rate as it is.
-func (r *Unsettled) Drain(key keys.Key, rate, until int64) {
+func (r *Reservations) Drain(key keys.Key, rate, until int64) {
 	if rate == 0 {
 		return
 	}
-	r.look(key, func(e *unsettledKey) {
+	r.look(key, func(e *reservedKey) {
 		for _, g := range e.own {
 			if e.rate != rate {
 				g.ends = min(g.ends, until)
@@ -144,21 +144,21 @@ func (r *Unsettled) Drain(key keys.Key, rate, until int64) {
 
 // AddOne notes n units of a request that are reserved in an epoch of a bucket which drains at a
 // rate, and that stand in it until an instant. It returns the number by which FindOne finds them.
-func (r *Unsettled) AddOne(key keys.Key, n, epoch, until, rate, window int64) (number uint32) {
+func (r *Reservations) AddOne(key keys.Key, n, epoch, until, rate, window int64) (number uint32) {
 	for number == 0 {
 		number = r.requests.Add(1)
 	}
-	r.change(key, func(e *unsettledKey) {
+	r.change(key, func(e *reservedKey) {
 		e.rate = rate
-		e.own = append(e.own, &UnsettledGroup{epoch: epoch, until: until, ends: until, n: n, number: number, window: window})
+		e.own = append(e.own, &ReservedGroup{epoch: epoch, until: until, ends: until, n: n, number: number, window: window})
 	})
 	return number
 }
 
 // FindOne returns the group of a request; nil if the key was reset since.
-func (r *Unsettled) FindOne(key keys.Key, number uint32) (found *UnsettledGroup) {
-	r.look(key, func(e *unsettledKey) {
-		if i := slices.IndexFunc(e.own, func(g *UnsettledGroup) bool { return g.number == number }); i >= 0 {
+func (r *Reservations) FindOne(key keys.Key, number uint32) (found *ReservedGroup) {
+	r.look(key, func(e *reservedKey) {
+		if i := slices.IndexFunc(e.own, func(g *ReservedGroup) bool { return g.number == number }); i >= 0 {
 			found = e.own[i]
 		}
 	})
@@ -167,13 +167,13 @@ func (r *Unsettled) FindOne(key keys.Key, number uint32) (found *UnsettledGroup)
 
 // Stands returns how much of a request's units still stands in its bucket at now, and what was
 // taken after them and has been refunded since.
-func (r *Unsettled) Stands(key keys.Key, g *UnsettledGroup, now int64) (n, refunded int64) {
-	r.look(key, func(e *unsettledKey) { n, refunded = e.stands(g, now), g.above })
+func (r *Reservations) Stands(key keys.Key, g *ReservedGroup, now int64) (n, refunded int64) {
+	r.look(key, func(e *reservedKey) { n, refunded = e.stands(g, now), g.above })
 	return n, refunded
 }
 
 // stands is what of a group counts at now. Of a bucket that is what has yet to drain of it.
-func (e *unsettledKey) stands(g *UnsettledGroup, now int64) int64 {
+func (e *reservedKey) stands(g *ReservedGroup, now int64) int64 {
 	switch {
 	case now >= g.ends:
 		return 0
@@ -185,11 +185,11 @@ func (e *unsettledKey) stands(g *UnsettledGroup, now int64) int64 {
 
 // Rate notes at which rate the bucket of a key drains from now on. What stands in it ends to count
 // as much sooner or later.
-func (r *Unsettled) Rate(key keys.Key, rate, now int64) {
+func (r *Reservations) Rate(key keys.Key, rate, now int64) {
 	if rate == 0 {
 		return
 	}
-	r.look(key, func(e *unsettledKey) {
+	r.look(key, func(e *reservedKey) {
 		if e.rate == rate {
 			return
 		}
@@ -206,8 +206,8 @@ func (r *Unsettled) Rate(key keys.Key, rate, now int64) {
 // those of a group moves down in it by as much, and ends to count sooner. Otherwise it would be
 // refunded though it has drained. For nil all moves, as nobody knows what was taken before. Those
 // of before have as much less above them.
-func (r *Unsettled) Sink(key keys.Key, after *UnsettledGroup, n int64) {
-	r.look(key, func(e *unsettledKey) {
+func (r *Reservations) Sink(key keys.Key, after *ReservedGroup, n int64) {
+	r.look(key, func(e *reservedKey) {
 		moves := after == nil
 		if !moves && !slices.Contains(e.own, after) {
 			return // the key was reset since
@@ -225,18 +225,18 @@ func (r *Unsettled) Sink(key keys.Key, after *UnsettledGroup, n int64) {
 
 // Ended reports whether the units of a group have ended to count at now, as far as Drain was told.
 // Nil has none that have.
-func (r *Unsettled) Ended(key keys.Key, g *UnsettledGroup, now int64) (ended bool) {
+func (r *Reservations) Ended(key keys.Key, g *ReservedGroup, now int64) (ended bool) {
 	if g != nil {
-		r.look(key, func(*unsettledKey) { ended = now >= g.ends })
+		r.look(key, func(*reservedKey) { ended = now >= g.ends })
 	}
 	return ended
 }
 
 // Find returns the group of units that were added, by the low bits of its epoch; nil if the key was
 // reset since. After a Shift it is one of another epoch.
-func (r *Unsettled) Find(key keys.Key, epoch uint32, until, window int64) (found *UnsettledGroup) {
+func (r *Reservations) Find(key keys.Key, epoch uint32, until, window int64) (found *ReservedGroup) {
 	until = roundUp(until, window)
-	r.look(key, func(e *unsettledKey) {
+	r.look(key, func(e *reservedKey) {
 		for _, g := range e.own {
 			if g.until == until && (found == nil || uint32(g.epoch) == epoch) {
 				found = g
@@ -248,11 +248,11 @@ func (r *Unsettled) Find(key keys.Key, epoch uint32, until, window int64) (found
 
 // Shift moves what is reserved of a key by a number of epochs, up to the newest one: the clock that
 // numbers them has taken a step. What others have reserved moves as what they have spent does.
-func (r *Unsettled) Shift(key keys.Key, by, newest int64) {
+func (r *Reservations) Shift(key keys.Key, by, newest int64) {
 	if r.isEmpty(key) {
 		return
 	}
-	r.change(key, func(e *unsettledKey) {
+	r.change(key, func(e *reservedKey) {
 		for _, g := range e.own {
 			g.epoch = min(g.epoch+by, newest)
 		}
@@ -264,35 +264,35 @@ func (r *Unsettled) Shift(key keys.Key, by, newest int64) {
 
 // Remove settles n units of a group, and returns the epoch in which they were reserved, as the
 // clock numbers it now. Nil has none.
-func (r *Unsettled) Remove(key keys.Key, g *UnsettledGroup, n int64) (epoch int64) {
+func (r *Reservations) Remove(key keys.Key, g *ReservedGroup, n int64) (epoch int64) {
 	if g == nil {
 		return 0
 	}
-	r.change(key, func(e *unsettledKey) {
+	r.change(key, func(e *reservedKey) {
 		epoch = g.epoch
 		if g.n -= n; g.n <= 0 {
-			e.own = slices.DeleteFunc(e.own, func(other *UnsettledGroup) bool { return other == g })
+			e.own = slices.DeleteFunc(e.own, func(other *ReservedGroup) bool { return other == g })
 		}
 	})
 	return epoch
 }
 
-func (r *Unsettled) isEmpty(key keys.Key) (empty bool) {
+func (r *Reservations) isEmpty(key keys.Key) (empty bool) {
 	empty = true
-	r.look(key, func(*unsettledKey) { empty = false })
+	r.look(key, func(*reservedKey) { empty = false })
 	return empty
 }
 
 // Settled returns what of the units that this node has spent in an epoch is not reserved. Other
 // nodes are told of it.
-func (r *Unsettled) Settled(key keys.Key, epoch, spent int64) int64 {
+func (r *Reservations) Settled(key keys.Key, epoch, spent int64) int64 {
 	own, _ := r.In(key, epoch)
 	return max(0, spent-own)
 }
 
 // In returns what is reserved of a key in an epoch, on this node and on the others.
-func (r *Unsettled) In(key keys.Key, epoch int64) (own, remote int64) {
-	r.look(key, func(e *unsettledKey) {
+func (r *Reservations) In(key keys.Key, epoch int64) (own, remote int64) {
+	r.look(key, func(e *reservedKey) {
 		for _, g := range e.own {
 			if g.epoch == epoch {
 				own += g.n
@@ -309,8 +309,8 @@ func (r *Unsettled) In(key keys.Key, epoch int64) (own, remote int64) {
 
 // Sum returns what is reserved of a key and still counts at now: on this node, and on the others in
 // epochs from oldest on.
-func (r *Unsettled) Sum(key keys.Key, now, oldest int64) (n int64) {
-	r.look(key, func(e *unsettledKey) {
+func (r *Reservations) Sum(key keys.Key, now, oldest int64) (n int64) {
+	r.look(key, func(e *reservedKey) {
 		for _, g := range e.own {
 			n += e.stands(g, now)
 		}
@@ -324,17 +324,17 @@ func (r *Unsettled) Sum(key keys.Key, now, oldest int64) (n int64) {
 }
 
 // Forget drops what is known of a key, which was reset: what was reserved before is forgiven.
-func (r *Unsettled) Forget(key keys.Key) {
-	r.change(key, func(e *unsettledKey) { *e = unsettledKey{} })
+func (r *Reservations) Forget(key keys.Key) {
+	r.change(key, func(e *reservedKey) { *e = reservedKey{} })
 }
 
 // Prune drops what other nodes had reserved in epochs before oldest.
-func (r *Unsettled) Prune(oldest int64) {
+func (r *Reservations) Prune(oldest int64) {
 	for i := range r.stripes {
 		st := &r.stripes[i]
 		st.mu.Lock()
 		for key, e := range st.of {
-			e.others = slices.DeleteFunc(e.others, func(o unsettledElse) bool { return o.epoch < oldest })
+			e.others = slices.DeleteFunc(e.others, func(o reservedElsewhere) bool { return o.epoch < oldest })
 			if len(e.own)+len(e.others) == 0 {
 				delete(st.of, key)
 			}
@@ -343,20 +343,20 @@ func (r *Unsettled) Prune(oldest int64) {
 	}
 }
 
-// CopyTo copies what is reserved of a key to another Register, which is empty.
-func (r *Unsettled) CopyTo(to *Unsettled, key keys.Key) {
-	r.look(key, func(e *unsettledKey) {
-		c := &unsettledKey{others: slices.Clone(e.others), rate: e.rate}
+// CopyTo copies what is reserved of a key to other Reservations, which is empty.
+func (r *Reservations) CopyTo(to *Reservations, key keys.Key) {
+	r.look(key, func(e *reservedKey) {
+		c := &reservedKey{others: slices.Clone(e.others), rate: e.rate}
 		for _, g := range e.own {
 			copied := *g
 			c.own = append(c.own, &copied)
 		}
-		to.stripe(key).of = map[keys.Key]*unsettledKey{key: c}
+		to.stripe(key).of = map[keys.Key]*reservedKey{key: c}
 	})
 }
 
 // Len is how many keys something is reserved of.
-func (r *Unsettled) Len() (n int) {
+func (r *Reservations) Len() (n int) {
 	for i := range r.stripes {
 		st := &r.stripes[i]
 		st.mu.Lock()

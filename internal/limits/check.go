@@ -13,8 +13,8 @@ import (
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// A part is one zone's part in a request.
-type part struct {
+// A check is one zone's part in a request.
+type check struct {
 	*Zone
 	// ask is what the zone's tables are asked: the key, its bytes, and how many units; and when it
 	// was.
@@ -32,7 +32,7 @@ type part struct {
 	wait     time.Duration
 	// begins is how long a ban lasts that begins with the request, 0 for none.
 	begins time.Duration
-	// first is the place of the receipts of limits. That of a slot comes before it; slot is one
+	// first is the place of the taken of limits. That of a slot comes before it; slot is one
 	// more than its place in slots, 0 for none.
 	first, slot int
 	// byRedis is set where Redis has decided on the request's limits, by what their counters said.
@@ -95,9 +95,9 @@ func (d decision) reason() answer.Reason {
 
 // meet appends the part of a zone that has just matched: its key, and its limits. That one brings
 // no number is not told of a zone that Redis need not be asked for, after a denial.
-func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
-	start, p, none := len(e.keys), oneMore(&parts), false
-	*p = part{}
+func (e *Evaluation) meet(checks []check, z *Zone, r *http.Request) []check {
+	start, p, none := len(e.keys), oneMore(&checks), false
+	*p = check{}
 	vars := reqkey.Vars(r)
 	e.keys, p.empty, none = z.AppendKey(e.keys, r, vars)
 	p.Zone, p.ask.Raw, p.ask.N = z, e.keys[start:], 1
@@ -106,7 +106,7 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 	}
 	if none {
 		p.decision = noKey
-		return parts
+		return checks
 	}
 	if p.ask.Key = keys.KeyOf(p.ask.Raw); z.Dry != nil {
 		p.ask.Key = z.Dry.Hash
@@ -124,7 +124,7 @@ func (e *Evaluation) meet(parts []part, z *Zone, r *http.Request) []part {
 	case p.by != nil || z.Varies || z.Reserved != nil:
 		p.limits, e.own = z.limitsOf(e.own, r, p.by, !e.Denied || !z.IsStrict())
 	}
-	return parts
+	return checks
 }
 
 // An Outcome is what an Evaluation says of one zone.
@@ -153,8 +153,8 @@ type Outcome struct {
 
 // Of returns what was decided in a zone; ok is false where its limits were not asked.
 func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
-	for i := range e.parts {
-		p := &e.parts[i]
+	for i := range e.checks {
+		p := &e.checks[i]
 		if p.Zone != z {
 			continue
 		}
@@ -164,7 +164,7 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 				o.Rest = p.wait
 			} else if !p.shadow && p.decision != barred {
 				o.Key = nil // and the last such zone answers for all
-				o.Closed = o.Closed && !slices.ContainsFunc(e.parts[i+1:], func(later part) bool {
+				o.Closed = o.Closed && !slices.ContainsFunc(e.checks[i+1:], func(later check) bool {
 					return !later.shadow && (later.decision == noKey || later.decision == unavailable)
 				})
 			}
