@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-tide/ratelimit/internal/plot"
+	"github.com/caddy-tide/ratelimit/internal/plot/picture"
 )
 
 var pictures = os.Getenv("UPDATE_GOLDENS") != ""
@@ -63,7 +63,7 @@ func draw(t *testing.T, command, printed string) {
 	t.Helper()
 	const file = "../docs/pictures/containers.svg"
 	if pictures {
-		if err := os.WriteFile(file, plot.Terminal(command, printed), 0o644); err != nil {
+		if err := os.WriteFile(file, picture.Terminal(command, printed), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -80,7 +80,7 @@ func draw(t *testing.T, command, printed string) {
 		}
 		return all
 	}
-	shown := plot.LinesOf(drawn)
+	shown := picture.LinesOf(drawn)
 	if len(shown) < 2 || shown[0] != "$ "+command || !slices.Equal(first(shown[1:]), first(strings.Split(strings.TrimSpace(printed), "\n"))) {
 		t.Errorf("%s shows %q, and this is printed now:\n%s", file, shown, printed)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
-	"github.com/caddy-tide/ratelimit/internal/sim"
+	"github.com/caddy-tide/ratelimit/internal/sim/scenario"
 )
 
 // figurePage is the page with the figures of regions.
@@ -26,7 +26,7 @@ const figurePage = "../docs/internals/accuracy-figures.md"
 type regionRun struct {
 	name string
 	*regionSetup
-	load  sim.Load
+	load  scenario.Load
 	warm  time.Duration
 	limit int64
 	// over is set where peaks and means are by those of one counter. peak and mean are the most
@@ -60,19 +60,19 @@ var (
 
 // cold is a client that comes in the middle of a window, at a multiple of the limit, steady one
 // that is always there, and moving one that goes to the next region every 7 s.
-func cold(times float64) sim.Load {
-	return sim.Load{{For: 15 * time.Second}, {For: 20 * time.Second, Rate: times * 100}}
+func cold(times float64) scenario.Load {
+	return scenario.Load{{For: 15 * time.Second}, {For: 20 * time.Second, Rate: times * 100}}
 }
 
-func steady(times float64) sim.Load { return sim.Constant(times*100, 60*time.Second) }
+func steady(times float64) scenario.Load { return scenario.Constant(times*100, 60*time.Second) }
 
-func (s *regionSetup) moving(times float64) (l sim.Load) {
+func (s *regionSetup) moving(times float64) (l scenario.Load) {
 	for stay := range 9 {
 		to := make([]float64, s.regions*s.nodes)
 		for i := range s.nodes {
 			to[stay%s.regions*s.nodes+i] = 1
 		}
-		l = append(l, sim.Phase{For: 7 * time.Second, Rate: times * 100, To: to})
+		l = append(l, scenario.Phase{For: 7 * time.Second, Rate: times * 100, To: to})
 	}
 	return l
 }
@@ -91,12 +91,12 @@ func regionRuns() (all []regionRun) {
 			regionRun{"steady at 5x", s, steady(5), settled, 1000, false, 1.06, 1.03, true, two},
 			regionRun{"steady at 0.8x", s, steady(.8), 0, 1000, false, 0, 0, false, false},
 			regionRun{"moving at 0.9x", s, s.moving(.9), 0, 1000, false, 0, 0, false, two},
-			regionRun{"cold at 50 a second", s, sim.Constant(50, 59*time.Second), 0, 100, true, 0, 0, true, false},
-			regionRun{"cold at 50 a second", s, sim.Constant(50, 59*time.Second), 0, 10, true, 0, 0, true, false},
+			regionRun{"cold at 50 a second", s, scenario.Constant(50, 59*time.Second), 0, 100, true, 0, 0, true, false},
+			regionRun{"cold at 50 a second", s, scenario.Constant(50, 59*time.Second), 0, 10, true, 0, 0, true, false},
 		)
 	}
 	for _, s := range []*regionSetup{twoPairs, sixPairs} {
-		all = append(all, regionRun{"cold at 2000 a second", s, sim.Constant(2000, 3*time.Second), 0, 2000, true, 1.12, 0, true, false})
+		all = append(all, regionRun{"cold at 2000 a second", s, scenario.Constant(2000, 3*time.Second), 0, 2000, true, 1.12, 0, true, false})
 	}
 	return all
 }
@@ -119,9 +119,9 @@ func (c regionRun) String() string {
 }
 
 // run sends the load of one seed, and measures it as the simulator does.
-func (c regionRun) run(t *testing.T, seed uint64) (got, exact sim.Result) {
+func (c regionRun) run(t *testing.T, seed uint64) (got, exact scenario.Result) {
 	alg := c.alg()
-	sc := sim.Windows{
+	sc := scenario.Windows{
 		Algorithm: alg, Rate: time.Second, Nodes: c.regions * c.nodes, Latency: time.Millisecond / 2, Load: c.load, Warm: c.warm, Seed: seed,
 	}
 	synctest.Test(t, func(t *testing.T) {

@@ -92,7 +92,7 @@ func (s *twoStores) step() {
 		}
 	case n >= 98:
 		s.flush()
-		s.model.Flush()
+		s.model = sim.NewStore()
 	}
 }
 
@@ -151,12 +151,7 @@ func (s *twoStores) arrive(c oneCall) {
 	if err := call.Send(context.Background(), s.client); err != nil {
 		s.t.Fatalf("call %d: %v", s.calls, err)
 	}
-	var want []cell.Reply
-	if s.p.Kind.Traits().Draining {
-		want = s.model.Fill(wallClock(), c.by.Node(), s.p.Window, c.said)
-	} else {
-		want = s.model.Say(wallClock(), c.by.Node(), s.p.Epoch(), s.p.Compile().History, c.said)
-	}
+	want := s.model.Say(wallClock(), c.by.Node(), s.p, c.said)
 	for i, got := range call.Answer.Cells {
 		if !s.isAlike(&got, &want[i]) {
 			s.t.Fatalf("call %d of node %s, number %d, message %d: the script says\n%+v, the simulator's store\n%+v", s.calls, c.by.Node(), c.seq, i, got, want[i])

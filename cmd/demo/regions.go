@@ -15,7 +15,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/plot"
+	"github.com/caddy-tide/ratelimit/internal/plot/picture"
 )
 
 // The regions of the second act: a server and a Redis each, as far apart as continents, and a
@@ -177,7 +177,7 @@ others   what its server knows that the others have admitted
 			return in
 		}, tally)
 	}()
-	s, recording := newScreen(out, o.color), &plot.Recording{Title: fmt.Sprintf("Three regions share %d requests in %s, and one is cut off for a while: what each counts, second by second", limit, window)}
+	s, recording := newScreen(out, o.color), &picture.Recording{Title: fmt.Sprintf("Three regions share %d requests in %s, and one is cut off for a while: what each counts, second by second", limit, window)}
 	if o.record != "" {
 		s = newScreen(io.MultiWriter(out, recording), true)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
-	"github.com/caddy-tide/ratelimit/internal/plot"
+	"github.com/caddy-tide/ratelimit/internal/plot/picture"
 )
 
 // What is shown: the client asks for twice the limit, so every window begins with room and ends
@@ -69,7 +69,7 @@ func show(ctx context.Context, o options, program string, store store, out io.Wr
 		defer close(done)
 		client.Steady(shown, c.Nodes, "/", demand, 0, func(int) int { return shares[rand.IntN(len(shares))] }, tally)
 	}()
-	recording := &plot.Recording{Title: fmt.Sprintf("Three nodes share %d requests in %s: what each counts, second by second", limit, window)}
+	recording := &picture.Recording{Title: fmt.Sprintf("Three nodes share %d requests in %s: what each counts, second by second", limit, window)}
 	screens := []*screen{newScreen(out, o.color)}
 	if o.record != "" {
 		screens = append(screens, newScreen(recording, true))

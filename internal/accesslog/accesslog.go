@@ -36,10 +36,8 @@ type Record struct {
 	Text bool
 	// Headers are those of the request, nil where the line has none or Options.Headers is not set.
 	Headers http.Header
-	// Field is the value of Options.Field, as text; empty where the line has none.
-	Field string
-	// Answers are the values of Options.Answers, likewise.
-	Answers []string
+	// Fields are the values of Options.Fields, as text; empty where the line has none.
+	Fields map[string]string
 }
 
 // Options say how logs are read.
@@ -48,11 +46,9 @@ type Options struct {
 	Reorder time.Duration
 	// Headers is set where somebody needs the headers.
 	Headers bool
-	// Field is a field of JSON that somebody needs, as in resp_headers.X-Cost, empty for none. The
-	// Common and Combined formats have size.
-	Field string
-	// Answers are further ones.
-	Answers []string
+	// Fields are those of JSON that somebody needs, as in resp_headers.X-Cost. The Common and
+	// Combined formats have size.
+	Fields []string
 }
 
 // Stats are what was read.

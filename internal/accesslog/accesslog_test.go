@@ -58,13 +58,13 @@ func TestField(t *testing.T) {
 		"": "", "size": "34", "bytes_read": "12", "resp_headers.X-Cost": "5.5", "RESP_HEADERS.x-cost": "5.5", "request.headers.X-Cost": "7", "units": "90", "a.b.c": "1e3",
 		"resp_headers.Two": "", "resp_headers.None": "", "resp_headers": "", "a.b": "", "a.b.c.d": "", "size.x": "", "nothing": "", "null": "null",
 	} {
-		all, _ := readAll(t, Options{Field: field}, text)
-		if len(all) != 1 || all[0].Field != want {
-			t.Errorf("%q is %q, want %q", field, all[0].Field, want)
+		all, _ := readAll(t, Options{Fields: []string{field}}, text)
+		if len(all) != 1 || all[0].Fields[field] != want {
+			t.Errorf("%q is %q, want %q", field, all[0].Fields[field], want)
 		}
 	}
-	all, _ := readAll(t, Options{Field: "size"}, `::1 - - [02/Jan/2026:15:04:05 +0000] "GET / HTTP/1.1" 200 17 "-" "agent"`)
-	if len(all) != 1 || all[0].Field != "17" {
+	all, _ := readAll(t, Options{Fields: []string{"size"}}, `::1 - - [02/Jan/2026:15:04:05 +0000] "GET / HTTP/1.1" 200 17 "-" "agent"`)
+	if len(all) != 1 || all[0].Fields["size"] != "17" {
 		t.Errorf("the size of a line of text is %+v", all)
 	}
 }

@@ -160,11 +160,11 @@ func find(value gjson.Result, names []string) string {
 	}
 	switch value.Type {
 	case gjson.String:
-		return strings.Clone(value.Str)
+		return value.Str
 	case gjson.JSON:
 		return ""
 	}
-	return strings.Clone(value.Raw)
+	return value.Raw
 }
 
 // A kind is what a line turned out to be.
@@ -180,8 +180,7 @@ const (
 type parser struct {
 	times   timeReader
 	headers bool
-	field   []string   // the names that lead to Options.Field
-	answers [][]string // and to those of Options.Answers
+	fields  []string // Options.Fields
 	values  values
 }
 
@@ -223,11 +222,8 @@ func (p *parser) json(prefix, line string, r *Record) (k kind, why string) {
 	if p.headers {
 		r.Headers = v.header()
 	}
-	if p.field != nil {
-		r.Field = find(object, p.field)
-	}
-	for _, names := range p.answers {
-		r.Answers = append(r.Answers, find(object, names))
+	for _, name := range p.fields {
+		r.setField(name, find(object, strings.Split(name, ".")))
 	}
 	return request, ""
 }
@@ -280,6 +276,14 @@ func (r *Record) setTexts(texts ...string) {
 		*to, all = all[:len(texts[i])], all[len(texts[i]):]
 	}
 	r.RemoteIP, r.ClientIP = hostport.Host(r.RemoteIP), hostport.Host(r.ClientIP)
+}
+
+// setField sets one of Fields to a copy of a text.
+func (r *Record) setField(name, text string) {
+	if r.Fields == nil {
+		r.Fields = map[string]string{}
+	}
+	r.Fields[name] = strings.Clone(text)
 }
 
 // header reads the headers of a request: of each a string, or a list of them.

@@ -1,10 +1,6 @@
 package accesslog
 
-import (
-	"strings"
-
-	"github.com/caddy-tide/ratelimit/internal/heap"
-)
+import "github.com/caddy-tide/ratelimit/internal/heap"
 
 // batch is how many records are handed on together, and batchText about how many bytes of text they
 // hold.
@@ -64,12 +60,7 @@ func (m *merger) run(all []*source) {
 	defer close(m.ordered)
 	open := heap.Heap[*source]{Before: isWrittenBefore}
 	for _, s := range all {
-		if s.parser.headers = m.Headers; m.Field != "" {
-			s.parser.field = strings.Split(m.Field, ".")
-		}
-		for _, name := range m.Answers {
-			s.parser.answers = append(s.parser.answers, strings.Split(name, "."))
-		}
+		s.parser.headers, s.parser.fields = m.Headers, m.Fields
 		if s.next(&m.stats) {
 			open.Push(s)
 		}
@@ -136,8 +127,8 @@ func (m *merger) handOn() bool {
 
 // size is about how many bytes of text a record holds.
 func (r *Record) size() int {
-	n := len(r.Method) + len(r.Host) + len(r.URI) + len(r.Proto) + len(r.RemoteIP) + len(r.ClientIP) + len(r.User) + len(r.Field)
-	for _, text := range r.Answers {
+	n := len(r.Method) + len(r.Host) + len(r.URI) + len(r.Proto) + len(r.RemoteIP) + len(r.ClientIP) + len(r.User)
+	for _, text := range r.Fields {
 		n += len(text)
 	}
 	for name, values := range r.Headers {

@@ -3,6 +3,7 @@ package accesslog
 import (
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -69,21 +70,11 @@ func (p *parser) common(line string, r *Record) (k kind, why string) {
 	if p.headers {
 		r.Headers = combined(rest)
 	}
-	if isSize(p.field) {
-		r.Field = strings.Clone(size)
-	}
-	for _, names := range p.answers {
-		text := ""
-		if isSize(names) {
-			text = strings.Clone(size)
-		}
-		r.Answers = append(r.Answers, text)
+	if slices.Contains(p.fields, "size") {
+		r.setField("size", size)
 	}
 	return request, ""
 }
-
-// isSize reports whether names lead to the one field that such lines have.
-func isSize(names []string) bool { return len(names) == 1 && names[0] == "size" }
 
 func isAddress(text string) bool {
 	_, err := netip.ParseAddr(text)

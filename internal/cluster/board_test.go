@@ -21,6 +21,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/plot"
+	"github.com/caddy-tide/ratelimit/internal/plot/picture"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -66,12 +67,12 @@ func TestBoard(t *testing.T) {
 		c.Steady(t.Context(), nodes, "/api", rate, int(5*rate), func(i int) int { return i % len(nodes) }, new(cluster.Tally))
 		c.Burst(t.Context(), nodes, "/login", 4, nil)
 	}
-	board := plot.Board{
+	board := picture.Board{
 		Title:       "The board of deploy/grafana/tide.json",
 		Description: "A minute of two nodes under load. The queries are those of the board; the drawing is not Grafana's.",
 	}
 	for _, p := range panelsOf(t) {
-		f := plot.Field{X: p.GridPos.X, Y: p.GridPos.Y, W: p.GridPos.W, H: p.GridPos.H, Title: p.Title, Kind: p.Type, Unit: p.FieldConfig.Defaults.Unit}
+		f := picture.Field{X: p.GridPos.X, Y: p.GridPos.Y, W: p.GridPos.W, H: p.GridPos.H, Title: p.Title, Kind: p.Type, Unit: p.FieldConfig.Defaults.Unit}
 		for _, target := range p.Targets {
 			eventually(t, p.Title+" has data", func() error {
 				lines, err := ask(api, target.Expr, target.LegendFormat, began)
@@ -95,7 +96,7 @@ func TestBoard(t *testing.T) {
 }
 
 // compareBoard wants the picture of the page to have all panels, or draws it.
-func compareBoard(t *testing.T, board plot.Board) {
+func compareBoard(t *testing.T, board picture.Board) {
 	t.Helper()
 	const file = "../../docs/pictures/board.svg"
 	if redistest.UpdateGoldens {

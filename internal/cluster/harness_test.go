@@ -26,7 +26,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
-	"github.com/caddy-tide/ratelimit/internal/plot"
+	"github.com/caddy-tide/ratelimit/internal/plot/picture"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -356,7 +356,7 @@ func (n newcomer) draw(t *testing.T, s step, printed string) {
 	t.Helper()
 	file, printed := filepath.Join("../../docs", filepath.FromSlash(s.picture)), n.asOnThePage(printed)
 	if redistest.UpdateGoldens {
-		if err := os.WriteFile(file, plot.Terminal(s.command, printed), 0o644); err != nil {
+		if err := os.WriteFile(file, picture.Terminal(s.command, printed), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -365,7 +365,7 @@ func (n newcomer) draw(t *testing.T, s step, printed string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown := plot.LinesOf(drawn)
+	shown := picture.LinesOf(drawn)
 	if len(shown) < 2 || shown[0] != "$ "+s.command {
 		t.Fatalf("%s shows %q", s.picture, shown)
 	}

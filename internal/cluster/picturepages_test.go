@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
-	"github.com/caddy-tide/ratelimit/internal/plot"
+	"github.com/caddy-tide/ratelimit/internal/plot/picture"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -232,11 +232,11 @@ func (n newcomer) print(t *testing.T, command string) string {
 // before it is repeated until it prints that: a window may just have ended.
 func (n newcomer) show(t *testing.T, name string, p shownPage) {
 	t.Helper()
-	picture := "pictures/" + strings.ReplaceAll(name, "/", "-") + ".svg"
-	if !strings.Contains(pageText(t, name), picture+")") {
-		t.Errorf("docs/%s.md does not show %s", name, picture)
+	shown := "pictures/" + strings.ReplaceAll(name, "/", "-") + ".svg"
+	if !strings.Contains(pageText(t, name), shown+")") {
+		t.Errorf("docs/%s.md does not show %s", name, shown)
 	}
-	file := filepath.Join("../../docs", filepath.FromSlash(picture))
+	file := filepath.Join("../../docs", filepath.FromSlash(shown))
 	drawn, err := os.ReadFile(file)
 	if err != nil && !redistest.UpdateGoldens {
 		t.Fatal(err)
@@ -247,11 +247,11 @@ func (n newcomer) show(t *testing.T, name string, p shownPage) {
 		printed = n.print(t, p.command)
 		return strings.Contains(printed, p.wants) && (redistest.UpdateGoldens || isPictureOf(drawn, p.command, printed))
 	}) {
-		t.Errorf("%s, with %q, does not show what %q prints now:\n%s\nIf that is right, UPDATE_GOLDENS=1 draws it.", picture, p.wants, p.command, printed)
+		t.Errorf("%s, with %q, does not show what %q prints now:\n%s\nIf that is right, UPDATE_GOLDENS=1 draws it.", shown, p.wants, p.command, printed)
 		return
 	}
 	if redistest.UpdateGoldens {
-		if err := os.WriteFile(file, plot.Terminal(p.command, printed), 0o644); err != nil {
+		if err := os.WriteFile(file, picture.Terminal(p.command, printed), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -268,5 +268,5 @@ func isPictureOf(drawn []byte, command, printed string) bool {
 		return all
 	}
 	lines := append([]string{"$ " + command}, strings.Split(strings.TrimSpace(printed), "\n")...)
-	return slices.Equal(steady(plot.LinesOf(drawn)), steady(lines))
+	return slices.Equal(steady(picture.LinesOf(drawn)), steady(lines))
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // timeless are the packages whose tests say what time it is, or only read windows.
-var timeless = []string{"algorithms", "internal/command", "internal/config", "internal/sim", "internal/table"}
+var timeless = []string{"algorithms", "internal/command", "internal/config", "internal/sim/scenario", "internal/table"}
 
 const (
 	realClock = `\btime\.(?:Now|Since|Sleep)\b|\bredistest\.Pause\b`

@@ -68,45 +68,54 @@ var styles = []struct {
 	dash, mark, light, dark string
 	width                   float64
 }{
-	{"", "circle", "#9a9a9a", "#8d949c", 7},
-	{"9 5", "square", "#b34700", "#ff9d5c", 2},
-	{"", "triangle", "#00629b", "#6cc4ff", 2},
-	{"2 4", "diamond", "#8a3a73", "#e59ccb", 2},
-	{"12 4 2 4", "cross", "#00734f", "#4fd6a8", 2},
-	{"5 3 1 3 1 3", "plus", "#6b5b00", "#e6d25a", 2},
+	{"", "M-3.7 0a3.7 3.7 0 1 0 7.4 0a3.7 3.7 0 1 0 -7.4 0z", "#9a9a9a", "#8d949c", 7},
+	{"9 5", "M-3.5 -3.5h7v7h-7z", "#b34700", "#ff9d5c", 2},
+	{"", "M0 -4.5L4.3 3.5H-4.3z", "#00629b", "#6cc4ff", 2},
+	{"2 4", "M0 -5L4 0L0 5L-4 0z", "#8a3a73", "#e59ccb", 2},
+	{"12 4 2 4", "M-3.5 -3.5L3.5 3.5M-3.5 3.5L3.5 -3.5", "#00734f", "#4fd6a8", 2},
+	{"5 3 1 3 1 3", "M0 -4.5V4.5M-4.5 0H4.5", "#6b5b00", "#e6d25a", 2},
 }
 
 // SVG draws the plot.
 func (p Plot) SVG() []byte {
-	c := &canvas{}
+	c := &Canvas{}
 	height := top + bottom + float64(len(p.Panels))*(field+gap) - gap
-	c.open(width, height, p.Title, p.Description)
-	c.text(left, 23, "start", "title", p.Title)
+	c.Open(width, height, p.Title, p.Description)
+	c.Text(left, 23, "start", "title", p.Title)
 	low, high := p.rangeX()
-	x := scale{low, high, left, width - right, p.LogX}
+	x := Scale{low, high, left, width - right, p.LogX}
 	for _, span := range p.Spans {
 		span.draw(c, x, height)
 	}
 	for i, panel := range p.Panels {
 		panel.draw(c, x, top+float64(i)*(field+gap), i == len(p.Panels)-1)
 	}
-	c.text((left+width-right)/2, height-10, "middle", "", p.X)
-	c.printf("</svg>\n")
+	c.Text((left+width-right)/2, height-10, "middle", "", p.X)
+	c.Printf("</svg>\n")
 	return c.Bytes()
 }
 
 // draw draws the span behind the panels, with its name above the first of them.
-func (s Span) draw(c *canvas, x scale, height float64) {
-	from, to := x.at(s.Low), x.at(s.High)
-	c.printf(`<rect class="span" x="%s" y="%s" width="%s" height="%s"/>`, number(from), number(top), number(to-from), number(height-bottom-top))
-	c.text((from+to)/2, top+16, "middle", "bold", s.Name)
+func (s Span) draw(c *Canvas, x Scale, height float64) {
+	from, to := x.At(s.Low), x.At(s.High)
+	c.Printf(`<rect class="span" x="%s" y="%s" width="%s" height="%s"/>`, Number(from), Number(top), Number(to-from), Number(height-bottom-top))
+	c.Text((from+to)/2, top+16, "middle", "bold", s.Name)
+}
+
+// Open begins an SVG with its style sheet and its ground.
+func (c *Canvas) Open(width, height float64, title, description string) {
+	c.Printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" width="%s" height="%s" role="img" aria-labelledby="title description" font-family="system-ui,sans-serif" font-size="13">`,
+		Number(width), Number(height), Number(width), Number(height))
+	c.Printf("<title id=\"title\">%s</title><desc id=\"description\">%s</desc>", Escape(title), Escape(description))
+	c.Printf("<style>%s</style>", sheet())
+	c.Printf(`<rect class="ground" width="%s" height="%s" rx="6"/>`, Number(width), Number(height))
 }
 
 // sheet is the style sheet of all plots.
 func sheet() string {
 	var light, dark strings.Builder
 	for i, s := range styles {
-		fmt.Fprintf(&light, ".s%d{stroke:%s;fill:%s;stroke-width:%s}", i, s.light, s.light, number(s.width))
+		fmt.Fprintf(&light, ".s%d{stroke:%s;fill:%s;stroke-width:%s}", i, s.light, s.light, Number(s.width))
 		fmt.Fprintf(&dark, ".s%d{stroke:%s;fill:%s}", i, s.dark, s.dark)
 	}
 	return ".ground{fill:#fff}.span{fill:#f2ecdd}.box{fill:#f6f8fa;stroke:#8a929a}.bold{font-weight:600}text{fill:#333}.title{font-size:15px;font-weight:600}.grid{stroke:#e3e3e3}.axis{stroke:#777}.reference{stroke:#555;stroke-dasharray:1 3}" +
@@ -128,7 +137,7 @@ func (p Plot) rangeX() (low, high float64) {
 }
 
 // draw draws a panel whose upper edge is at y.
-func (panel Panel) draw(c *canvas, x scale, at float64, last bool) {
+func (panel Panel) draw(c *Canvas, x Scale, at float64, last bool) {
 	low, high := panel.Low, panel.High
 	if high == 0 {
 		high = panel.Reference
@@ -139,59 +148,54 @@ func (panel Panel) draw(c *canvas, x scale, at float64, last bool) {
 		}
 		high += (high - low) / 20
 	}
-	y := scale{low, high, at + field, at, false}
-	for _, v := range y.ticks(5) {
+	y := Scale{low, high, at + field, at, false}
+	for _, v := range y.Ticks(5) {
 		if panel.Whole && math.Abs(v-math.Round(v)) > 1e-9 {
 			continue
 		}
-		c.line("grid", x.from, y.at(v), x.to, y.at(v))
-		c.text(x.from-7, y.at(v)+4, "end", "", label(v))
+		c.Line("grid", x.From, y.At(v), x.To, y.At(v))
+		c.Text(x.From-7, y.At(v)+4, "end", "", Label(v))
 	}
-	for _, v := range x.ticks(8) {
-		c.line("grid", x.at(v), y.from, x.at(v), y.to)
+	for _, v := range x.Ticks(8) {
+		c.Line("grid", x.At(v), y.From, x.At(v), y.To)
 		if last {
-			c.text(x.at(v), y.from+17, "middle", "", label(v))
+			c.Text(x.At(v), y.From+17, "middle", "", Label(v))
 		}
 	}
-	c.line("axis", x.from, y.from, x.to, y.from)
-	c.line("axis", x.from, y.from, x.from, y.to)
-	c.printf(`<text transform="translate(16 %s) rotate(-90)" text-anchor="middle">%s</text>`, number((y.from+y.to)/2), escape(panel.Y))
+	c.Line("axis", x.From, y.From, x.To, y.From)
+	c.Line("axis", x.From, y.From, x.From, y.To)
+	c.Printf(`<text transform="translate(16 %s) rotate(-90)" text-anchor="middle">%s</text>`, Number((y.From+y.To)/2), Escape(panel.Y))
 	var names places
 	if panel.Reference != 0 {
-		c.line("reference", x.from, y.at(panel.Reference), x.to, y.at(panel.Reference))
-		names.add(y.at(panel.Reference), panel.Name, "")
+		c.Line("reference", x.From, y.At(panel.Reference), x.To, y.At(panel.Reference))
+		names.add(y.At(panel.Reference), panel.Name, "")
 	}
 	for _, l := range panel.Lines { // the bands first
 		if l.Style == 0 {
-			l.draw(c, x, y)
+			l.Draw(c, x, y)
 		}
 	}
 	for _, l := range panel.Lines {
 		if l.Style != 0 {
-			l.draw(c, x, y)
+			l.Draw(c, x, y)
 		}
-		names.add(min(max(y.at(l.Y[len(l.Y)-1]), y.to), y.from), l.Name, style(l.Style))
+		names.add(min(max(y.At(l.Y[len(l.Y)-1]), y.To), y.From), l.Name, Class(l.Style))
 	}
-	names.draw(c, x.to)
+	names.draw(c, x.To)
 }
 
-func style(i int) string { return "s" + strconv.Itoa(i%len(styles)) }
+func Class(style int) string { return "s" + strconv.Itoa(style%len(styles)) }
 
-// draw draws a line, cut off where it leaves the panel.
-func (l Line) draw(c *canvas, x, y scale) {
-	s := styles[l.Style%len(styles)]
-	var points strings.Builder
+// Draw draws a line, cut off where it leaves the panel.
+func (l Line) Draw(c *Canvas, x, y Scale) {
+	points := make([][2]float64, len(l.X))
 	for i := range l.X {
-		fmt.Fprintf(&points, "%s,%s ", number(x.at(l.X[i])), number(min(max(y.at(l.Y[i]), y.to), y.from)))
+		points[i] = [2]float64{x.At(l.X[i]), min(max(y.At(l.Y[i]), y.To), y.From)}
 	}
-	dash := ""
-	if s.dash != "" {
-		dash = ` stroke-dasharray="` + s.dash + `"`
-	}
-	c.printf(`<polyline class="%s line"%s points="%s"/>`, style(l.Style), dash, strings.TrimSpace(points.String()))
+	c.Polyline(l.Style, points)
 	if l.Marked {
-		for i := range l.X {
-			c.mark(s.mark, style(l.Style), x.at(l.X[i]), min(max(y.at(l.Y[i]), y.to), y.from))
+		for _, at := range points {
+			c.mark(l.Style, at)
 		}
 	}
 }
@@ -206,7 +210,7 @@ type place struct {
 
 func (p *places) add(y float64, name, class string) { *p = append(*p, place{y, y, name, class}) }
 
-func (p places) draw(c *canvas, x float64) {
+func (p places) draw(c *Canvas, x float64) {
 	const apart = 16
 	for range 200 {
 		for i := range p {
@@ -224,54 +228,56 @@ func (p places) draw(c *canvas, x float64) {
 		}
 	}
 	for _, n := range p {
-		c.printf(`<path class="axis" fill="none" d="M%s %sL%s %s"/>`, number(x+2), number(n.at), number(x+12), number(n.y))
-		c.text(x+15, n.y+4, "start", strings.TrimSpace("name "+n.class), n.name)
+		c.Printf(`<path class="axis" fill="none" d="M%s %sL%s %s"/>`, Number(x+2), Number(n.at), Number(x+12), Number(n.y))
+		c.Text(x+15, n.y+4, "start", strings.TrimSpace("name "+n.class), n.name)
 	}
 }
 
-// A scale brings values to places.
-type scale struct {
-	low, high, from, to float64
-	log                 bool
+// A Scale brings values from Low to High to places from From to To, by ratios where Log is set.
+type Scale struct {
+	Low, High, From, To float64
+	Log                 bool
 }
 
-func (s scale) at(v float64) float64 {
-	low, high := s.low, s.high
-	if s.log {
+// At is the place of a value.
+func (s Scale) At(v float64) float64 {
+	low, high := s.Low, s.High
+	if s.Log {
 		v, low, high = math.Log(v), math.Log(low), math.Log(high)
 	}
 	if high == low {
-		return s.from
+		return s.From
 	}
-	return s.from + (v-low)/(high-low)*(s.to-s.from)
+	return s.From + (v-low)/(high-low)*(s.To-s.From)
 }
 
-// ticks are round values, about as many as wanted.
-func (s scale) ticks(wanted float64) (all []float64) {
-	if s.log {
-		for decade := math.Pow(10, math.Floor(math.Log10(s.low))); decade <= s.high; decade *= 10 {
+// Ticks are round values, about as many as wanted.
+func (s Scale) Ticks(wanted float64) (all []float64) {
+	if s.Log {
+		for decade := math.Pow(10, math.Floor(math.Log10(s.Low))); decade <= s.High; decade *= 10 {
 			for _, m := range []float64{1, 2, 5} {
-				if v := decade * m; v >= s.low*.999 && v <= s.high*1.001 {
+				if v := decade * m; v >= s.Low*.999 && v <= s.High*1.001 {
 					all = append(all, v)
 				}
 			}
 		}
 		return all
 	}
-	step := math.Pow(10, math.Floor(math.Log10((s.high-s.low)/wanted)))
+	step := math.Pow(10, math.Floor(math.Log10((s.High-s.Low)/wanted)))
 	for _, m := range []float64{1, 2, 5, 10} {
-		if (s.high-s.low)/(step*m) <= wanted {
+		if (s.High-s.Low)/(step*m) <= wanted {
 			step *= m
 			break
 		}
 	}
-	for i := math.Ceil(s.low/step - 1e-9); i*step <= s.high+step*1e-9; i++ {
+	for i := math.Ceil(s.Low/step - 1e-9); i*step <= s.High+step*1e-9; i++ {
 		all = append(all, i*step)
 	}
 	return all
 }
 
-func label(v float64) string {
+// Label writes a value beside an axis.
+func Label(v float64) string {
 	text := strconv.FormatFloat(math.Round(v*1e6)/1e6, 'g', -1, 64)
 	if text == "-0" {
 		return "0"
@@ -279,33 +285,43 @@ func label(v float64) string {
 	return text
 }
 
-// A canvas is the text of an SVG.
-type canvas struct{ bytes.Buffer }
+// A Canvas is the text of an SVG.
+type Canvas struct{ bytes.Buffer }
 
-func (c *canvas) printf(format string, args ...any) { fmt.Fprintf(c, format+"\n", args...) }
+// Printf adds a line of the text.
+func (c *Canvas) Printf(format string, args ...any) { fmt.Fprintf(c, format+"\n", args...) }
 
-func (c *canvas) line(class string, x1, y1, x2, y2 float64) {
-	c.printf(`<line class="%s" x1="%s" y1="%s" x2="%s" y2="%s"/>`, class, number(x1), number(y1), number(x2), number(y2))
+// Line draws a straight line.
+func (c *Canvas) Line(class string, x1, y1, x2, y2 float64) {
+	c.Printf(`<line class="%s" x1="%s" y1="%s" x2="%s" y2="%s"/>`, class, Number(x1), Number(y1), Number(x2), Number(y2))
 }
 
-func (c *canvas) text(x, y float64, anchor, class, s string) {
-	c.printf(`<text x="%s" y="%s" text-anchor="%s" class="%s">%s</text>`, number(x), number(y), anchor, class, escape(s))
+// Text writes a text; anchor says where in it the place is: start, middle or end.
+func (c *Canvas) Text(x, y float64, anchor, class, s string) {
+	c.Printf(`<text x="%s" y="%s" text-anchor="%s" class="%s">%s</text>`, Number(x), Number(y), anchor, class, Escape(s))
 }
 
-func (c *canvas) mark(shape, class string, x, y float64) {
-	paths := map[string]string{
-		"square":   "M-3.5 -3.5h7v7h-7z",
-		"triangle": "M0 -4.5L4.3 3.5H-4.3z",
-		"diamond":  "M0 -5L4 0L0 5L-4 0z",
-		"cross":    "M-3.5 -3.5L3.5 3.5M-3.5 3.5L3.5 -3.5",
-		"plus":     "M0 -4.5V4.5M-4.5 0H4.5",
-		"circle":   "M-3.7 0a3.7 3.7 0 1 0 7.4 0a3.7 3.7 0 1 0 -7.4 0z",
+// Polyline draws a line of a style through points.
+func (c *Canvas) Polyline(style int, points [][2]float64) {
+	var texts []string
+	for _, at := range points {
+		texts = append(texts, Number(at[0])+","+Number(at[1]))
 	}
-	c.printf(`<path class="%s mark" transform="translate(%s %s)" d="%s"/>`, class, number(x), number(y), paths[shape])
+	dash := ""
+	if d := styles[style%len(styles)].dash; d != "" {
+		dash = ` stroke-dasharray="` + d + `"`
+	}
+	c.Printf(`<polyline class="%s line"%s points="%s"/>`, Class(style), dash, strings.Join(texts, " "))
 }
 
-func number(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
+func (c *Canvas) mark(style int, at [2]float64) {
+	c.Printf(`<path class="%s mark" transform="translate(%s %s)" d="%s"/>`, Class(style), Number(at[0]), Number(at[1]), styles[style%len(styles)].mark)
+}
 
-func escape(s string) string {
+// Number writes a place.
+func Number(v float64) string { return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64) }
+
+// Escape writes text as XML has it.
+func Escape(s string) string {
 	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;").Replace(s)
 }

@@ -52,24 +52,24 @@ func TestPlotsNeedNoColours(t *testing.T) {
 }
 
 func TestScales(t *testing.T) {
-	s := scale{1, 100, 0, 200, true}
-	if got := s.at(10); math.Abs(got-100) > 1e-9 {
+	s := Scale{1, 100, 0, 200, true}
+	if got := s.At(10); math.Abs(got-100) > 1e-9 {
 		t.Errorf("10 stands at %g of 200 between 1 and 100, by ratios, want 100", got)
 	}
 	for _, c := range []struct {
-		s    scale
+		s    Scale
 		want []string
 	}{
 		{s, []string{"1", "2", "5", "10", "20", "50", "100"}},
-		{scale{0, 2, 0, 1, false}, []string{"0", "0.5", "1", "1.5", "2"}},
-		{scale{.9, 1.3, 0, 1, false}, []string{"0.9", "1", "1.1", "1.2", "1.3"}},
+		{Scale{0, 2, 0, 1, false}, []string{"0", "0.5", "1", "1.5", "2"}},
+		{Scale{.9, 1.3, 0, 1, false}, []string{"0.9", "1", "1.1", "1.2", "1.3"}},
 	} {
 		var got []string
-		for _, v := range c.s.ticks(5) {
-			got = append(got, label(v))
+		for _, v := range c.s.Ticks(5) {
+			got = append(got, Label(v))
 		}
 		if strings.Join(got, " ") != strings.Join(c.want, " ") {
-			t.Errorf("ticks from %g to %g: %q, want %q", c.s.low, c.s.high, got, c.want)
+			t.Errorf("ticks from %g to %g: %q, want %q", c.s.Low, c.s.High, got, c.want)
 		}
 	}
 }
@@ -101,5 +101,14 @@ func TestNamesDoNotCoverEachOther(t *testing.T) {
 	}
 	if len(ys) != 3 || ys[0] == ys[1] || ys[1] == ys[2] || ys[0] == ys[2] {
 		t.Errorf("three names that belong at one height stand at %q", ys)
+	}
+}
+
+func TestSpansStandOut(t *testing.T) {
+	p := some()
+	p.LogX, p.Spans = false, []Span{{Low: 1, High: 100, Name: "all of it"}}
+	svg := string(p.SVG())
+	if !strings.Contains(svg, `class="span" x="62"`) || !strings.Contains(svg, ">all of it<") {
+		t.Errorf("the span is not drawn from the left of the panels:\n%s", svg)
 	}
 }

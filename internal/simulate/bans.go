@@ -1,6 +1,8 @@
 package simulate
 
 import (
+	"maps"
+
 	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/sim"
@@ -12,29 +14,20 @@ type banStore struct {
 	held map[ban.ID]ban.Said
 }
 
-// banLink takes the bans of a node along with its sync. It fulfills sim.Companion.
-type banLink struct {
-	*banStore
-	bans *ban.Register
-}
-
-// Ask tells of the bans that began here, and asks for those of keys.
-func (l banLink) Ask(ids []keys.ID) (ask func() (ack func())) {
-	asks := l.bans.Drain(l.net.Now(), 1<<20, nil)
-	for _, id := range ids {
-		asks = append(asks, l.bans.Ask(id, l.net.Now()))
-	}
-	if len(asks) == 0 {
-		return nil
-	}
-	return func() func() {
-		answers := make([]ban.Said, len(asks))
-		for i, m := range asks {
-			answers[i] = l.answer(m)
+// carry returns what goes along with the sync of a node: it tells of the bans that began there, and
+// asks for those of keys.
+func (s *banStore) carry(bans *ban.Register) func(ids []keys.ID) (exchange func()) {
+	return func(ids []keys.ID) func() {
+		asks := bans.Drain(s.net.Now(), 1<<20, nil)
+		for _, id := range ids {
+			asks = append(asks, bans.Ask(id, s.net.Now()))
+		}
+		if len(asks) == 0 {
+			return nil
 		}
 		return func() {
-			for i, a := range answers {
-				l.bans.Ack(l.net.Now(), l.net.Now()/1000, asks[i], a)
+			for _, m := range asks {
+				bans.Ack(s.net.Now(), s.net.Now()/1000, m, s.answer(m))
 			}
 		}
 	}
@@ -45,20 +38,14 @@ func (s *banStore) answer(m ban.Message) ban.Said {
 	if had, ok := s.held[m.ID]; m.Length > 0 && (!ok || m.Begun > had.Begun) {
 		s.held[m.ID] = m.Said
 	}
-	s.drop(m.ID)
+	if s.isOver(m.ID, s.held[m.ID]) {
+		delete(s.held, m.ID)
+	}
 	return s.held[m.ID]
 }
 
-// drop drops a ban that is over and not remembered.
-func (s *banStore) drop(id ban.ID) {
-	if !s.held[id].IsRemembered(s.net.Now() / 1000) {
-		delete(s.held, id)
-	}
-}
+// isOver reports whether a ban is over and not remembered.
+func (s *banStore) isOver(_ ban.ID, b ban.Said) bool { return !b.IsRemembered(s.net.Now() / 1000) }
 
 // expire drops the bans that are over.
-func (s *banStore) expire() {
-	for id := range s.held {
-		s.drop(id)
-	}
-}
+func (s *banStore) expire() { maps.DeleteFunc(s.held, s.isOver) }

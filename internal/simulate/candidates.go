@@ -16,13 +16,9 @@ type candidates interface {
 	// take offers a request of a client that takes some units and was answered in a class, who has
 	// sent n in the window that ends with it.
 	take(c *client, units, n, now, part int64, answered string)
-	// denied returns how many requests of a client each limit has denied, nil for a client that was
-	// not followed.
-	denied(c *client) []int64
-	// answered returns what requests had been answered that a limit has denied.
-	answered(limit int) Answers
-	// notFollowed is how many clients should have been followed and could not be.
-	notFollowed() int64
+	// tally adds up what of a window's clients each limit has denied, and returns how many clients
+	// should have been followed and could not be.
+	tally(w *windowStats, all []Candidate) (notFollowed int64)
 }
 
 // maxFollowed is how many clients they follow.
@@ -138,14 +134,28 @@ func (r *candidatesOf[S]) follow(c *client, units, part int64) {
 	}
 }
 
-func (r *candidatesOf[S]) denied(c *client) []int64 {
-	if c.followed <= 0 {
-		return nil
+func (r *candidatesOf[S]) tally(w *windowStats, all []Candidate) (notFollowed int64) {
+	stands := int64(1) << w.clients.bits // for so many clients
+	for i := range w.clients.all {
+		one := &w.clients.all[i]
+		if one.followed <= 0 {
+			continue
+		}
+		first := (int(one.followed) - 1) * len(r.limits)
+		for k := range all {
+			n := r.denials[first+k]
+			if n == 0 {
+				continue
+			}
+			all[k].Clients += stands
+			all[k].Requests += n * stands
+			if w.isFailing(one) {
+				all[k].Failing += stands
+			}
+		}
 	}
-	first := (int(c.followed) - 1) * len(r.limits)
-	return r.denials[first : first+len(r.limits)]
+	for k := range all {
+		all[k].Answered = r.answers[k]
+	}
+	return r.unfollowed
 }
-
-func (r *candidatesOf[S]) answered(limit int) Answers { return r.answers[limit] }
-
-func (r *candidatesOf[S]) notFollowed() int64 { return r.unfollowed }

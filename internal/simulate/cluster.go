@@ -48,12 +48,12 @@ func (c *cluster) join(node int, z *limits.Zone) {
 			continue // another handler has the zone as well
 		}
 		s.joined[l.Counters] = true
-		link := s.net.Join(node, fmt.Sprintf("node %d", node), table, config.Rate, config.Params)
-		config.Waker, config.After = link.Waker, link.After
+		link := s.net.Join(fmt.Sprintf("node %d", node), table, config.Rate, config.Params)
+		config.Waker, config.After = link.Waker, s.net.After
 		table.Configure(config, z.MaxKeys)
 		s.links = append(s.links, link)
 		if bans != nil {
-			link.Carry(banLink{&s.bans, &bans.Set})
+			link.Carried = s.bans.carry(&bans.Set)
 			bans.Set.Share(link.Waker)
 			bans = nil
 		}
@@ -82,7 +82,7 @@ func (c *cluster) until(at int64) {
 // expire has the stores drop what they no longer keep.
 func (c *cluster) expire() {
 	for _, s := range c.stores {
-		s.net.Expire()
+		s.net.Store.Expire(s.net.Now())
 		s.bans.expire()
 	}
 }

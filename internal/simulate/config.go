@@ -34,9 +34,8 @@ type Policy struct {
 	// answers are the fields of logs that say what responses cost, and untold the zones whose
 	// responses say it where no log has it.
 	answers, untold []string
-	// sees is set where something may look at headers. varies is set where a handler may change
-	// requests, or a matcher may keep something of one.
-	sees, varies bool
+	// sees is set where something may look at headers.
+	sees bool
 }
 
 // object is one of JSON.
@@ -157,7 +156,7 @@ func (p *Policy) routes(routes any) {
 			case slices.Contains(operate.Ending, name):
 				kept = append(kept, object{"handler": "static_response"})
 			case slices.Contains(operate.Changing, name):
-				p.sees, p.varies = true, true
+				p.sees = true
 				kept = append(kept, h)
 			case name == "invoke":
 				kept = append(kept, h)
@@ -167,39 +166,21 @@ func (p *Policy) routes(routes any) {
 	}
 }
 
-// note notes what matchers do.
-func (p *Policy) note(matchers any) {
-	simple := []string{"host", "path", "method", "remote_ip", "client_ip", "ranges", "not", "share", "match"}
-	p.varies = p.varies || hasOthers(matchers, simple)
-	p.sees = p.sees || hasOthers(matchers, append(simple, "path_regexp", "pattern"))
-}
+// blind are the names that matchers have which look at no header.
+var blind = []string{"host", "path", "method", "remote_ip", "client_ip", "ranges", "not", "share", "match", "path_regexp", "pattern"}
 
-// hasOthers reports whether matchers have fields of other names.
-func hasOthers(matchers any, names []string) bool {
+// note notes whether matchers may look at headers: whether they have a field of another name.
+func (p *Policy) note(matchers any) {
 	text, _ := json.Marshal(matchers)
-	for _, name := range names {
+	for _, name := range blind {
 		text = bytes.ReplaceAll(text, []byte(strconv.Quote(name)+":"), nil)
 	}
-	return bytes.Contains(text, []byte(`":`))
-}
-
-// plain are the placeholders that need nothing but the request as it came.
-var plain = []string{
-	"client_ip", "http.vars.client_ip", "http.auth.user.id", "http.request.host", "http.request.method", "http.request.remote.host",
-	"http.request.uri", "http.request.uri.path", "http.vars." + costInLog,
+	p.sees = p.sees || bytes.Contains(text, []byte(`":`))
 }
 
 // trustsProxies reports whether a server takes the client's address from a header.
 func (p *Policy) trustsProxies() bool {
 	return slices.ContainsFunc(p.servers, func(s *caddyhttp.Server) bool { return len(s.TrustedProxiesRaw) > 0 })
-}
-
-// isPlain reports whether nothing of one request can be left for the next one, so that the same
-// http.Request will do for all.
-func (p *Policy) isPlain() bool {
-	return !p.varies && !p.trustsProxies() && !slices.ContainsFunc(p.fields, func(name string) bool {
-		return !slices.Contains(plain, name) && !isHeader(name)
-	})
 }
 
 // isHeader reports whether a placeholder is of a header.

@@ -49,17 +49,18 @@ func (p *Policy) answer(field string) {
 	}
 }
 
-// tell has a response say what its line says.
-func (p *Policy) tell(r *limits.Response, rec *accesslog.Record) {
+// tell has a response say what its line says. cost is what Options.CostField says of it.
+func (p *Policy) tell(r *limits.Response, rec *accesslog.Record, cost string) {
 	if len(p.answers)+len(p.untold) == 0 {
 		return
 	}
 	r.Header = http.Header{}
-	if rec.Field != "" {
-		r.Header.Set(costHeader, rec.Field)
+	if cost != "" {
+		r.Header.Set(costHeader, cost)
 	}
-	for i, text := range rec.Answers {
-		if header, ok := strings.CutPrefix(p.answers[i], headersInLog); !ok {
+	for _, field := range p.answers {
+		text := rec.Fields[field]
+		if header, ok := strings.CutPrefix(field, headersInLog); !ok {
 			r.Size, _ = strconv.ParseInt(text, 10, 64)
 		} else if text != "" {
 			r.Header.Set(header, text)

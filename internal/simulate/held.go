@@ -30,7 +30,7 @@ func (r *replay) response(rec *accesslog.Record) limits.Response {
 		status = 0 // the upstream was asked, and nobody knows what it would have answered
 	}
 	one := limits.Response{Status: status, At: rec.Start + int64(rec.Took)}
-	r.policy.tell(&one, rec)
+	r.policy.tell(&one, rec, rec.Fields[r.CostField])
 	return one
 }
 

@@ -58,8 +58,6 @@ type replay struct {
 	cluster *cluster
 	swept   int64 // when counters were swept last
 
-	makers []maker // one for each server of the policy
-
 	copies []*limits.Zone // those of all nodes
 	zones  map[string]*zoneStats
 	stats  map[*limits.Zone]*zoneStats // of each of the copies
@@ -95,9 +93,6 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 	}
 	o.Nodes = max(o.Nodes, 1)
 	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}, stats: map[*limits.Zone]*zoneStats{}, held: heap.Heap[response]{Before: response.isBefore}}
-	for _, s := range p.servers {
-		r.makers = append(r.makers, newMaker(s, p.isPlain()))
-	}
 	loaded++
 	for i := range o.Nodes {
 		r.nodes = append(r.nodes, &node{
@@ -114,7 +109,11 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 	if err := r.prepare(); err != nil {
 		return nil, err
 	}
-	read := files.Each(accesslog.Options{Reorder: o.Reorder, Headers: p.needsHeaders(), Field: o.CostField, Answers: p.answers}, func(rec *accesslog.Record) bool {
+	fields := p.answers
+	if o.CostField != "" {
+		fields = append(slices.Clone(fields), o.CostField)
+	}
+	read := files.Each(accesslog.Options{Reorder: o.Reorder, Headers: p.needsHeaders(), Fields: fields}, func(rec *accesslog.Record) bool {
 		r.err = r.request(rec)
 		return r.err == nil
 	})
@@ -223,7 +222,7 @@ func (r *replay) request(rec *accesslog.Record) error {
 		t.DeniedInLog++
 	}
 	if r.CostField != "" {
-		if _, ok := config.ParseUnits(rec.Field); !ok {
+		if _, ok := config.ParseUnits(rec.Fields[r.CostField]); !ok {
 			t.noCost++
 		}
 	}
@@ -294,12 +293,12 @@ func (r *replay) offer(n *node, rec *accesslog.Record) error {
 		r.total.noHost++
 	}
 	reached, denied := false, false
-	for i := range r.makers {
-		q, ok := r.makers[i].request(rec)
+	for _, server := range r.policy.servers {
+		q, ok := requestOf(server, rec, rec.Fields[r.CostField])
 		if !ok {
 			return nil // no server would have taken it
 		}
-		err := operate.WalkRoutes(r.makers[i].server, &q, func(l operate.Limiter, _ []string) (goOn bool, err error) {
+		err := operate.WalkRoutes(server, &q, func(l operate.Limiter, _ []string) (goOn bool, err error) {
 			if !reached {
 				reached = true
 				r.total.Reached++

@@ -253,23 +253,7 @@ func (w *windowStats) report() Window {
 		}
 	}
 	if w.candidates != nil {
-		out.NotFollowed = w.candidates.notFollowed()
-		for i := range w.clients.all {
-			one := &w.clients.all[i]
-			for k, n := range w.candidates.denied(one) {
-				if n > 0 {
-					c := &out.Candidates[k]
-					c.Clients += out.OneIn
-					c.Requests += n * out.OneIn
-					if w.isFailing(one) {
-						c.Failing += out.OneIn
-					}
-				}
-			}
-		}
-		for k := range out.Candidates {
-			out.Candidates[k].Answered = w.candidates.answered(k)
-		}
+		out.NotFollowed = w.candidates.tally(w, out.Candidates)
 	}
 	for _, c := range out.Candidates {
 		if c.Clients-c.Failing <= mayTouch(w.clients.count()) && out.NotFollowed == 0 && len(mosts) > 0 {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
-	"github.com/caddy-tide/ratelimit/internal/sim"
+	"github.com/caddy-tide/ratelimit/internal/sim/scenario"
 )
 
 // Nodes is how many nodes all scenarios have.
@@ -23,7 +23,7 @@ type Scenario struct {
 	Cost       int64 // of each request
 	Window     time.Duration
 	Rate       time.Duration
-	Load       sim.Load
+	Load       scenario.Load
 }
 
 // far is a window whose boundary no run sees, except for one at the turn of 30 days.
@@ -34,17 +34,17 @@ const far = 30 * 24 * time.Hour
 func Scenarios() []Scenario {
 	const sec = time.Second
 	return []Scenario{
-		{"overload", "4x the limit of 400/4s for two windows, `sync_rate 1s`", 400, 1, 4 * sec, sec, sim.Constant(400, 8*sec)},
-		{"burst", "1200 requests within 3 s, of which 400 are allowed, `sync_rate 5s`", 400, 1, far, 5 * sec, sim.Constant(400, 3*sec)},
-		{"wandering", "100 a second, 2 s to each of three nodes, of which 150 are allowed, `sync_rate 5s`", 150, 1, far, 5 * sec, sim.Wandering(100, 2*sec, Nodes, 3)},
-		{"lumps", "requests that each cost 2 % of a limit of 20000/4s, 4x the limit for two windows, `sync_rate 1s`", 20000, 400, 4 * sec, sec, sim.Constant(50, 8*sec)},
+		{"overload", "4x the limit of 400/4s for two windows, `sync_rate 1s`", 400, 1, 4 * sec, sec, scenario.Constant(400, 8*sec)},
+		{"burst", "1200 requests within 3 s, of which 400 are allowed, `sync_rate 5s`", 400, 1, far, 5 * sec, scenario.Constant(400, 3*sec)},
+		{"wandering", "100 a second, 2 s to each of three nodes, of which 150 are allowed, `sync_rate 5s`", 150, 1, far, 5 * sec, scenario.Wandering(100, 2*sec, Nodes, 3)},
+		{"lumps", "requests that each cost 2 % of a limit of 20000/4s, 4x the limit for two windows, `sync_rate 1s`", 20000, 400, 4 * sec, sec, scenario.Constant(50, 8*sec)},
 	}
 }
 
 // Case is the simulation of it, with so long a way to the store.
-func (s Scenario) Case(latency time.Duration) sim.Case {
-	return sim.CaseOf(s.Says, sim.Windows{
-		Algorithm: sim.Sliding(s.Limit, s.Window), Rate: s.Rate, Nodes: Nodes, Latency: latency, Load: s.Load, Cost: s.Cost, Even: true,
+func (s Scenario) Case(latency time.Duration) scenario.Case {
+	return scenario.CaseOf(s.Says, scenario.Windows{
+		Algorithm: scenario.Sliding(s.Limit, s.Window), Rate: s.Rate, Nodes: Nodes, Latency: latency, Load: s.Load, Cost: s.Cost, Even: true,
 	})
 }
 
@@ -68,7 +68,7 @@ func (r Range) String() string {
 
 // Predict is what the simulation admits, in ten runs with each of some latencies: a message between
 // processes that share two busy processors takes from a fraction of a millisecond to some ten.
-func (s Scenario) Predict(m sim.Model) (r Range) {
+func (s Scenario) Predict(m scenario.Model) (r Range) {
 	for _, latency := range []time.Duration{250 * time.Microsecond, time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond} {
 		c := s.Case(latency)
 		for seed := range uint64(10) {
@@ -82,7 +82,7 @@ func (s Scenario) Predict(m sim.Model) (r Range) {
 // less. So many requests come in 0.2 to 0.4 s, and so long a process may stand still on a busy
 // machine, with a sync or a request in its hands.
 func (s Scenario) Allowed() Range {
-	r, stall := s.Predict(sim.Shipped), int(s.Limit/s.Cost/4)
+	r, stall := s.Predict(scenario.Shipped), int(s.Limit/s.Cost/4)
 	return Range{r.Least - stall, r.Most + stall}
 }
 

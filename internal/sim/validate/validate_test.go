@@ -3,7 +3,7 @@ package validate
 import (
 	"testing"
 
-	"github.com/caddy-tide/ratelimit/internal/sim"
+	"github.com/caddy-tide/ratelimit/internal/sim/scenario"
 )
 
 // A measurement within what is allowed says something only if no weaker model is allowed it.
@@ -13,7 +13,7 @@ func TestWeakerModelsAreFarFromWhatIsAllowed(t *testing.T) {
 		if exact.Least < allowed.Least || exact.Most > allowed.Most {
 			t.Errorf("%s: %v are allowed, which leaves out the %v of one exact counter", s.Name, allowed, exact)
 		}
-		for name, m := range map[string]sim.Model{"Kong's model": sim.Kong, "early_sync off": sim.Scaled} {
+		for name, m := range map[string]scenario.Model{"Kong's model": scenario.Kong, "early_sync off": scenario.Scaled} {
 			if weaker := s.Predict(m); weaker.Least <= allowed.Most {
 				t.Errorf("%s: %v are allowed, and %s admits %v", s.Name, allowed, name, weaker)
 			}

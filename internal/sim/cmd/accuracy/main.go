@@ -1,6 +1,6 @@
 // Command accuracy writes the tables of docs/internals/accuracy-figures.md, and their plots.
-// It runs the simulations of internal/sim with fixed seeds, so that the same code writes the same
-// figures.
+// It runs the simulations of internal/sim/scenario with fixed seeds, so that the same code writes
+// the same figures.
 //
 //	accuracy         all that is simulated
 //	accuracy -real   what is measured on real processes, see internal/sim/validate

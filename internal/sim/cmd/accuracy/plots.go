@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/plot"
-	"github.com/caddy-tide/ratelimit/internal/sim"
+	"github.com/caddy-tide/ratelimit/internal/sim/scenario"
 )
 
 // plots are the files of docs/accuracy, by name.
@@ -26,11 +26,11 @@ const (
 // overTime is what is admitted while a client comes that asks for five times its limit.
 func overTime() plot.Plot {
 	const limit, window = 1000, 10 * time.Second
-	c := sim.CaseOf("", sim.Windows{
-		Algorithm: sim.Sliding(limit, window), Rate: time.Second, Nodes: 10, Latency: near,
-		Load: sim.Load{{For: 15 * time.Second, Rate: 50}, {For: 45 * time.Second, Rate: 500}},
+	c := scenario.CaseOf("", scenario.Windows{
+		Algorithm: scenario.Sliding(limit, window), Rate: time.Second, Nodes: 10, Latency: near,
+		Load: scenario.Load{{For: 15 * time.Second, Rate: 50}, {For: 45 * time.Second, Rate: 500}},
 	})
-	line := func(name string, style int, r sim.Result) plot.Line {
+	line := func(name string, style int, r scenario.Result) plot.Line {
 		x, y := r.Windowed(limit, window, 250*ms)
 		return plot.Line{Name: name, X: x, Y: y, Style: style}
 	}
@@ -42,23 +42,23 @@ func overTime() plot.Plot {
 			Y: "admitted / limit", Reference: 1, Name: "the limit",
 			Lines: []plot.Line{
 				line("centralized", exactStyle, c.Exact(1)),
-				line("Kong's model", kongStyle, c.Run(sim.Kong, 1)),
-				line("Tide", tideStyle, c.Run(sim.Shipped, 1)),
+				line("Kong's model", kongStyle, c.Run(scenario.Kong, 1)),
+				line("Tide", tideStyle, c.Run(scenario.Shipped, 1)),
 			},
 		}},
 	}
 }
 
 // errorsBy draws how much the models admit beyond the centralized limiter.
-func errorsBy(title, description, x string, log bool, at []float64, scenario func(x float64) sim.Case) plot.Plot {
+func errorsBy(title, description, x string, log bool, at []float64, of func(x float64) scenario.Case) plot.Plot {
 	lines := []plot.Line{
 		{Name: "Kong's model", Style: kongStyle}, {Name: "early_sync off", Style: scaledStyle}, {Name: "Tide", Style: tideStyle},
 	}
-	for i, m := range []sim.Model{sim.Kong, sim.Scaled, sim.Shipped} {
+	for i, m := range []scenario.Model{scenario.Kong, scenario.Scaled, scenario.Shipped} {
 		l := &lines[i]
 		l.X, l.Marked = at, true
 		for _, x := range at {
-			l.Y = append(l.Y, scenario(x).Figures(m, seeds).PeakOver)
+			l.Y = append(l.Y, of(x).Figures(m, seeds).PeakOver)
 		}
 	}
 	return plot.Plot{
@@ -67,15 +67,15 @@ func errorsBy(title, description, x string, log bool, at []float64, scenario fun
 	}
 }
 
-func steady(rate time.Duration, nodes int, demand float64) sim.Case {
-	return sim.CaseOf("", sim.Windows{
-		Algorithm: sim.Sliding(1000, 10*time.Second), Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * time.Second, Load: sim.Constant(100*demand, 60*time.Second),
+func steady(rate time.Duration, nodes int, demand float64) scenario.Case {
+	return scenario.CaseOf("", scenario.Windows{
+		Algorithm: scenario.Sliding(1000, 10*time.Second), Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * time.Second, Load: scenario.Constant(100*demand, 60*time.Second),
 	})
 }
 
 func byRate() plot.Plot {
 	return errorsBy("Error by sync_rate: 10 nodes, 1000/10s, offered load 2x", "The error of Kong's model grows with sync_rate; Tide's stays near that of the centralized limiter.",
-		"sync_rate in seconds", true, []float64{.1, .2, .5, 1, 2, 5}, func(x float64) sim.Case {
+		"sync_rate in seconds", true, []float64{.1, .2, .5, 1, 2, 5}, func(x float64) scenario.Case {
 			return steady(time.Duration(x*float64(time.Second)), 10, 2)
 		})
 }
@@ -83,10 +83,10 @@ func byRate() plot.Plot {
 // windowsPlot is what the algorithms themselves admit, without any cluster.
 func windowsPlot() plot.Plot {
 	const limit, window = 400, 10 * time.Second
-	panel := func(y string, load sim.Load) plot.Panel {
+	panel := func(y string, load scenario.Load) plot.Panel {
 		p := plot.Panel{Y: y, Reference: 1, Name: "the limit", High: 2.05}
 		styles := map[string]int{"sliding_log": 0, "fixed_window": 1, "sliding_window": 2, "sub_windows 4": 3}
-		for _, a := range sim.Approximations() {
+		for _, a := range scenario.Approximations() {
 			name := strings.Trim(a.Name, "`")
 			if _, ok := styles[name]; !ok {
 				continue
@@ -103,8 +103,8 @@ func windowsPlot() plot.Plot {
 			"The fixed window admits twice the limit across a boundary, the sliding window less, finer buckets still less, and the log the limit.",
 		X: "seconds",
 		Panels: []plot.Panel{
-			panel("at 3x from the 6th second", sim.Onset(3)(6*time.Second)),
-			panel("the limit at 8 s, again at 13 s", sim.Lumps(5*time.Second)(8*time.Second)),
+			panel("at 3x from the 6th second", scenario.Onset(3)(6*time.Second)),
+			panel("the limit at 8 s, again at 13 s", scenario.Lumps(5*time.Second)(8*time.Second)),
 		},
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
-	"github.com/caddy-tide/ratelimit/internal/sim"
+	"github.com/caddy-tide/ratelimit/internal/sim/scenario"
 	"github.com/caddy-tide/ratelimit/internal/sim/validate"
 )
 
@@ -20,13 +20,13 @@ const realRuns = 3
 // to predict it.
 type variant struct {
 	name, options string
-	model         *sim.Model // nil is one centralized limiter
+	model         *scenario.Model // nil is one centralized limiter
 }
 
 var variants = []variant{
 	{"strict", "sync_rate strict", nil},
-	{"off", "early_sync off", &sim.Scaled},
-	{"tide", "", &sim.Shipped},
+	{"off", "early_sync off", &scenario.Scaled},
+	{"tide", "", &scenario.Shipped},
 }
 
 // measured runs the scenarios on real processes.
@@ -60,7 +60,7 @@ func measured(ctx context.Context) (string, error) {
 	client := cluster.NewClient(50)
 	defer client.Close()
 	for _, s := range validate.Scenarios() {
-		cells := []string{s.Says, s.Predict(sim.Kong).String()}
+		cells := []string{s.Says, s.Predict(scenario.Kong).String()}
 		for _, v := range variants {
 			predicted := s.Exact()
 			if v.model != nil {

@@ -1,4 +1,4 @@
-package plot
+package picture
 
 import (
 	"bytes"
@@ -32,14 +32,5 @@ func TestDiagramsAreWellFormed(t *testing.T) {
 	}
 	if heads := strings.Count(text, `head" transform`); heads != 3 {
 		t.Errorf("three heads of two arrows are drawn as %d", heads)
-	}
-}
-
-func TestSpansStandOut(t *testing.T) {
-	p := some()
-	p.LogX, p.Spans = false, []Span{{Low: 1, High: 100, Name: "all of it"}}
-	svg := string(p.SVG())
-	if !strings.Contains(svg, `class="span" x="62"`) || !strings.Contains(svg, ">all of it<") {
-		t.Errorf("the span is not drawn from the left of the panels:\n%s", svg)
 	}
 }

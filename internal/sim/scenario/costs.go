@@ -1,4 +1,4 @@
-package sim
+package scenario
 
 import (
 	"math"
@@ -55,12 +55,11 @@ func CostPeaks[S any](c Costs, of algorithms.Params, model Model, nodes int, dem
 	asked := 0
 	for at := rng.ExpFloat64() * every; at < float64(length); at += rng.ExpFloat64() * every {
 		now, n := epoch+int64(at), c.of(rng, of.Limit)
-		w.until(now)
-		w.now = now
+		w.Until(now)
 		asked++
 		node := w.nodes[rng.IntN(nodes)]
 		for i, allowed := range []bool{
-			node.table.Take(l, key.key, key.raw, node.clock(), n, 0).Allowed,
+			node.Take(l, key.key, key.raw, node.clock(), n, 0).Allowed,
 			machine.Take(&state, l, now, n, 0).Allowed,
 		} {
 			if allowed {

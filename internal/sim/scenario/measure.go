@@ -1,4 +1,4 @@
-package sim
+package scenario
 
 import (
 	"time"
@@ -22,8 +22,6 @@ type Result struct {
 	// Calls is how many calls of all nodes the store got, in the time Length.
 	Calls  int
 	Length time.Duration
-	// Stored is what the store counts of all epochs when the run ends.
-	Stored int64
 	// Hits are what was admitted, in order.
 	Hits []Hit
 }

@@ -1,4 +1,4 @@
-package sim
+package scenario
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/sim"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -61,15 +62,15 @@ func (c classes) params() algorithms.Params {
 
 // run is a minute and a half of requests.
 func (c classes) run(seed uint64) outcome {
-	return stateOf(c.kind, runClasses[algorithms.WindowState], runClasses[algorithms.LogState], runClasses[algorithms.BucketState])(c, seed)
+	return algorithms.ByState(c.kind, runClasses[algorithms.WindowState], runClasses[algorithms.BucketState], runClasses[algorithms.LogState])(c, seed)
 }
 
 func runClasses[S any](c classes, seed uint64) (o outcome) {
 	whole, low := c.limits()
 	rng := rand.New(rand.NewPCG(seed, 7))
-	w, k := NewNetwork(epoch+rng.Int64N(int64(10*sec)), c.latency, seed), keysOf(1)[0]
+	w, k := sim.NewNetwork(epoch+rng.Int64N(int64(10*sec)), c.latency, seed), keysOf(1)[0]
 	exact := algorithms.MachineOf[S](c.kind)
-	tables := joinAll[S](w, c.nodes, c.params(), table.SyncConfig{Rate: c.rate, Mixed: !c.alike}, false)
+	tables, _ := joinAll[S](w, c.nodes, c.params(), table.SyncConfig{Rate: c.rate, Mixed: !c.alike}, false)
 	var truth S
 	take := func(node int, l algorithms.Limit, pays bool) {
 		now := w.Now()
@@ -186,8 +187,8 @@ func TestAFloodOfThoseThatPayIsEstimated(t *testing.T) {
 func TestWhatAnotherLimitDeniesDeniesNobody(t *testing.T) {
 	p := Sliding(100, 10*sec)
 	for _, nodes := range []int{2, 3, 6} {
-		w, l, k := NewNetwork(epoch, near, 1), p.Compile(), keysOf(1)[0]
-		tables := joinAll[algorithms.WindowState](w, nodes, p, table.SyncConfig{Rate: sec}, false)
+		w, l, k := sim.NewNetwork(epoch, near, 1), p.Compile(), keysOf(1)[0]
+		tables, _ := joinAll[algorithms.WindowState](w, nodes, p, table.SyncConfig{Rate: sec}, false)
 		asked, wrong := 0, 0
 		for i := range 60 * 400 {
 			w.Until(epoch + int64(2*sec) + int64(i)*int64(sec)/400)

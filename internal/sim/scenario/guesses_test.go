@@ -1,10 +1,11 @@
-package sim
+package scenario
 
 import (
 	"testing"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/sim"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -30,9 +31,9 @@ func inTurn(over time.Duration) guesses {
 // guess returns how many reach the handler, and how many keys the nodes sync for it.
 func guess[S any](kind algorithms.Kind, g guesses, seed uint64) (reached, keys int) {
 	p := algorithms.Params{Kind: kind, Limit: g.limit, Window: time.Hour, Reserves: !g.ordinary}
-	w, l, k := NewNetwork(epoch+int64(sec), time.Millisecond/2, seed), p.Compile(), keysOf(1)[0]
-	tables := joinAll[S](w, 3, p, table.SyncConfig{Rate: sec}, g.asks)
-	at, want := w.now+5*int64(sec)+int64(g.phase), algorithms.Want(0)
+	w, l, k := sim.NewNetwork(epoch+int64(sec), time.Millisecond/2, seed), p.Compile(), keysOf(1)[0]
+	tables, synced := joinAll[S](w, 3, p, table.SyncConfig{Rate: sec}, g.asks)
+	at, want := w.Now()+5*int64(sec)+int64(g.phase), algorithms.Want(0)
 	if !g.ordinary {
 		want = table.Reserve | algorithms.WantReset
 	}
@@ -40,23 +41,23 @@ func guess[S any](kind algorithms.Kind, g guesses, seed uint64) (reached, keys i
 		w.Until(at)
 		at += int64(g.each)
 		t := tables[g.to(i)]
-		taken := t.Take(l, k.key, k.raw, w.now, 1, want)
+		taken := t.Take(l, k.key, k.raw, w.Now(), 1, want)
 		if taken.Allowed {
 			reached++
 		}
 		if taken.Allowed && !g.ordinary {
 			unit := t.Hold(l, k.key, taken)
-			w.after(time.Millisecond, func() { t.Settle(k.key, unit, w.now, 1) })
+			w.After(time.Millisecond, func() { t.Settle(k.key, unit, w.Now(), 1) })
 		}
 	}
 	w.Until(at + 5*int64(sec))
-	return reached, w.keys
+	return reached, *synced
 }
 
 // phases are runs that begin all over an interval: of each, what guess returns.
 func phases(g guesses, kind algorithms.Kind) (reached map[int]int, keys float64) {
 	const runs = 20
-	run := stateOf(kind, guess[algorithms.WindowState], guess[algorithms.LogState], guess[algorithms.BucketState])
+	run := algorithms.ByState(kind, guess[algorithms.WindowState], guess[algorithms.BucketState], guess[algorithms.LogState])
 	reached = make(map[int]int)
 	for i := range runs {
 		g.phase = sec * time.Duration(i) / runs

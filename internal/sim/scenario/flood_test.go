@@ -1,4 +1,4 @@
-package sim
+package scenario
 
 import (
 	"encoding/binary"

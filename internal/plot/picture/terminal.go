@@ -1,9 +1,11 @@
-package plot
+package picture
 
 import (
 	"html"
 	"regexp"
 	"strings"
+
+	"github.com/caddy-tide/ratelimit/internal/plot"
 )
 
 const letter, line = 8.43, 20 // of a terminal in 14 pixels: the width of a letter, and of a line
@@ -16,19 +18,19 @@ func Terminal(command, printed string) []byte {
 	for _, l := range lines {
 		widest = max(widest, len([]rune(l)))
 	}
-	c, width, height := &canvas{}, float64(widest)*letter+40, len(lines)*line+30
-	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" width="%.0f" height="%d" role="img" font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="14">`, width, height, width, height)
-	c.printf("<title>%s</title>", html.EscapeString(command))
-	c.printf(`<rect width="%.0f" height="%d" rx="8" fill="#1b222b"/>`, width, height)
+	c, width, height := &plot.Canvas{}, float64(widest)*letter+40, len(lines)*line+30
+	c.Printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %d" width="%.0f" height="%d" role="img" font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace" font-size="14">`, width, height, width, height)
+	c.Printf("<title>%s</title>", html.EscapeString(command))
+	c.Printf(`<rect width="%.0f" height="%d" rx="8" fill="#1b222b"/>`, width, height)
 	for i, l := range lines {
 		color := "#dfe6ee"
 		if i == 0 {
 			color = "#8fc7ff"
 		}
-		c.printf(`<text x="20" y="%d" fill="%s" textLength="%.1f" xml:space="preserve">%s</text>`,
+		c.Printf(`<text x="20" y="%d" fill="%s" textLength="%.1f" xml:space="preserve">%s</text>`,
 			i*line+30, color, max(letter, float64(len([]rune(l)))*letter), html.EscapeString(l))
 	}
-	c.printf("</svg>")
+	c.Printf("</svg>")
 	return c.Bytes()
 }
 

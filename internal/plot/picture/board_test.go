@@ -1,4 +1,4 @@
-package plot
+package picture
 
 import (
 	"bytes"
@@ -6,16 +6,20 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/caddy-tide/ratelimit/internal/plot"
 )
 
 // A board shows headings, last values with their units, and lines with as many of their names as
 // there is room for.
 func TestBoards(t *testing.T) {
-	line := func(name string) Line { return Line{Name: name, X: []float64{0, 10}, Y: []float64{1, 2}, Style: 1} }
+	line := func(name string) plot.Line {
+		return plot.Line{Name: name, X: []float64{0, 10}, Y: []float64{1, 2}, Style: 1}
+	}
 	svg := Board{Title: "a & b", Fields: []Field{
 		{W: 24, H: 1, Title: "Requests", Kind: "row"},
-		{Y: 1, W: 6, H: 4, Title: "Denied <now>", Kind: "stat", Unit: "reqps", Lines: []Line{line("")}},
-		{Y: 5, W: 8, H: 8, Title: "Share", Unit: "percentunit", Lines: []Line{
+		{Y: 1, W: 6, H: 4, Title: "Denied <now>", Kind: "stat", Unit: "reqps", Lines: []plot.Line{line("")}},
+		{Y: 5, W: 8, H: 8, Title: "Share", Unit: "percentunit", Lines: []plot.Line{
 			line("first"), line("second"), line(strings.Repeat("third", 9)), line("fourth"),
 		}},
 	}}.SVG()

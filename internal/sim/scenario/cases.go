@@ -1,7 +1,6 @@
-package sim
+package scenario
 
 import (
-	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -161,64 +160,6 @@ func Flooding(name string) Case {
 	return CaseOf(name, Windows{
 		Algorithm: Sliding(100, 60*sec), Rate: 10 * sec, Nodes: 8, Latency: near, Load: Constant(20*100./60, 600*sec),
 	})
-}
-
-// Traffics are the shapes of traffic on five nodes, with 1000/10s and sync_rate 1s.
-func Traffics() (cases []Case) {
-	with := func(name string, change func(*Windows)) {
-		sc := Windows{Algorithm: Sliding(1000, 10*sec), Rate: sec, Nodes: 5, Latency: near, Warm: 20 * sec}
-		change(&sc)
-		cases = append(cases, CaseOf(name, sc))
-	}
-	for _, demand := range []float64{.5, .8, .95, 1, 1.2, 2, 5, 20} {
-		with(fmt.Sprintf("steady, %gx", demand), func(sc *Windows) { sc.Load = Constant(100*demand, 60*sec) })
-	}
-	with("step from 0.5x to 3x", func(sc *Windows) { sc.Load = Load{{For: 25 * sec, Rate: 50}, {For: 35 * sec, Rate: 300}} })
-	with("bursts of 1 s every 4 s, mean 0.85x", func(sc *Windows) { sc.Load = Bursts(340, sec, 3*sec, 15) })
-	with("bursts of 1 s every 4 s, mean 2x", func(sc *Windows) { sc.Load = Bursts(800, sec, 3*sec, 15) })
-	with("bursts of 0.1 s every 10 s, mean 0.85x", func(sc *Windows) { sc.Load = Bursts(8500, sec/10, 99*sec/10, 6) })
-	with("2 limits within 1 s around a window boundary", func(sc *Windows) {
-		sc.Load = append(Load{{For: 19500 * time.Millisecond}}, Bursts(2000, sec, 19*sec, 2)...)
-		sc.Warm = 0
-	})
-	with("90 % of the requests to one node, 2x", func(sc *Windows) {
-		sc.Load, sc.Weights = Constant(200, 60*sec), []float64{.9, .025, .025, .025, .025}
-	})
-	with("one client, always to the same node, 2x", func(sc *Windows) { sc.Load, sc.Sticky = Constant(200, 60*sec), true })
-	with("moves to another node every 3 s, 2x", func(sc *Windows) { sc.Load = Wandering(200, 3*sec, 5, 20) })
-	with("moves to another node every 3 s, 0.9x", func(sc *Windows) { sc.Load = Wandering(90, 3*sec, 5, 20) })
-	with("a node joins at 25 s, another leaves at 40 s, 2x", func(sc *Windows) {
-		sc.Load, sc.Away = Constant(200, 60*sec), []Away{{0, 0, 25 * sec}, {1, 40 * sec, 100 * sec}}
-	})
-	many := func(sc *Windows) {
-		sc.Algorithm, sc.Clients, sc.Zipf, sc.Load = Sliding(100, 10*sec), 1000, 1, Constant(1500, 60*sec)
-	}
-	with("1000 clients by Zipf, 100/10s, 1500 requests/s", many)
-	with("same, each client to one node", func(sc *Windows) { many(sc); sc.Sticky = true })
-	return cases
-}
-
-// Kinds are all algorithms under one load, as a multiple of the limit of 1000/10s.
-func Kinds(nodes int, rate time.Duration, demand float64) []Case {
-	load := Constant(100*demand, 60*sec)
-	window := func(name string, alg algorithms.Params) Case {
-		return CaseOf(name, Windows{Algorithm: alg, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load})
-	}
-	bucket := func(name string, alg algorithms.Params) Case {
-		return CaseOf(name, Buckets{Algorithm: alg, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load})
-	}
-	const limit, span = 1000, 10 * sec
-	return []Case{
-		window("`fixed_window`", algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: span}),
-		window("`sliding_window`", Sliding(limit, span)),
-		window("`sliding_window`, `sub_windows 4`", algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: span, SubWindows: 4}),
-		CaseOf("`sliding_log`", Logs{
-			Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: span}, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load,
-		}),
-		bucket("`token_bucket`, `burst 100`", algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: span, Burst: 100}),
-		bucket("`gcra`, `burst 10`", algorithms.Params{Kind: algorithms.GCRA, Limit: limit, Window: span, Burst: 10}),
-		bucket("`leaky_bucket`, `queue 20`", algorithms.Params{Kind: algorithms.LeakyBucket, Limit: limit, Window: span, Queue: 20}),
-	}
 }
 
 // Small are limits of few requests, met by a client that was not there before.

@@ -1,9 +1,57 @@
-package sim
+package scenario
 
 import (
 	"fmt"
+	"testing"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
+
+// What Tide was built to reach, in small. Kong's model reaches none of it.
+func TestGoalsAreReachedAndNotByKongsModel(t *testing.T) {
+	const overloads = 6 // the first ones, which are about admitting too much
+	for i, g := range Goals() {
+		if redistest.Raced && i%3 != 0 {
+			continue // see everyClasses
+		}
+		switch {
+		case i < overloads:
+			if got := g.Measure(Kong, 1); got.Met {
+				t.Errorf("%s: Kong's model reaches %s, so that says nothing: %s", g.Name, g.Reach, got.Text)
+			}
+		case i < overloads+2:
+			continue // all kinds of clusters take their time; the next test has a few
+		}
+		if got := g.Measure(g.Model, 3); !got.Met {
+			t.Errorf("%s: %s, want %s", g.Name, got.Text, g.Reach)
+		}
+	}
+}
+
+// An estimate that held back too much would deny what the limit has room for.
+func TestBelowTheLimitNoneIsDenied(t *testing.T) {
+	few := []cluster{{2, sec}, {5, sec / 10}, {10, 5 * sec}}
+	for _, c := range []struct {
+		limits []int64
+		most   float64
+	}{{[]int64{400}, 0}, {[]int64{50}, .01}} {
+		if got := below(c.limits, few, c.most)(Shipped, 3); !got.Met {
+			t.Errorf("limits %v: %s denied than by the centralized limiter, want at most %g %%", c.limits, got.Text, 100*c.most)
+		}
+	}
+}
+
+// Each client of many, each node of those that are there, and each shape of traffic is held to the
+// limit, and hardly any is denied that should not be.
+func TestShapesOfTraffic(t *testing.T) {
+	for _, c := range Traffics() {
+		f := c.Figures(Shipped, 1)
+		within(t, c.Name+": peak by the exact one", f.PeakOver, .97, 1.06)
+		within(t, c.Name+": mean by the exact one", f.MeanOver, .97, 1.03)
+		within(t, c.Name+": share denied more than by the centralized limiter", f.DeniedOver, -.02, .02)
+	}
+}
 
 // A Goal is a figure to reach.
 type Goal struct {
@@ -108,4 +156,39 @@ func cutOff(m Model, seeds int) Reached {
 	cases := Faulty()
 	whole, cut := cases[0].Figures(m, seeds), cases[len(cases)-1].Figures(m, seeds)
 	return Reached{fmt.Sprintf("%.2f, without the cut %.2f", cut.Peak, whole.Peak), cut.Peak <= whole.Peak+1}
+}
+
+// Traffics are the shapes of traffic on five nodes, with 1000/10s and sync_rate 1s.
+func Traffics() (cases []Case) {
+	with := func(name string, change func(*Windows)) {
+		sc := Windows{Algorithm: Sliding(1000, 10*sec), Rate: sec, Nodes: 5, Latency: near, Warm: 20 * sec}
+		change(&sc)
+		cases = append(cases, CaseOf(name, sc))
+	}
+	for _, demand := range []float64{.5, .8, .95, 1, 1.2, 2, 5, 20} {
+		with(fmt.Sprintf("steady, %gx", demand), func(sc *Windows) { sc.Load = Constant(100*demand, 60*sec) })
+	}
+	with("step from 0.5x to 3x", func(sc *Windows) { sc.Load = Load{{For: 25 * sec, Rate: 50}, {For: 35 * sec, Rate: 300}} })
+	with("bursts of 1 s every 4 s, mean 0.85x", func(sc *Windows) { sc.Load = Bursts(340, sec, 3*sec, 15) })
+	with("bursts of 1 s every 4 s, mean 2x", func(sc *Windows) { sc.Load = Bursts(800, sec, 3*sec, 15) })
+	with("bursts of 0.1 s every 10 s, mean 0.85x", func(sc *Windows) { sc.Load = Bursts(8500, sec/10, 99*sec/10, 6) })
+	with("2 limits within 1 s around a window boundary", func(sc *Windows) {
+		sc.Load = append(Load{{For: 19500 * time.Millisecond}}, Bursts(2000, sec, 19*sec, 2)...)
+		sc.Warm = 0
+	})
+	with("90 % of the requests to one node, 2x", func(sc *Windows) {
+		sc.Load, sc.Weights = Constant(200, 60*sec), []float64{.9, .025, .025, .025, .025}
+	})
+	with("one client, always to the same node, 2x", func(sc *Windows) { sc.Load, sc.Sticky = Constant(200, 60*sec), true })
+	with("moves to another node every 3 s, 2x", func(sc *Windows) { sc.Load = Wandering(200, 3*sec, 5, 20) })
+	with("moves to another node every 3 s, 0.9x", func(sc *Windows) { sc.Load = Wandering(90, 3*sec, 5, 20) })
+	with("a node joins at 25 s, another leaves at 40 s, 2x", func(sc *Windows) {
+		sc.Load, sc.Away = Constant(200, 60*sec), []Away{{0, 0, 25 * sec}, {1, 40 * sec, 100 * sec}}
+	})
+	many := func(sc *Windows) {
+		sc.Algorithm, sc.Clients, sc.Zipf, sc.Load = Sliding(100, 10*sec), 1000, 1, Constant(1500, 60*sec)
+	}
+	with("1000 clients by Zipf, 100/10s, 1500 requests/s", many)
+	with("same, each client to one node", func(sc *Windows) { many(sc); sc.Sticky = true })
+	return cases
 }

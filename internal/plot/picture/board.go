@@ -1,9 +1,11 @@
-package plot
+package picture
 
 import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/caddy-tide/ratelimit/internal/plot"
 )
 
 // A Board is the panels of a dashboard, at their places in a grid of 24 columns, as Grafana lays
@@ -23,36 +25,36 @@ type Field struct {
 	Kind string
 	// Unit is one of Grafana's names, such as reqps.
 	Unit  string
-	Lines []Line
+	Lines []plot.Line
 }
 
 const unitWide, unitHigh = 40., 22. // of the grid, in pixels: the width and the height of a unit
 
 // SVG draws the board.
 func (b Board) SVG() []byte {
-	c, lines := &canvas{}, 0
+	c, lines := &plot.Canvas{}, 0
 	for _, f := range b.Fields {
 		lines = max(lines, f.Y+f.H)
 	}
-	c.open(24*unitWide, float64(lines)*unitHigh+6, b.Title, b.Description)
+	c.Open(24*unitWide, float64(lines)*unitHigh+6, b.Title, b.Description)
 	for _, f := range b.Fields {
 		f.draw(c)
 	}
-	c.printf("</svg>")
+	c.Printf("</svg>")
 	return c.Bytes()
 }
 
-func (f Field) draw(c *canvas) {
+func (f Field) draw(c *plot.Canvas) {
 	x, y, w, h := float64(f.X)*unitWide+4, float64(f.Y)*unitHigh+6, float64(f.W)*unitWide-8, float64(f.H)*unitHigh-6
 	if f.Kind == "row" {
-		c.text(x+4, y+13, "start", "title", f.Title)
+		c.Text(x+4, y+13, "start", "title", f.Title)
 		return
 	}
-	c.printf(`<rect class="box" x="%s" y="%s" width="%s" height="%s" rx="4"/>`, number(x), number(y), number(w), number(h))
-	c.text(x+8, y+17, "start", "bold", f.Title)
+	c.Printf(`<rect class="box" x="%s" y="%s" width="%s" height="%s" rx="4"/>`, plot.Number(x), plot.Number(y), plot.Number(w), plot.Number(h))
+	c.Text(x+8, y+17, "start", "bold", f.Title)
 	if f.Kind == "stat" {
 		values := f.Lines[0].Y
-		c.printf(`<text x="%s" y="%s" text-anchor="middle" font-size="28">%s</text>`, number(x+w/2), number(y+h/2+18), escape(f.value(math.Round(values[len(values)-1]*10)/10)))
+		c.Printf(`<text x="%s" y="%s" text-anchor="middle" font-size="28">%s</text>`, plot.Number(x+w/2), plot.Number(y+h/2+18), plot.Escape(f.value(math.Round(values[len(values)-1]*10)/10)))
 		return
 	}
 	f.curves(c, x+64, x+w-10, y+h-38, y+28)
@@ -60,7 +62,7 @@ func (f Field) draw(c *canvas) {
 }
 
 // curves draws the lines between these edges, and what time it is: from the first point on.
-func (f Field) curves(c *canvas, left, right, bottom, top float64) {
+func (f Field) curves(c *plot.Canvas, left, right, bottom, top float64) {
 	low, high := 0., 0.
 	from, to := math.Inf(1), math.Inf(-1)
 	for _, l := range f.Lines {
@@ -72,26 +74,26 @@ func (f Field) curves(c *canvas, left, right, bottom, top float64) {
 	if high == low {
 		high = 1
 	}
-	x, y := scale{from, to, left, right, false}, scale{low, high + (high-low)/20, bottom, top, false}
-	for _, v := range y.ticks(3) {
-		c.line("grid", left, y.at(v), right, y.at(v))
-		c.text(left-5, y.at(v)+4, "end", "", f.value(v))
+	x, y := plot.Scale{Low: from, High: to, From: left, To: right}, plot.Scale{Low: low, High: high + (high-low)/20, From: bottom, To: top}
+	for _, v := range y.Ticks(3) {
+		c.Line("grid", left, y.At(v), right, y.At(v))
+		c.Text(left-5, y.At(v)+4, "end", "", f.value(v))
 	}
-	for i, v := range x.ticks(4) {
-		text := label(v) + " s"
+	for i, v := range x.Ticks(4) {
+		text := plot.Label(v) + " s"
 		if i == 0 {
-			text = label(v)
+			text = plot.Label(v)
 		}
-		c.text(x.at(v), bottom+15, "middle", "", text)
+		c.Text(x.At(v), bottom+15, "middle", "", text)
 	}
-	c.line("axis", left, bottom, right, bottom)
+	c.Line("axis", left, bottom, right, bottom)
 	for _, l := range f.Lines {
-		l.draw(c, x, y)
+		l.Draw(c, x, y)
 	}
 }
 
 // legend names as many lines as there is room for.
-func (f Field) legend(c *canvas, x, y, room float64) {
+func (f Field) legend(c *plot.Canvas, x, y, room float64) {
 	const letter = 6.6
 	var b strings.Builder
 	for i, l := range f.Lines {
@@ -104,20 +106,20 @@ func (f Field) legend(c *canvas, x, y, room float64) {
 			fmt.Fprintf(&b, "<tspan>%s</tspan>", more)
 			break
 		}
-		fmt.Fprintf(&b, `<tspan class="name %s">%s  </tspan>`, style(l.Style), escape(l.Name))
+		fmt.Fprintf(&b, `<tspan class="name %s">%s  </tspan>`, plot.Class(l.Style), plot.Escape(l.Name))
 		room -= float64(len(l.Name)+2) * letter
 	}
-	c.printf(`<text x="%s" y="%s" font-size="12" xml:space="preserve">%s</text>`, number(x), number(y), b.String())
+	c.Printf(`<text x="%s" y="%s" font-size="12" xml:space="preserve">%s</text>`, plot.Number(x), plot.Number(y), b.String())
 }
 
 // value writes a number with its unit.
 func (f Field) value(v float64) string {
 	if f.Unit == "percentunit" {
-		return label(math.Round(v*1000)/10) + "%"
+		return plot.Label(math.Round(v*1000)/10) + "%"
 	}
 	unit := map[string]string{"reqps": " req/s", "ops": " ops/s", "s": " s", "Bps": " B/s"}[f.Unit]
 	if math.Abs(v) >= 10_000 {
-		return label(math.Round(v/100)/10) + "k" + strings.TrimSpace(unit)
+		return plot.Label(math.Round(v/100)/10) + "k" + strings.TrimSpace(unit)
 	}
-	return label(math.Round(v*1000)/1000) + unit
+	return plot.Label(math.Round(v*1000)/1000) + unit
 }

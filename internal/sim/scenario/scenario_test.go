@@ -1,4 +1,4 @@
-package sim
+package scenario
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/sim"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -18,32 +19,34 @@ func within(t *testing.T, what string, got, low, high float64) {
 	}
 }
 
-// joinAll makes tables that sync through a network, one of each node. How they do is c, beside the
-// waker; asks has them ask again.
-func joinAll[S any](w *Network, nodes int, p algorithms.Params, c table.SyncConfig, asks bool) (all []*table.Table[S]) {
+// counted is a table that counts the keys that it syncs.
+type counted[S any] struct {
+	*table.Table[S]
+	synced *int
+}
+
+func (c counted[S]) Say(now, seq int64, most int, early bool, dst []table.Said) []table.Said {
+	said := c.Table.Say(now, seq, most, early, dst)
+	*c.synced += len(said)
+	return said
+}
+
+// joinAll makes tables that sync through a network, one of each node, and counts the keys that they
+// sync. How they do is c, beside the waker; asks has them ask again.
+func joinAll[S any](w *sim.Network, nodes int, p algorithms.Params, c table.SyncConfig, asks bool) (all []*table.Table[S], synced *int) {
+	synced = new(int)
 	for i := range nodes {
 		t := table.New[S](p.Kind, mostKeys)
-		link := w.Join(i, fmt.Sprint(i), t, c.Rate, p)
+		link := w.Join(fmt.Sprint(i), counted[S]{t, synced}, c.Rate, p)
 		c.Params, c.Early, c.Waker = p, true, link.Waker
 		if asks {
-			c.After = link.After
+			c.After = w.After
 		}
 		t.Configure(c, mostKeys)
 		link.Start()
 		all = append(all, t)
 	}
-	return all
-}
-
-// stateOf is which of three functions is for a kind: that of windows, of logs or of buckets.
-func stateOf[F any](kind algorithms.Kind, windows, logs, buckets F) F {
-	switch {
-	case kind.Traits().Draining:
-		return buckets
-	case kind == algorithms.SlidingLog:
-		return logs
-	}
-	return windows
+	return all, synced
 }
 
 // counting are the kinds that don't queue.
@@ -196,5 +199,28 @@ func TestALogDeniesFewWhoMove(t *testing.T) {
 				within(t, fmt.Sprintf("%d nodes, each for %v, seed %d: denied wrongly", nodes, stay, seed), r.Wrong, 0, most)
 			}
 		}
+	}
+}
+
+// Kinds are all algorithms under one load, as a multiple of the limit of 1000/10s.
+func Kinds(nodes int, rate time.Duration, demand float64) []Case {
+	load := Constant(100*demand, 60*sec)
+	window := func(name string, alg algorithms.Params) Case {
+		return CaseOf(name, Windows{Algorithm: alg, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load})
+	}
+	bucket := func(name string, alg algorithms.Params) Case {
+		return CaseOf(name, Buckets{Algorithm: alg, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load})
+	}
+	const limit, span = 1000, 10 * sec
+	return []Case{
+		window("`fixed_window`", algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: span}),
+		window("`sliding_window`", Sliding(limit, span)),
+		window("`sliding_window`, `sub_windows 4`", algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: span, SubWindows: 4}),
+		CaseOf("`sliding_log`", Logs{
+			Algorithm: algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: span}, Rate: rate, Nodes: nodes, Latency: near, Warm: 20 * sec, Load: load,
+		}),
+		bucket("`token_bucket`, `burst 100`", algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: span, Burst: 100}),
+		bucket("`gcra`, `burst 10`", algorithms.Params{Kind: algorithms.GCRA, Limit: limit, Window: span, Burst: 10}),
+		bucket("`leaky_bucket`, `queue 20`", algorithms.Params{Kind: algorithms.LeakyBucket, Limit: limit, Window: span, Queue: 20}),
 	}
 }

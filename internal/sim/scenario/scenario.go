@@ -1,8 +1,8 @@
-// Package sim runs several nodes around one store in virtual time and measures how near their
+// Package scenario runs several nodes around one store in virtual time and measures how near their
 // decisions come to those of one centralized limiter. Each node is a real table with a real
 // algorithm; only time, the network and the store are models. A run is the same every time for one
 // seed.
-package sim
+package scenario
 
 import (
 	"time"
@@ -146,14 +146,12 @@ func (sc Scenario[S]) Run() Result {
 	w := newWorld(sc)
 	m := newMeter(sc)
 	for a := range sc.arrivals {
-		w.until(a.at)
-		w.now = a.at
+		w.Until(a.at)
 		d := w.nodes[a.node].take(a.of)
 		m.count(a, d.Result)
 	}
-	w.until(epoch + int64(sc.Load.length()))
+	w.Until(epoch + int64(sc.Load.length()))
 	m.result.Calls = w.calls
-	m.result.Stored = w.store.total()
 	return m.done()
 }
 

@@ -1,10 +1,11 @@
-package sim
+package scenario
 
 import (
 	"testing"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/sim"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
@@ -12,8 +13,8 @@ import (
 // that one after a while, with requests a time apart. It returns how many of them pass.
 func comesBack[S any](kind algorithms.Kind, away, apart, latency time.Duration, seed uint64) (passed int) {
 	p := algorithms.Params{Kind: kind, Limit: 100, Window: time.Hour}
-	w, l, k := NewNetwork(epoch+int64(sec), latency, seed), p.Compile(), keysOf(1)[0]
-	tables := joinAll[S](w, 2, p, table.SyncConfig{Rate: sec}, false)
+	w, l, k := sim.NewNetwork(epoch+int64(sec), latency, seed), p.Compile(), keysOf(1)[0]
+	tables, _ := joinAll[S](w, 2, p, table.SyncConfig{Rate: sec}, false)
 	at := w.Now() + 2*int64(sec)
 	ask := func(node int) bool {
 		w.Until(at)
@@ -35,13 +36,13 @@ func comesBack[S any](kind algorithms.Kind, away, apart, latency time.Duration, 
 	return passed
 }
 
-// A client that has spent its limit and comes to a node that has not heard of it for an interval or
+// A client that has spent its limit and comes to a node that has not replies of it for an interval or
 // more gets through with its first request, and with those that come until Redis has answered: at
 // most a journey there and back later, which take one and a half times the mean here.
 func TestWhatPassesOnANodeThatHasNotHeardOfAClient(t *testing.T) {
 	const latency = 5 * time.Millisecond
 	for _, kind := range counting {
-		run := stateOf(kind, comesBack[algorithms.WindowState], comesBack[algorithms.LogState], comesBack[algorithms.BucketState])
+		run := algorithms.ByState(kind, comesBack[algorithms.WindowState], comesBack[algorithms.BucketState], comesBack[algorithms.LogState])
 		for _, apart := range []time.Duration{latency / 5, latency, 3*latency + 1} {
 			least, most := 1000, 0
 			for seed := range uint64(20) {
