@@ -80,7 +80,7 @@ chaos: redis fail2ban browser promtool comparisons containers newest fuzz
 .PHONY: comparisons
 comparisons:
 	go -C bench vet -tags $(TAGS) ./...
-	go -C bench test -tags $(TAGS) ./rivals ./compare ./scale
+	go -C bench test -tags $(TAGS) ./rivals ./compare
 
 # The Dockerfile, Compose's file and the manifests of Kubernetes, started as far as that goes without
 # an engine; a module of its own as well.
