@@ -4,7 +4,7 @@
 # make check   lint, test and race: what .ci/run does
 # make chaos   every fault with real processes, all seeds, browsers, fuzzing: some two hours
 # make stress T=TestName   six copies of a test beside two busy loops, five times each
-# make demo    three Caddy processes, one Redis, one limit: a table a second, for half a minute; then a reset, and three regions
+# make demo    three Caddy processes, one Redis, one limit: a table a second, for half a minute; then three regions
 # make bench   figures beside other limiters and of whole servers; ten minutes, BENCH=-short for two
 # make fuzz    each fuzz test for half a minute
 # make release static programs for four platforms, checksums and bills of materials in dist

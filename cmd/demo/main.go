@@ -1,11 +1,9 @@
 // Command demo shows a cluster at work: three Caddy servers that share one limit through Redis, a
 // client that asks for twice as much, and a table each second of what each server counted, what it
-// knows of the others, and what was admitted in all. Then a client is unblocked.
+// knows of the others, and what was admitted in all.
 //
 //	go run ./cmd/demo            for half a minute
 //	go run ./cmd/demo -regions   the same with three regions, one of which is cut off
-//	go run ./cmd/demo -outage docs/reliability/outage.svg
-//	                             the picture of docs/outages.md
 //	go run ./cmd/demo -for 20s -record docs/pictures/demo.svg
 //	                             the table of a run, as it comes, in a picture; with -regions and
 //	                             regions.svg that of three regions
@@ -32,21 +30,16 @@ import (
 // options are the command's flags.
 type options struct {
 	length   time.Duration
-	port     int
 	embedded bool
 	regions  bool
 	color    bool
-	outage   string
 	record   string
-	phases   phases
 }
 
 func main() {
-	o := options{phases: drawnPhases}
+	var o options
 	flag.DurationVar(&o.length, "for", 30*time.Second, "how long to run")
-	flag.IntVar(&o.port, "port", 0, "port of the first server, the others get the next two (default: any free ones)")
 	flag.BoolVar(&o.embedded, "embedded", false, "use the embedded Redis even where a redis-server is installed")
-	flag.StringVar(&o.outage, "outage", "", "draw what nodes admit while Redis is away into this file instead, which takes about a minute")
 	flag.StringVar(&o.record, "record", "", "draw the table into this file as well, line by line")
 	flag.BoolVar(&o.regions, "regions", false, "show three regions instead, one of which is cut off for a while")
 	flag.Parse()
@@ -81,17 +74,13 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	defer redis.stop()
-	if o.outage != "" {
-		return outage(ctx, o, program, dir, redis, out)
-	}
 	return show(ctx, o, program, redis, out)
 }
 
 // A store is the Redis of a demonstration.
 type store struct {
-	url      string
-	stop     func()
-	embedded bool
+	url  string
+	stop func()
 }
 
 // startRedis starts a redis-server where there is one, else a Redis within this process.
@@ -102,7 +91,7 @@ func startRedis(ctx context.Context, dir string, embedded bool) (store, error) {
 		if err != nil {
 			return store{}, fmt.Errorf("starting the embedded Redis: %w", err)
 		}
-		return store{url: "redis://" + server.Addr(), stop: server.Close, embedded: true}, nil
+		return store{url: "redis://" + server.Addr(), stop: server.Close}, nil
 	}
 	url, stop, err := cluster.StartRedis(ctx, program, dir)
 	if err != nil {

@@ -102,11 +102,7 @@ func (w *world) start(ctx context.Context, o options, program, dir string) error
 			}
 			global += fmt.Sprintf("\t\t\tregion %s %s\n", there, url)
 		}
-		port := o.port
-		if port != 0 {
-			port += i
-		}
-		c, err := cluster.Start(ctx, cluster.Options{Program: program, Nodes: 1, Port: port, Caddyfile: caddyfile(global+"\t\t}\n", regionZones)})
+		c, err := cluster.Start(ctx, cluster.Options{Program: program, Nodes: 1, Caddyfile: caddyfile(global+"\t\t}\n", regionZones)})
 		if err != nil {
 			return err
 		}
@@ -182,21 +178,21 @@ others   what its server knows that the others have admitted
 	return w.conclude(ctx, tally, out)
 }
 
-// counted is what the Redis of a region counts in the zone whole.
-func (w *world) counted(ctx context.Context, region int) (n int, err error) {
-	keys, err := w.redis[region].Keys(ctx, "*:whole:*").Result()
+// counted is what a Redis counts in the zone whole.
+func counted(ctx context.Context, client *redis.Client) (sum int, err error) {
+	keys, err := client.Keys(ctx, "*:whole:*").Result()
 	for _, key := range keys {
-		sum, err := w.redis[region].HGet(ctx, key, "sum").Result()
+		text, err := client.HGet(ctx, key, "sum").Result()
 		if err != nil {
-			return n, err
+			return sum, err
 		}
-		one := 0
-		if _, err := fmt.Sscan(sum, &one); err != nil {
-			return n, err
+		n := 0
+		if _, err := fmt.Sscan(text, &n); err != nil {
+			return sum, err
 		}
-		n += one
+		sum += n
 	}
-	return n, err
+	return sum, err
 }
 
 // conclude waits until all regions count what was admitted in all of them.
@@ -204,13 +200,13 @@ func (w *world) conclude(ctx context.Context, tally *cluster.Tally, out io.Write
 	fmt.Fprintf(out, "\n%d requests sent, %d admitted, %d denied.\n", tally.Sent(), tally.Admitted(), tally.Denied())
 	for began := time.Now(); ; {
 		equal, text := true, ""
-		for i, name := range regionNames {
-			n, err := w.counted(ctx, i)
+		for i, client := range w.redis {
+			n, err := counted(ctx, client)
 			if err != nil {
 				return err
 			}
 			equal = equal && n == tally.Admitted()
-			text += fmt.Sprintf(", %s %d", name, n)
+			text += fmt.Sprintf(", %s %d", regionNames[i], n)
 		}
 		if equal || time.Since(began) > lastly {
 			fmt.Fprintf(out, "Admitted since the start, as the Redis of each region counts after %.0f s: %s. All is cleaned up.\n", time.Since(began).Seconds(), text[2:])

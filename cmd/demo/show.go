@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
-	"os/exec"
 	"strings"
 	"time"
 
@@ -18,15 +18,10 @@ const syncRate = 2 * time.Second
 // shares is how the client spreads its requests, as a load balancer does that is not quite even.
 var shares = []int{0, 0, 0, 1, 1, 2}
 
-// shownZones are the limit of the table, and one that a customer runs into.
-var shownZones = fmt.Sprintf(`		zone demo {
-			match path /
+// shownZone is the limit of the table.
+var shownZone = fmt.Sprintf(`		zone demo {
 			limit %d/%s
 			algorithm fixed_window
-		}
-		zone login {
-			match path /login
-			limit 5/1h
 		}
 `, limit, window)
 
@@ -37,7 +32,7 @@ const headings = "" +
 // show runs the demonstration.
 func show(ctx context.Context, o options, program string, redis store, out io.Writer) error {
 	global := fmt.Sprintf("\t\tredis %s\n\t\tsync_rate %s\n", redis.url, syncRate)
-	c, err := cluster.Start(ctx, cluster.Options{Program: program, Nodes: 3, Port: o.port, Caddyfile: caddyfile(global, shownZones)})
+	c, err := cluster.Start(ctx, cluster.Options{Program: program, Nodes: 3, Caddyfile: caddyfile(global, shownZone)})
 	if err != nil {
 		return err
 	}
@@ -71,14 +66,23 @@ denied   since the start
 		if err != nil {
 			return err
 		}
-		most = max(most, t.nodes(since, all, sent.Denied()))
+		counted, admitted, least := "", int64(0), int64(math.MaxInt64)
+		for _, status := range all {
+			z := status.Zone("demo")
+			counted += fmt.Sprintf(" %5d %s", z.Own, paint(dim, fmt.Sprintf("%+5d", z.Remote)))
+			admitted += z.Own
+			least = min(least, z.Known())
+		}
+		unseen := ""
+		if least < admitted {
+			unseen = fmt.Sprint(admitted - least)
+		}
+		most = max(most, admitted)
+		t.row(since, counted+"  ", admitted, fmt.Sprintf("%s %7d", paint(yellow, fmt.Sprintf("%6s", unseen)), sent.Denied()))
 		return nil
 	})
 	if err == nil {
 		err = t.draw(o.record)
-	}
-	if err == nil {
-		err = unblock(ctx, program, c, out)
 	}
 	if err == nil {
 		err = c.Stop()
@@ -89,55 +93,4 @@ denied   since the start
 	fmt.Fprintf(out, "\n%d requests sent, %d admitted, %d denied; at most %d admitted in a window, where the limit is %d. All is cleaned up.\n",
 		tally.Sent(), tally.Admitted(), tally.Denied(), most, limit)
 	return answered(tally, c.Nodes)
-}
-
-// nodes writes what each node counted in this window and knows of the others, and returns what all
-// have admitted.
-func (t *table) nodes(since time.Duration, all []cluster.Status, denied int) (admitted int64) {
-	counted := ""
-	for _, status := range all {
-		z := status.Zone("demo")
-		counted += fmt.Sprintf(" %5d %s", z.Own, paint(dim, fmt.Sprintf("%+5d", z.Remote)))
-		admitted += z.Own
-	}
-	least := admitted
-	for _, status := range all {
-		least = min(least, status.Zone("demo").Known())
-	}
-	unseen := ""
-	if least < admitted {
-		unseen = fmt.Sprint(admitted - least)
-	}
-	t.row(since, counted+"  ", admitted, fmt.Sprintf("%s %7d", paint(yellow, fmt.Sprintf("%6s", unseen)), denied))
-	return admitted
-}
-
-// unblock shows a reset. An interruption is no error: who interrupts it has seen enough.
-func unblock(ctx context.Context, program string, c *cluster.Cluster, out io.Writer) error {
-	fmt.Fprint(out, `
-A customer is locked out of /login, which has a limit of 5 in an hour. One command on one server
-gives him all of it again, on all three:
-
-`)
-	client := cluster.NewClient(1)
-	defer client.Close()
-	ask := func(node int) {
-		const requests = 8
-		tally := client.Burst(ctx, c.Nodes[node:node+1], "/login", requests, nil)
-		if ctx.Err() == nil {
-			fmt.Fprintf(out, "  %d requests for /login to node %d: %d admitted, %d denied\n", requests, node+1, tally.Admitted(), tally.Denied())
-		}
-	}
-	ask(0)
-	const line = "rate-limit reset login 127.0.0.1"
-	printed, err := exec.CommandContext(ctx, program, append(strings.Fields(line), "--address", c.Nodes[0].Admin)...).CombinedOutput()
-	if ctx.Err() != nil {
-		return nil
-	}
-	fmt.Fprintf(out, "  $ caddy %s\n  %s\n", line, strings.TrimSpace(string(printed)))
-	if err != nil {
-		return fmt.Errorf("caddy %s: %w", line, err)
-	}
-	ask(2)
-	return nil
 }
