@@ -4,7 +4,7 @@
 # make check   lint, test and race: what .ci/run does
 # make chaos   every fault with real processes, all seeds, browsers, fuzzing: some two hours
 # make stress T=TestName   six copies of a test beside two busy loops, five times each
-# make demo    three Caddy processes, one Redis, one limit: a table a second, for half a minute; then a reset, and three regions
+# make demo    three Caddy processes, one Redis, one limit: a table a second, for half a minute; then three regions
 # make bench   figures beside other limiters and of whole servers; ten minutes, BENCH=-short for two
 # make fuzz    each fuzz test for half a minute
 # make release static programs for four platforms, checksums and bills of materials in dist
@@ -80,7 +80,7 @@ chaos: redis fail2ban browser promtool comparisons containers newest fuzz
 .PHONY: comparisons
 comparisons:
 	go -C bench vet -tags $(TAGS) ./...
-	go -C bench test -tags $(TAGS) ./rivals ./compare ./scale
+	go -C bench test -tags $(TAGS) ./rivals ./compare
 
 # The Dockerfile, Compose's file and the manifests of Kubernetes, started as far as that goes without
 # an engine; a module of its own as well.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"reflect"
 	"regexp"
 	"slices"
@@ -19,7 +18,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
-	"github.com/caddy-tide/ratelimit/internal/hostport"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
@@ -178,7 +176,7 @@ func (a *App) provisionRedis(ctx caddy.Context) error {
 		Logger: caddy.Log().Named("rate_limit"),
 	}
 	if a.Regions != nil {
-		a.shared, err = a.Regions.open(o, repl, func(code, text string) { a.warned.Warn(a.logger, code, text) })
+		a.shared, err = a.Regions.open(o, repl)
 		return err
 	}
 	if a.Redis.Storage {
@@ -397,17 +395,8 @@ func checkApart(all map[string]*redisconn.Settings) error {
 
 var errNoAddress = errors.New("its address is empty; write a URL, like redis://redis.eu.example.com:6379, or set the variable that it comes from")
 
-// isOpen reports whether a Redis is reached without TLS, and not on this machine.
-func isOpen(s *redisconn.Settings) bool {
-	return !s.TLS.Enabled && slices.ContainsFunc(s.Addresses, func(address string) bool {
-		host := hostport.Host(address)
-		ip, _ := netip.ParseAddr(host)
-		return !ip.IsLoopback() && host != "localhost" && !strings.HasPrefix(host, "/")
-	})
-}
-
 // open returns the Redis of this region, with the ways to the others. It does no network I/O.
-func (r *Regions) open(o limits.RedisOptions, repl *caddy.Replacer, warn func(code, text string)) (*limits.Redis, error) {
+func (r *Regions) open(o limits.RedisOptions, repl *caddy.Replacer) (*limits.Redis, error) {
 	here := repl.ReplaceAll(r.Here, "")
 	all := make(map[string]*redisconn.Settings, len(r.Redis))
 	var key strings.Builder
@@ -419,9 +408,6 @@ func (r *Regions) open(o limits.RedisOptions, repl *caddy.Replacer, warn func(co
 		}
 		if name != here && set.Timeout == redisconn.DefaultTimeout {
 			set.Timeout = regionTimeout
-		}
-		if name != here && isOpen(set) {
-			warn(warning.RegionWithoutTLS, fmt.Sprintf("regions: the redis of region %s is reached without TLS; write rediss:// in its URL, or tls_enabled", name))
 		}
 		all[name] = set
 		fmt.Fprintf(&key, " %s %s", name, set.Key())

@@ -97,10 +97,6 @@ func (h *Handler) zoneSettings(name string, z *Zone, g globals) (config.Settings
 		return config.Settings{}, nil, err
 	}
 	s.Name = name
-	if config.IsNumberedName(name) {
-		found = append(found, warning.Warning{Code: warning.SameLimit, Text: "this site already has the same limit, so only their order tells them apart, and moving one swaps their counts; " +
-			"put each into a zone with a name of its own, or remove one"})
-	}
 	place := cmp.Or(z.Source, strings.TrimPrefix(h.path+", "+zonePath(name), ", "))
 	for i := range found {
 		found[i].Text = fmt.Sprintf("zone %q: %s, at %s", spelling.Clip(name), found[i].Text, place)
@@ -292,26 +288,8 @@ func (c *zoneCheck) limits() error {
 			c.warn(warning.ClientsLimit, "a client can send any %s, and so choose its own limit, unless a proxy replaces it; take the number from who the client is, as `map {http.auth.user.id} {plan}` does in a block `route { … }`, behind basic_auth and before rate_limit", r.From)
 		}
 	}
-	given := c.s.Limits
-	c.s.Limits = config.Sorted(given)
-	c.found = append(c.found, ofOneWindow(c.s.Limits, given)...)
+	c.s.Limits = config.Sorted(c.s.Limits)
 	return nil
-}
-
-// ofOneWindow returns warnings of limits that another one of the same window leaves without effect.
-func ofOneWindow(decide, given []config.Rate) (found []warning.Warning) {
-	for _, r := range decide {
-		n := 0
-		for _, other := range given {
-			if other.Window == r.Window {
-				n++
-			}
-		}
-		if n > 1 {
-			found = append(found, warning.New(warning.SameLimit, "it has %d limits of %s, of which only %s holds; keep that one, or write another window", n, config.WindowText(r.Window), r))
-		}
-	}
-	return found
 }
 
 // withoutLimit reports a zone without a limit that needs one: it does nothing else, or has an
@@ -460,39 +438,28 @@ func (c *zoneCheck) key() (err error) {
 	c.s.Key = strings.ReplaceAll(c.Key, "{client_ip}", reqkey.Default)
 	switch {
 	case c.legacy():
-		c.found = append(c.found, c.legacyKey()...)
+		c.legacyKey()
 	case c.Key == "":
 		c.s.Key = reqkey.Default
 	}
 	slips, err := reqkey.Check(c.s.Key)
-	for _, slip := range slips {
-		isSaid := func(w warning.Warning) bool {
-			return w.Code == warning.AddressIntended && w.Unset != "" && w.Unset == slip.Unset
-		}
-		if !slices.ContainsFunc(c.found, isSaid) {
-			c.found = append(c.found, slip)
-		}
-	}
+	c.found = append(c.found, slips...)
 	return wrong("key", err)
 }
 
 // legacyKey keeps what keys did in the older plugin: no key and an empty key are one count for all
 // requests. A placeholder that was meant for the client's address is the address here. Where map or
 // another module can set the placeholder, the address stands in for it only when it is empty.
-func (c *zoneCheck) legacyKey() (found []warning.Warning) {
-	if c.EmptyKey == "" {
+func (c *zoneCheck) legacyKey() {
+	var mayBeAnother bool
+	c.s.Key, mayBeAnother = reqkey.ForAddress(c.s.Key)
+	switch {
+	case c.EmptyKey != "":
+	case mayBeAnother:
+		c.s.EmptyKey = config.EmptyClientIP
+	default:
 		c.s.EmptyKey = config.EmptyShare
 	}
-	if c.Key == "" {
-		return []warning.Warning{{Code: warning.OneKey, Text: "it has no key, so all requests share one count; write `key {client_ip}` for one count a client"}}
-	}
-	key, found, unsure := reqkey.ForAddress(c.s.Key)
-	c.s.Key = key
-	if len(unsure) > 0 && c.EmptyKey == "" {
-		c.s.EmptyKey = config.EmptyClientIP
-		found = append(found, unsure...)
-	}
-	return found
 }
 
 // sync sets how often counts are synced.
@@ -515,9 +482,6 @@ func (c *zoneCheck) regions() error {
 		return wrongf("regions", "there is one region only; write the regions into the global option rate_limit, as `regions { … }`, or remove it here")
 	}
 	c.s.Regions = c.hasRegions && c.s.SyncRate >= 0 && or(c.Regions, true)
-	if c.s.Regions && c.s.Concurrent > 0 {
-		c.warn(warning.ConcurrentByRegion, "concurrent counts each region for itself, so a client may run %d requests at once in each; write its part for a region, in a zone of its own with `regions off`", c.s.Concurrent)
-	}
 	return nil
 }
 
@@ -552,7 +516,6 @@ func (c *zoneCheck) ban() error {
 			return wrongf("ban", "after has no number and no window; write them, like {\"max_events\": 3, \"window\": \"10m\"}, or remove after for the first denied request")
 		}
 	}
-	c.found = append(c.found, c.s.Ban.Warnings(c.s.Key, c.s.EmptyKey)...)
 	return wrong("ban", c.s.Ban.Check())
 }
 
@@ -581,9 +544,6 @@ func (c *zoneCheck) reserve() (err error) {
 	}
 	if c.s.Reserve, err = config.Reserves(shares); err != nil {
 		return wrong("reserve", err)
-	}
-	if name := reqkey.ClientIn(c.s.Key); name != "" {
-		c.warn(warning.ReserveOfOne, "each client has a count of its own, by {%s} in the key, so nobody else can take what is reserved; write a key that clients share, like `key all`, or remove reserve", name)
 	}
 	return nil
 }
@@ -752,7 +712,7 @@ func (c *zoneCheck) costTerm(t *config.CostTerm, better string) error {
 		return err
 	}
 	if reqkey.NewNumber(t.Units.From).IsClients() {
-		c.warn(warning.ClientsCost, "a client can send any %s, and so choose what its requests cost, unless a proxy replaces it; %s", t.Units.From, better)
+		c.warn(warning.ClientsLimit, "a client can send any %s, and so choose what its requests cost, unless a proxy replaces it; %s", t.Units.From, better)
 	}
 	return nil
 }

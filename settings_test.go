@@ -76,8 +76,8 @@ func TestSettingsOfOlderPlugin(t *testing.T) {
 	if err != nil || got[0].Kind != algorithms.SlidingLog || got[0].Key != "" || got[0].Limits[0] != (config.Rate{Limit: 0, Window: time.Minute}) {
 		t.Errorf("settings = %+v, %v, want a sliding_log of 0/1m with one count", got, err)
 	}
-	if len(warnings) != 1 || !strings.HasPrefix(warnings[0].Text, `zone "z": it has no key`) {
-		t.Errorf("warnings = %q, want one about the key", warnings)
+	if len(warnings) != 0 {
+		t.Errorf("warnings = %q, want none", warnings)
 	}
 	got, warnings, err = ofJSON(t, oneZone(`"window": "1m", "max_events": 1, "key": "x", "algorithm": "sliding_window"`), nil, false, false)
 	if err != nil || got[0].Kind != algorithms.SlidingWindow || len(warnings) != 0 {
@@ -321,14 +321,14 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-func TestOlderKeysThatMeanTheAddressAreWarnedOf(t *testing.T) {
+func TestOlderKeysThatMeanTheAddress(t *testing.T) {
 	inOlderWords := `"window": "1h", "max_events": 2, "key": `
 	for key, codes := range map[string][]string{
-		`"{http.request.remote_ip}"`:                         {warning.AddressIntended},
-		`"{http.request.client_ip}"`:                         {warning.AddressIntended},
-		`"{http.request.client_ip}{http.request.remote_ip}"`: {warning.AddressIntended, warning.AddressIntended},
-		`"{remote_ip}"`:                                      {warning.AddressIntended},
-		`"{ip}"`:                                             {warning.AddressIntended},
+		`"{http.request.remote_ip}"`:                         nil,
+		`"{http.request.client_ip}"`:                         nil,
+		`"{http.request.client_ip}{http.request.remote_ip}"`: nil,
+		`"{remote_ip}"`:                                      {warning.UnknownKey},
+		`"{ip}"`:                                             {warning.UnknownKey},
 		`"{ip}", "empty_key": "share"`:                       {warning.UnknownKey},
 		`"{client_ip}"`:                                      nil,
 		`"{http.request.remote.host}"`:                       nil,

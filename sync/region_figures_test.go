@@ -47,7 +47,7 @@ type regionSetup struct {
 }
 
 var (
-	// twoPairs and sixPairs are as those of go run ./cmd/demo -regions -figures.
+	// twoPairs and sixPairs are as the real servers of docs/internals/accuracy-figures.md.
 	twoPairs   = &regionSetup{2, 2, far}
 	sixPairs   = &regionSetup{6, 2, far}
 	twoRegions = &regionSetup{2, 5, far}

@@ -1,15 +1,9 @@
 // Command demo shows a cluster at work: three Caddy servers that share one limit through Redis, a
 // client that asks for twice as much, and a table each second of what each server counted, what it
-// knows of the others, and what was admitted in all. Then a client is unblocked, and a limit that
-// was tried in shadow mode is enforced.
+// knows of the others, and what was admitted in all.
 //
 //	go run ./cmd/demo            for half a minute
 //	go run ./cmd/demo -regions   the same with three regions, one of which is cut off
-//	go run ./cmd/demo -figures   what three servers admit, as tables
-//	go run ./cmd/demo -regions -figures
-//	                             floods of two and six regions
-//	go run ./cmd/demo -outage docs/reliability/outage.svg
-//	                             the picture of docs/outages.md
 //	go run ./cmd/demo -for 20s -record docs/pictures/demo.svg
 //	                             the table of a run, as it comes, in a picture; with -regions and
 //	                             regions.svg that of three regions
@@ -22,10 +16,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"syscall"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"golang.org/x/term"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
@@ -34,29 +30,19 @@ import (
 // options are the command's flags.
 type options struct {
 	length   time.Duration
-	port     int
 	embedded bool
-	figures  bool
-	runs     int
 	regions  bool
 	color    bool
-	outage   string
 	record   string
-	phases   phases
 }
 
 func main() {
 	var o options
 	flag.DurationVar(&o.length, "for", 30*time.Second, "how long to run")
-	flag.IntVar(&o.port, "port", 0, "port of the first server, the others get the next two (default: any free ones)")
 	flag.BoolVar(&o.embedded, "embedded", false, "use the embedded Redis even where a redis-server is installed")
-	flag.BoolVar(&o.figures, "figures", false, "measure what three servers admit and print tables instead, which takes about seven minutes")
-	flag.StringVar(&o.outage, "outage", "", "draw what nodes admit while Redis is away into this file instead, which takes about a minute")
 	flag.StringVar(&o.record, "record", "", "draw the table into this file as well, line by line")
 	flag.BoolVar(&o.regions, "regions", false, "show three regions instead, one of which is cut off for a while")
-	flag.IntVar(&o.runs, "runs", 3, "how often each figure is measured")
 	flag.Parse()
-	o.phases = drawnPhases
 	o.color = term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == ""
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -67,8 +53,8 @@ func main() {
 	}
 }
 
-// run builds Caddy, starts Redis, and shows or measures. All that it started has ended and is
-// removed when it returns.
+// run builds Caddy, starts Redis, and shows or draws. All that it started has ended and is removed
+// when it returns.
 func run(ctx context.Context, o options, out io.Writer) error {
 	dir, err := os.MkdirTemp("", "tide")
 	if err != nil {
@@ -80,22 +66,61 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if o.regions && o.figures {
-		return regionFigures(ctx, o, program, dir, out)
-	}
 	if o.regions {
 		return showRegions(ctx, o, program, dir, out)
 	}
-	store, err := startStore(ctx, dir, o.embedded)
+	redis, err := startRedis(ctx, dir, o.embedded)
 	if err != nil {
 		return err
 	}
-	defer store.stop()
-	switch {
-	case o.figures:
-		return figures(ctx, o, program, store, out)
-	case o.outage != "":
-		return outage(ctx, o, program, dir, store, out)
+	defer redis.stop()
+	return show(ctx, o, program, redis, out)
+}
+
+// A store is the Redis of a demonstration.
+type store struct {
+	url  string
+	stop func()
+}
+
+// startRedis starts a redis-server where there is one, else a Redis within this process.
+func startRedis(ctx context.Context, dir string, embedded bool) (store, error) {
+	program, err := exec.LookPath("redis-server")
+	if err != nil || embedded {
+		server, err := miniredis.Run()
+		if err != nil {
+			return store{}, fmt.Errorf("starting the embedded Redis: %w", err)
+		}
+		return store{url: "redis://" + server.Addr(), stop: server.Close}, nil
 	}
-	return show(ctx, o, program, store, out)
+	url, stop, err := cluster.StartRedis(ctx, program, dir)
+	if err != nil {
+		return store{}, fmt.Errorf("%w; with -embedded the demo needs none", err)
+	}
+	return store{url: url, stop: stop}, nil
+}
+
+// caddyfile is a site with these global options and zones.
+func caddyfile(global, zones string) string {
+	return fmt.Sprintf(`{
+	admin {{.Admin}}
+	default_bind 127.0.0.1
+	grace_period 2s
+	rate_limit {
+%s	}
+}
+http://:{{.Port}} {
+	rate_limit {
+%s	}
+	respond "node {{.Node}}"
+}
+`, global, zones)
+}
+
+// answered returns an error where a request had no answer.
+func answered(tally *cluster.Tally, nodes []*cluster.Node) error {
+	if failed, first := tally.Errors(); failed > 0 {
+		return fmt.Errorf("%d requests had no answer, the first: %w; the servers wrote:\n%s", failed, first, nodes[0].Log.Tail(5))
+	}
+	return nil
 }

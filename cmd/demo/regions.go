@@ -2,11 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -30,25 +30,8 @@ const (
 	cutFor   = 14 * time.Second
 )
 
-const regionsTemplate = `{
-	admin {{.Admin}}
-	default_bind 127.0.0.1
-	grace_period 2s
-	rate_limit {
-		regions {
-			here %s
-%s		}
-	}
-}
-http://:{{.Port}} {
-	rate_limit {
-%s	}
-	respond "{{.Node}}"
-}
-`
-
-// shownZones are the limit that is shown, and one that counts the whole.
-var shownZones = fmt.Sprintf(`		zone demo {
+// regionZones are the limit that is shown, and one that counts the whole.
+var regionZones = fmt.Sprintf(`		zone demo {
 			limit %d/%s
 			algorithm fixed_window
 		}
@@ -58,11 +41,10 @@ var shownZones = fmt.Sprintf(`		zone demo {
 		}
 `, limit, window)
 
-// A world is the regions, and the links between them.
+// A world is the regions, and the ways to and from the one that is cut off.
 type world struct {
 	nodes []*cluster.Node
-	redis []redis.UniversalClient // of each region
-	// links are the ways to and from the region that is cut off.
+	redis []*redis.Client // of each region
 	links []*faultproxy.Proxy
 	close []func()
 }
@@ -80,81 +62,63 @@ func (w *world) cut(f faultproxy.Fault) {
 	}
 }
 
-// startRegions starts a Redis in each region, and so many servers with these zones.
-func startRegions(ctx context.Context, o options, program, dir string, names []string, nodes int, zones string) (w *world, err error) {
-	w = &world{}
-	defer func() {
-		if err != nil {
-			w.end()
-		}
-	}()
-	stores := make([]store, len(names))
-	for i, name := range names {
+// start starts a Redis and a server in each region.
+func (w *world) start(ctx context.Context, o options, program, dir string) error {
+	urls := make([]string, len(regionNames))
+	for i, name := range regionNames {
 		of := filepath.Join(dir, name)
 		if err := os.Mkdir(of, 0o700); err != nil {
-			return w, err
+			return err
 		}
-		if stores[i], err = startStore(ctx, of, o.embedded); err != nil {
-			return w, err
-		}
-		w.close = append(w.close, stores[i].stop)
-		to, err := redis.ParseURL(stores[i].url)
+		store, err := startRedis(ctx, of, o.embedded)
 		if err != nil {
-			return w, err
+			return err
+		}
+		w.close = append(w.close, store.stop)
+		urls[i] = store.url
+		to, err := redis.ParseURL(store.url)
+		if err != nil {
+			return err
 		}
 		client := redis.NewClient(to)
 		w.close = append(w.close, func() { _ = client.Close() })
 		w.redis = append(w.redis, client)
 	}
-	for i, name := range names {
-		var list strings.Builder
-		for j, other := range names {
-			url := stores[j].url
+	last := len(regionNames) - 1
+	for i, here := range regionNames {
+		global := fmt.Sprintf("\t\tregions {\n\t\t\there %s\n", here)
+		for j, there := range regionNames {
+			url := urls[j]
 			if i != j {
-				if url, err = w.link(url, i == len(names)-1 || j == len(names)-1); err != nil {
-					return w, err
+				p, err := faultproxy.Open(url[strings.Index(url, "://")+3:])
+				if err != nil {
+					return err
+				}
+				w.close = append(w.close, p.Close)
+				p.SetDistance(apart)
+				if url = "redis://" + p.Addr; i == last || j == last {
+					w.links = append(w.links, p)
 				}
 			}
-			fmt.Fprintf(&list, "\t\t\tregion %s %s\n", other, url)
+			global += fmt.Sprintf("\t\t\tregion %s %s\n", there, url)
 		}
-		port := 0
-		if o.port != 0 {
-			port = o.port + i*nodes
-		}
-		c, err := cluster.Start(ctx, cluster.Options{
-			Program: program, Nodes: nodes, Port: port, Caddyfile: fmt.Sprintf(regionsTemplate, name, &list, zones),
-		})
+		c, err := cluster.Start(ctx, cluster.Options{Program: program, Nodes: 1, Caddyfile: caddyfile(global+"\t\t}\n", regionZones)})
 		if err != nil {
-			return w, err
+			return err
 		}
 		w.close = append(w.close, c.Close)
 		w.nodes = append(w.nodes, c.Nodes...)
 	}
-	return w, nil
-}
-
-// link puts a long way before a Redis, and returns the URL of its other end.
-func (w *world) link(url string, isCut bool) (string, error) {
-	_, address, _ := strings.Cut(url, "://")
-	p, err := faultproxy.Open(address)
-	if err != nil {
-		return "", err
-	}
-	w.close = append(w.close, p.Close)
-	p.SetDistance(apart)
-	if isCut {
-		w.links = append(w.links, p)
-	}
-	return "redis://" + p.Addr, nil
+	return nil
 }
 
 // showRegions runs the second act.
 func showRegions(ctx context.Context, o options, program, dir string, out io.Writer) error {
-	w, err := startRegions(ctx, o, program, dir, regionNames, 1, shownZones)
-	if err != nil {
+	w, last := new(world), regionNames[len(regionNames)-1]
+	defer w.end()
+	if err := w.start(ctx, o, program, dir); err != nil {
 		return err
 	}
-	defer w.end()
 	fmt.Fprintf(out, `
 Three regions share a limit of %d requests in %s. Each has a server and a Redis of its own, %s
 from the others. A client sends twice as many; every %s it goes on to the next region. After %s
@@ -163,120 +127,86 @@ from the others. A client sends twice as many; every %s it goes on to the next r
 own      admitted in that region in this window
 others   what its server knows that the others have admitted
 
-`, limit, window, apart, stay, cutAfter, regionNames[len(regionNames)-1], cutFor)
-	shown, cancel := context.WithTimeout(ctx, o.length)
-	defer cancel()
-	client, tally, at := cluster.NewClient(100), new(cluster.Tally), new(atomic.Int64)
-	defer client.Close()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		client.Steady(shown, w.nodes, "/", demand, 0, func(i int) int {
-			in := i / int(demand*stay/time.Second) % len(w.nodes)
-			at.Store(int64(in))
-			return in
-		}, tally)
-	}()
-	s, recording := newScreen(out, o.color), &picture.Recording{Title: fmt.Sprintf("Three regions share %d requests in %s, and one is cut off for a while: what each counts, second by second", limit, window)}
-	if o.record != "" {
-		s = newScreen(io.MultiWriter(out, recording), true)
-	}
-	w.watch(shown, tally, at, s)
-	cancel()
-	<-done
-	w.cut(faultproxy.None)
-	if o.record != "" {
-		if err := os.WriteFile(o.record, recording.SVG(), 0o644); err != nil {
-			return err
-		}
-	}
-	return w.conclude(ctx, tally, out)
-}
-
-// watch prints a line each second until ctx ends, and cuts a region off and heals it meanwhile.
-func (w *world) watch(ctx context.Context, tally *cluster.Tally, at *atomic.Int64, s *screen) {
-	last := regionNames[len(regionNames)-1]
+`, limit, window, apart, stay, cutAfter, last, cutFor)
+	t := &table{out: out, color: o.color, recording: picture.Recording{
+		Title: fmt.Sprintf("Three regions share %d requests in %s, and one is cut off for a while: what each counts, second by second", limit, window),
+	}}
 	head := " time  client in "
 	for _, name := range regionNames {
 		head += fmt.Sprintf("  %-12s", name)
 	}
-	fmt.Fprintln(s.out, s.paint(bold, head+" all regions   denied"))
-	fmt.Fprintln(s.out, s.paint(bold, strings.Repeat(" ", 17)+strings.Repeat("   own others ", len(regionNames))))
-	start, isCut := time.Now(), false
-	for {
-		next := time.Now().Truncate(time.Second).Add(1950 * time.Millisecond)
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(min(time.Second, time.Until(next))):
-		}
-		since := time.Since(start)
+	t.print(paint(bold, head+" all regions   denied"))
+	t.print(paint(bold, strings.Repeat(" ", 17)+strings.Repeat("   own others ", len(regionNames))))
+	at, isCut := new(atomic.Int64), false
+	pick := func(i int) int {
+		in := i / int(demand*stay/time.Second) % len(w.nodes)
+		at.Store(int64(in))
+		return in
+	}
+	tally, err := o.load(ctx, w.nodes, pick, func(since time.Duration, sent *cluster.Tally) error {
 		if cut := since >= cutAfter && since < cutAfter+cutFor; cut != isCut {
 			isCut = cut
 			if cut {
 				w.cut(faultproxy.Blackhole)
-				fmt.Fprintln(s.out, s.paint(yellow, "---- "+last+" is cut off: each side admits by what it knows"))
+				t.print(paint(yellow, "---- "+last+" is cut off: each side admits by what it knows"))
 			} else {
 				w.cut(faultproxy.Reset)
 				w.cut(faultproxy.None)
-				fmt.Fprintln(s.out, s.paint(yellow, "---- "+last+" is reached again: all is read that was missed"))
+				t.print(paint(yellow, "---- "+last+" is reached again: all is read that was missed"))
 			}
 		}
-		s.rule(time.Now().UnixNano() / int64(window))
-		w.line(ctx, since, tally, regionNames[at.Load()], s)
-	}
-}
-
-// line prints how all regions stand.
-func (w *world) line(ctx context.Context, since time.Duration, tally *cluster.Tally, in string, s *screen) {
-	text, sum := fmt.Sprintf("%4.0fs  %-9s ", since.Seconds(), in), int64(0)
-	for _, n := range w.nodes {
-		status, err := n.Status(ctx)
-		if err != nil {
-			return
+		counted, sum := fmt.Sprintf(" %-9s ", regionNames[at.Load()]), int64(0)
+		for _, n := range w.nodes {
+			status, err := n.Status(ctx)
+			if err != nil {
+				return err
+			}
+			z := status.Zone("demo")
+			sum += z.Own
+			counted += fmt.Sprintf(" %5d %s ", z.Own, paint(dim, fmt.Sprintf("%+6d", z.Remote)))
 		}
-		z := status.Zone("demo")
-		sum += z.Own
-		text += fmt.Sprintf(" %5d %s ", z.Own, s.paint(dim, fmt.Sprintf("%+6d", z.Remote)))
+		t.row(since, counted+"  ", sum, fmt.Sprintf("%9d", sent.Denied()))
+		return nil
+	})
+	w.cut(faultproxy.None)
+	if err == nil {
+		err = errors.Join(t.draw(o.record), answered(tally, w.nodes))
 	}
-	style := plain
-	if sum > limit {
-		style = red
+	if err != nil {
+		return err
 	}
-	fmt.Fprintf(s.out, "%s   %s %9d  %s\n", text, s.paint(style, fmt.Sprintf("%4d/%d", sum, limit)), tally.Denied(), s.paint(blue, bar(sum)))
+	return w.conclude(ctx, tally, out)
 }
 
-// counted is how much the Redis of a region counts in a zone.
-func (w *world) counted(ctx context.Context, region int, zone string) (n int, err error) {
-	keys, err := w.redis[region].Keys(ctx, "*:"+zone+":*").Result()
+// counted is what a Redis counts in the zone whole.
+func counted(ctx context.Context, client *redis.Client) (sum int, err error) {
+	keys, err := client.Keys(ctx, "*:whole:*").Result()
 	for _, key := range keys {
-		sum, why := w.redis[region].HGet(ctx, key, "sum").Result()
-		if why != nil {
-			return n, why
+		text, err := client.HGet(ctx, key, "sum").Result()
+		if err != nil {
+			return sum, err
 		}
-		total, _, _ := strings.Cut(sum, " ")
-		one, _ := strconv.Atoi(total)
-		n += one
+		n := 0
+		if _, err := fmt.Sscan(text, &n); err != nil {
+			return sum, err
+		}
+		sum += n
 	}
-	return n, err
+	return sum, err
 }
 
 // conclude waits until all regions count what was admitted in all of them.
 func (w *world) conclude(ctx context.Context, tally *cluster.Tally, out io.Writer) error {
-	if failed, first := tally.Errors(); failed > 0 {
-		return fmt.Errorf("%d requests had no answer, the first: %w", failed, first)
-	}
 	fmt.Fprintf(out, "\n%d requests sent, %d admitted, %d denied.\n", tally.Sent(), tally.Admitted(), tally.Denied())
-	began := time.Now()
-	for {
+	for began := time.Now(); ; {
 		equal, text := true, ""
-		for i, name := range regionNames {
-			n, err := w.counted(ctx, i, "whole")
+		for i, client := range w.redis {
+			n, err := counted(ctx, client)
 			if err != nil {
 				return err
 			}
 			equal = equal && n == tally.Admitted()
-			text += fmt.Sprintf(", %s %d", name, n)
+			text += fmt.Sprintf(", %s %d", regionNames[i], n)
 		}
 		if equal || time.Since(began) > lastly {
 			fmt.Fprintf(out, "Admitted since the start, as the Redis of each region counts after %.0f s: %s. All is cleaned up.\n", time.Since(began).Seconds(), text[2:])

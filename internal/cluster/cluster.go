@@ -23,8 +23,6 @@ type Options struct {
 	Caddyfile string
 	// Nodes is how many there are.
 	Nodes int
-	// Port is that of the first node, the others get those after it. Default: any free ones.
-	Port int
 }
 
 // Start starts the nodes, all at once, and returns when they serve.
@@ -35,11 +33,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	c := &Cluster{dir: dir}
 	for i := range o.Nodes {
-		wanted := 0
-		if o.Port != 0 {
-			wanted = o.Port + i
-		}
-		n, err := newNode(i+1, o.Program, dir, wanted)
+		n, err := newNode(i+1, o.Program, dir)
 		if err != nil {
 			c.Close()
 			return nil, err

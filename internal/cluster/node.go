@@ -43,13 +43,13 @@ type values struct {
 	Addr, Port, Admin string
 }
 
-func newNode(number int, program, dir string, wanted int) (*Node, error) {
+func newNode(number int, program, dir string) (*Node, error) {
 	n := &Node{Number: number, Log: new(Log), program: program, dir: filepath.Join(dir, fmt.Sprintf("node%d", number))}
 	var err error
-	if n.ports[0], err = takePort(wanted); err != nil {
+	if n.ports[0], err = takePort(); err != nil {
 		return nil, err
 	}
-	if n.ports[1], err = takePort(0); err != nil {
+	if n.ports[1], err = takePort(); err != nil {
 		n.ports[0].reserved.release()
 		return nil, err
 	}

@@ -11,27 +11,28 @@ import (
 // there nevertheless, and one that is killed finds its port again.
 type reservation struct{ fd int }
 
-// bind takes a port on loopback, any free one for 0.
-func bind(port int) (reservation, int, error) {
+// bind takes any free port on loopback.
+func bind() (reservation, int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
 		return reservation{}, 0, err
 	}
 	unix.CloseOnExec(fd)
-	if port, err = bindTo(fd, port); err != nil {
+	port, err := bindTo(fd)
+	if err != nil {
 		_ = unix.Close(fd)
 		return reservation{}, 0, err
 	}
 	return reservation{fd}, port, nil
 }
 
-func bindTo(fd, port int) (int, error) {
+func bindTo(fd int) (int, error) {
 	for _, option := range []int{unix.SO_REUSEADDR, unix.SO_REUSEPORT} {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, 1); err != nil {
 			return 0, err
 		}
 	}
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		return 0, err
 	}
 	addr, err := unix.Getsockname(fd)

@@ -7,9 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
-	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // Ban says when and for how long a key is banned. The zero Ban is never.
@@ -98,34 +96,6 @@ func (b Ban) String() string {
 		text += " growing " + WindowText(b.Growing)
 	}
 	return text
-}
-
-// longBan is for how long an address may be banned without a warning: by then it may be somebody
-// else's.
-const longBan = time.Hour
-
-// Warnings returns what is dangerous about a ban by the keys of a template.
-func (b Ban) Warnings(template string, empty EmptyKey) (found []warning.Warning) {
-	warn := func(code, text string, values ...any) {
-		found = append(found, warning.New(code, text, values...))
-	}
-	guessable, nobody := reqkey.GuessableIn(template), reqkey.TellsNobody(template)
-	if guessable != "" {
-		warn(warning.BanOfOthers, "a client can send any {%s}, and so have whoever it names banned; ban by {client_ip}, or by what authentication has proven, like {http.auth.user.id}", guessable)
-	}
-	if longest := max(b.For, b.Growing); reqkey.HasAddress(template) && longest > longBan {
-		warn(warning.LongBan, "an address is banned for up to %s, and by then it may be somebody else's, or many share it; ban for an hour at most, like `ban 15m`", WindowText(longest))
-	}
-	if empty == EmptyShare && !nobody && !reqkey.HasAddress(template) {
-		warn(warning.BanOfOthers, "with empty_key share, all requests without a key have one, so one client that overdoes it has all of them banned; write `empty_key client_ip`, or remove ban")
-	}
-	switch {
-	case reqkey.IsConstant(template):
-		warn(warning.BanOfAll, "all requests have one key, so one client that overdoes it has everybody banned; write `key {client_ip}`, or remove ban")
-	case nobody && guessable == "":
-		warn(warning.BanOfAll, "nothing in the key %s tells clients apart, so one that overdoes it has all others banned with it; add {client_ip} to the key, or remove ban", template)
-	}
-	return found
 }
 
 // DenialsOf returns the settings of what counts denied requests before a ban: a fixed window of its

@@ -84,42 +84,11 @@ func NamedMatcher(token caddyfile.Token, option string, site *httpcaddyfile.Help
 		}
 		return nil, fmt.Errorf("named matchers are known in the sites of a Caddyfile only; write the matchers of %s themselves, in a block", name)
 	}
-	set, err := siteMatcher(token, site)
+	set, _, err := site.WithDispenser(caddyfile.NewDispenser([]caddyfile.Token{token})).MatcherToken()
 	if err == nil {
 		return set, nil
 	}
-	if near := nearMatcher(token, site); near != "" {
-		return nil, fmt.Errorf("there is no matcher %s in this site; did you mean %s?", name, near)
-	}
 	return nil, fmt.Errorf("there is no matcher %[1]s in this site; define it beside rate_limit, like `%[1]s path /login`", name)
-}
-
-// siteMatcher returns the matcher of the site with a name, as @name.
-func siteMatcher(token caddyfile.Token, site *httpcaddyfile.Helper) (caddy.ModuleMap, error) {
-	set, _, err := site.WithDispenser(caddyfile.NewDispenser([]caddyfile.Token{token})).MatcherToken()
-	return set, err
-}
-
-// nearMatcher returns the name of a matcher of the site that is one letter off, "" for none. Caddy
-// doesn't tell the names, but whether there is one, so all that are that near are tried.
-func nearMatcher(token caddyfile.Token, site *httpcaddyfile.Helper) string {
-	name := token.Text
-	for i := 1; i <= len(name) && len(name) <= 32; i++ {
-		end := name[min(i+1, len(name)):]
-		tries := []string{name[:i] + end}
-		if end != "" {
-			tries = append(tries, name[:i]+end[:1]+name[i:i+1]+end[1:])
-		}
-		for _, letter := range "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-" {
-			tries = append(tries, name[:i]+string(letter)+end, name[:i]+string(letter)+name[i:])
-		}
-		for _, token.Text = range tries {
-			if _, err := siteMatcher(token, site); err == nil {
-				return token.Text
-			}
-		}
-	}
-	return ""
 }
 
 // matcherScope is where the names of matchers stand: in which option, match or except, and whether

@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -112,15 +111,6 @@ func NameShape(name string) string {
 		site += " " + WindowText(r.Window)
 	}
 	return site + " (" + suffix
-}
-
-// IsNumberedName reports whether a name tells its limit from an identical one by the order in which
-// they stand in their site.
-func IsNumberedName(name string) bool {
-	_, limits, suffix := nameParts(name)
-	number := suffix[strings.LastIndexByte(suffix, ' ')+1:]
-	n, err := strconv.Atoi(number)
-	return limits != nil && err == nil && n > 1 && len(number) < 6 // a hash may be all digits
 }
 
 // nameParts splits a name into the site, the rates and what stands in the parentheses at its end.

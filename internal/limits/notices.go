@@ -72,7 +72,7 @@ func (n *Notices) Ambiguous(z *config.Settings, once *warning.Once, log *zap.Log
 // Encoded warns once that a response is compressed which should say what it has cost.
 func (n *Notices) Encoded(z *config.Settings, once *warning.Once, log *zap.Logger) {
 	if !n.encoded.Load() && !n.encoded.Swap(true) {
-		once.Warn(log, warning.CostEncoded, fmt.Sprintf("zone %q: a response is compressed, so what it has cost is not known; write `header_up -Accept-Encoding` in reverse_proxy, and encode before rate_limit in a route; "+
+		once.Warn(log, warning.NoCost, fmt.Sprintf("zone %q: a response is compressed, so what it has cost is not known; write `header_up -Accept-Encoding` in reverse_proxy, and encode before rate_limit in a route; "+
 			"more of this zone are not reported until the next reload", z.Name))
 	}
 }

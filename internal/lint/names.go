@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -64,23 +62,6 @@ func (r *repo) logLines() {
 		lines = append(lines, named(`\b`+constant+`\s+= "([^"]+)"`, code)...)
 	}
 	r.same(namesPage, "log line", r.firstNames("Log lines"), lines)
-}
-
-// logSamples checks that what a page shows has its code, and that message and reason are in the
-// code.
-func (r *repo) logSamples() {
-	code := r.textOf("")
-	for _, page := range r.pages {
-		for line := range strings.Lines(strings.Join(r.blocks(page, "json"), "")) {
-			var sample struct{ Level, Msg, Code, Reason string }
-			if err := json.Unmarshal([]byte(line), &sample); err != nil || sample.Msg == "" {
-				continue
-			}
-			if r.seen++; !strings.Contains(code, sample.Msg) || !strings.Contains(code, sample.Reason) || (sample.Level == "warn") != (sample.Code != "") {
-				r.report(page, "no such line is logged: %s", strings.TrimSpace(line))
-			}
-		}
-	}
 }
 
 func (r *repo) status() {
@@ -190,22 +171,4 @@ func (r *repo) alerts() {
 	inPage := named("`(Tide\\w+)`", r.texts[alertsPage])
 	slices.Sort(inPage)
 	r.same(alertsPage, "alert", slices.Compact(inPage), all)
-}
-
-func (r *repo) grafana() {
-	shows := []string{"cp -r deploy/grafana/provisioning/. ", "--config.file examples/prometheus/prometheus.yml"}
-	for file, value := range map[string][2]string{"dashboards": {"path", "cp " + board + " %s/\n"}, "datasources": {"url", "`%s`"}} {
-		file = "deploy/grafana/provisioning/" + file + "/tide.yml"
-		is := named(`(?ms)^apiVersion: 1\n.*^ +`+value[0]+`: (\S+)$`, r.texts[file])
-		if is == nil {
-			r.report(file, "it has no %s or no version", value[0])
-			continue
-		}
-		shows = append(shows, fmt.Sprintf(value[1], is[0]))
-	}
-	for _, text := range shows {
-		if r.seen++; !strings.Contains(r.texts[alertsPage], text) {
-			r.report(alertsPage, "it doesn't have %q", text)
-		}
-	}
 }

@@ -54,14 +54,6 @@ func (r *repo) lines() {
 	})
 }
 
-func (r *repo) tables() {
-	r.match(r.pages, `(?m)^\|.*\n\n\|.*\n.*`, func(at spot, m []string) {
-		if !strings.Contains(m[0], "\n|--") {
-			r.report(at, "a blank line in a table")
-		}
-	})
-}
-
 func (r *repo) links() {
 	r.match(r.pages, `\]\(([^)#]*)(?:#([^)]*))?\)`, func(at spot, m []string) {
 		if target := path.Join(path.Dir(at.file), m[1]); !strings.Contains(m[1], "://") {
@@ -126,18 +118,6 @@ func (r *repo) short() {
 	}
 }
 
-// pictures leaves out pages in which one looks up a name. That the file is there is a matter of
-// links.
-func (r *repo) pictures() {
-	for _, page := range r.glob("docs/*.md", "docs/migration/*.md") {
-		r.seen++
-		looksUp := slices.Contains(strings.Fields("README.md comparison.md names.md options.md warnings.md"), path.Base(page))
-		if !looksUp && named(`(?m)^\[?!\[[^]]{10,}\](\([a-z0-9/._-]+\))`, r.texts[page]) == nil {
-			r.report(page, "it has no picture")
-		}
-	}
-}
-
 // files checks what pages name. In commands that run in bench, a path is relative to that
 // directory.
 func (r *repo) files() {
@@ -152,17 +132,6 @@ func (r *repo) files() {
 		}
 	})
 	r.match(r.pages, "`((?:internal|bench|cmd|sync|algorithms|testdata)(?:/[a-z]+)*)/?`", func(at spot, m []string) { r.leads(at, m[1], "") })
-}
-
-func (r *repo) declarations() {
-	const inFile = "`([A-Za-z][\\w.]*)`\\s+(?:in\\s+|\\()`([\\w./]+\\.go)`|`([\\w./]+\\.go)`: `([A-Za-z][\\w.]*)`"
-	r.match([]string{"ARCHITECTURE.md", "CONTRIBUTING.md"}, inFile, func(at spot, m []string) {
-		name, file := m[1]+m[4], m[2]+m[3]
-		last := name[strings.LastIndexByte(name, '.')+1:]
-		if !regexp.MustCompile(`(?m)^(?:func (?:\([^)]*\) )?|type |var |const |\t)` + last + `\b`).MatchString(r.texts[file]) {
-			r.report(at, "it names %s in %s, which does not declare it", name, file)
-		}
-	})
 }
 
 func (r *repo) testsOfPages() {
@@ -205,15 +174,6 @@ func (r *repo) commands() {
 	}
 }
 
-// builds leaves out the command whose time was measured.
-func (r *repo) builds() {
-	r.match(r.glob("*.md", "docs/*.md", "docs/*/*.md", "examples/*.md"), `(?m)^.*go build .*\./cmd/caddy.*$`, func(at spot, m []string) {
-		if !strings.Contains(m[0], "CGO_ENABLED=0 go build ") && !strings.Contains(m[0], "GOCACHE=") {
-			r.report(at, "it links the C library: %s", m[0])
-		}
-	})
-}
-
 func (r *repo) xcaddy() {
 	r.match([]string{"go.mod"}, `(?s)^module (\S+)\n.*github\.com/caddyserver/caddy/v2 (v\S+)`, func(_ spot, m []string) {
 		args := strings.Fields(regexp.MustCompile(`(?m)^\s*#.*$`).ReplaceAllString(r.texts["xcaddy.txt"], ""))
@@ -223,26 +183,6 @@ func (r *repo) xcaddy() {
 			r.report("README.md", "it doesn't say `xcaddy build %s`", want)
 		}
 	})
-}
-
-// login checks as well that it counts exactly, as it says "at most".
-func (r *repo) login() {
-	for _, file := range []string{"README.md", "Caddyfile.example", "examples/login/Caddyfile", "docs/login.md"} {
-		r.seen++
-		const begins, ends = "\t\tzone login {\n", "\n\t\t}\n"
-		login, first := between(r.texts[file], begins, ends), between(r.texts["README.md"], begins, ends)
-		if login != first || !strings.Contains(login, "match path /login*") || !strings.Contains(login, "algorithm sliding_log") {
-			r.report(file, "its login is %q, that of README.md %q", login, first)
-		}
-	}
-}
-
-func (r *repo) runs() {
-	const page = "docs/internals/runs.md"
-	links := named(`\.\./\.\./(internal/runs/testdata/\S+\.txt)`, r.texts[page])
-	r.same(page, "run", links, r.glob("internal/runs/testdata/*.txt"))
-	forms := named(`(?m)^\t(?:say|about)\("([^"]+)"`, between(r.texts["internal/runs/runs_test.go"], "\nvar statements = ", "\n}\n"))
-	r.same(page, "form of a line", strings.Split(strings.TrimSpace(between(r.texts[page], "```text\n", "```")), "\n"), forms)
 }
 
 // writers are the commands that write pages or pictures from the code. With -check they say which

@@ -26,8 +26,7 @@ type repo struct {
 	tests   string    // the text of all tests
 
 	findings []string
-	seen     int             // how many things a rule has looked at
-	needed   map[string]bool // places that need an exception
+	seen     int // how many things a rule has looked at
 }
 
 // A source is a file of Go.
@@ -58,7 +57,7 @@ func read(root fs.FS) (*repo, error) {
 }
 
 func newRepo(texts map[string]string) (*repo, error) {
-	r := &repo{set: token.NewFileSet(), texts: texts, dirs: map[string]bool{}, needed: map[string]bool{}}
+	r := &repo{set: token.NewFileSet(), texts: texts, dirs: map[string]bool{}}
 	for _, file := range slices.Sorted(maps.Keys(texts)) {
 		for dir := path.Dir(file); dir != "."; dir = path.Dir(dir) {
 			r.dirs[dir] = true

@@ -12,7 +12,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-tide/ratelimit/internal/spelling"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -57,43 +56,27 @@ func CheckNumber(placeholder string) (found []warning.Warning, err error) {
 	return found, err
 }
 
-// CheckText reports a placeholder in a text for clients whose name nobody sets: one in Caddy's own
-// http.request. that does not exist, or one that is not far from there and of no module's. Text may
-// well have braces in it, so of all other names nothing is said.
+// CheckText reports a placeholder in Caddy's own http.request. in a text for clients that does not
+// exist. Text may well have braces in it, so of all other names nothing is said.
 func CheckText(name string) error {
-	meant := suggestion(name)
-	switch isNear := strings.HasPrefix(meant, requestPrefix); {
-	case strings.HasPrefix(name, requestPrefix) && knownToCaddy(name):
+	if !strings.HasPrefix(name, requestPrefix) || knownToCaddy(name) {
 		return nil
-	case strings.HasPrefix(name, requestPrefix) && meant == "":
-		return fmt.Errorf("there is no placeholder {%s}; write what a request has, like {http.request.host}", name)
-	case strings.HasPrefix(name, requestPrefix), strings.HasPrefix(name, "http.") && isNear && !isOfModule(name):
+	}
+	return errUnknown(name)
+}
+
+// errUnknown is the error of a name in http.request. that does not exist.
+func errUnknown(name string) error {
+	if meant := suggestion(name); meant != "" {
 		return fmt.Errorf("there is no placeholder {%s}; did you mean {%s}?", name, meant)
 	}
-	return nil
+	return fmt.Errorf("there is no placeholder {%s}; write what a request has, like {http.request.header.X-Api-Key}", name)
 }
 
 // IsConstant reports whether a template has no placeholder, so that all requests have one key.
 func IsConstant(template string) bool {
 	parts, err := parse(template)
 	return err == nil && !slices.ContainsFunc(parts, func(p part) bool { return !p.literal })
-}
-
-// GuessableIn returns a placeholder of a template that anybody can send in place of somebody else,
-// without its braces; "" for none, and where the keys hold something else that nobody can guess: an
-// address, who has logged in, or a header or cookie that is a secret.
-func GuessableIn(template string) (name string) {
-	parts, _ := parse(template) // Check reports the error
-	for _, p := range parts {
-		switch {
-		case p.literal:
-		case p.address || isOfAuthentication(p.text) || isSecret(p.text):
-			return ""
-		case NewNumber(p.text).IsClients() || strings.HasPrefix(p.text, "http.regexp."):
-			name = p.text
-		}
-	}
-	return name
 }
 
 // isSecret reports whether a value is known to its owner alone, by the name of its placeholder.
@@ -111,27 +94,11 @@ func HasAddress(template string) bool {
 	return slices.ContainsFunc(parts, func(p part) bool { return p.address })
 }
 
-// ClientIn returns the first placeholder of a template that tells clients apart by their address or
-// by who they are, "" for none.
-func ClientIn(template string) string {
-	parts, _ := parse(template)
-	for i := range parts {
-		switch p := &parts[i]; {
-		case p.literal:
-		case p.text == clientIPName:
-			return "client_ip"
-		case p.address || isOfAuthentication(p.text):
-			return p.text
-		}
-	}
-	return ""
-}
-
 // ForAddress mends a template of the older plugin, where a placeholder that doesn't exist gave the
 // empty text: where it was meant for the client's address, the limit held for all clients together.
-// A name in Caddy's own http.request. becomes the client's address, with a warning. unsure are the
-// warnings of others that may be meant for it, which map or another module can set.
-func ForAddress(template string) (mended string, found, unsure []warning.Warning) {
+// A name in Caddy's own http.request. becomes the client's address. mayBeAnother is set where there
+// are others that may be meant for it, which map or another module can set.
+func ForAddress(template string) (mended string, mayBeAnother bool) {
 	parts, _ := parse(template) // Check reports the error
 	for i := range parts {
 		name := parts[i].text
@@ -139,13 +106,11 @@ func ForAddress(template string) (mended string, found, unsure []warning.Warning
 		case parts[i].literal || !MeansClientIP(name):
 		case strings.HasPrefix(name, requestPrefix):
 			template = strings.Replace(template, "{"+name+"}", Default, 1)
-			found = append(found, warning.New(warning.AddressIntended, "there is no placeholder {%s}; each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name))
 		default:
-			unsure = append(unsure, warning.Warning{Code: warning.AddressIntended, Unset: name,
-				Text: fmt.Sprintf("{%s} is not a placeholder of Caddy's own, and where neither map nor another module sets it each client's address is counted by itself in its place, where the older plugin counted all together; write {client_ip}", name)})
+			mayBeAnother = true
 		}
 	}
-	return template, found, unsure
+	return template, mayBeAnother
 }
 
 // bracesForgotten returns the placeholder that a template without any is a name of, "" if there is
@@ -176,9 +141,6 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 	if reason, ok := poorKeys[name]; ok {
 		return warning.New(warning.PoorKey, "{%s} %s", name, reason), nil
 	}
-	if name == "http.request.body" || name == "http.request.body_base64" {
-		return warning.New(warning.BodyKey, "{%s} reads the whole body of a request into memory before it is limited; use a header, the path or a query parameter", name), nil
-	}
 	if claimsAddress(name) {
 		return warning.New(warning.ForgeableKey, "a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name), nil
 	}
@@ -187,10 +149,7 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 		if knownToCaddy(name) {
 			return w, nil
 		}
-		if s := suggestion(name); s != "" {
-			return w, fmt.Errorf("there is no placeholder {%s}, did you mean {%s}?", name, s)
-		}
-		return w, fmt.Errorf("there is no placeholder {%s}; write what a request has, like {http.request.header.X-Api-Key}", name)
+		return w, errUnknown(name)
 	case IsOfResponse(name):
 		return warning.Warning{Code: warning.UnknownKey, Unset: name,
 			Text: fmt.Sprintf("{%s} has no value yet when requests are limited; use something of the request, like {client_ip}", name)}, nil
@@ -280,9 +239,6 @@ var slippedPrefixes = [][2]string{
 	{"uri.", "http.request.uri."}, {"host.labels.", "http.request.host.labels."}, {"request.", "http.request."}, {"req.", "http.request."},
 }
 
-// families are the first words of names that several have, as people write them.
-var families = []string{"header", "headers", "cookie", "cookies", "query", "request", "labels", "path"}
-
 // MeansClientIP reports whether a name that Caddy doesn't have is a common way to write the
 // client's or the peer's address.
 func MeansClientIP(name string) bool {
@@ -294,8 +250,8 @@ func MeansClientIP(name string) bool {
 	return meant == caddyhttp.ClientIPVarKey || meant == peerName
 }
 
-// suggestion returns what a name was probably meant to be, without braces, "" if nothing comes
-// near.
+// suggestion returns what a name was probably meant to be, without braces, "" if it is none that
+// people write.
 func suggestion(name string) string {
 	short, _ := cutPrefixFold(name, requestPrefix)
 	if s, ok := slips[strings.ToLower(short)]; ok && s != name {
@@ -309,15 +265,10 @@ func suggestion(name string) string {
 			}
 		}
 	}
-	if family, field, ok := strings.Cut(short, "."); ok && !isOfModule(name) {
-		if near := spelling.Nearest(family, families); near != "" && near != family {
-			return suggestion(near + "." + field)
-		}
-	}
 	if strings.HasPrefix(name, "remote.") { // of other limiters
 		return caddyhttp.ClientIPVarKey
 	}
-	return nearest(strings.ToLower(name))
+	return ""
 }
 
 // cutPrefixFold is strings.CutPrefix without regard to case.
@@ -331,42 +282,6 @@ func cutPrefixFold(s, prefix string) (after string, found bool) {
 // plausible reports whether a name may exist.
 func plausible(name string) bool {
 	return !strings.HasPrefix(name, requestPrefix) || knownToCaddy(name)
-}
-
-// nearest returns the known name within two slips of the keyboard, one for short names.
-func nearest(name string) string {
-	limit := 3
-	if len(name) < 8 {
-		limit = 2
-	}
-	best, least := "", limit
-	try := func(known, meant string) {
-		d := spelling.Distance(name, known, limit)
-		if d < least || d == least && d < limit && meant < best {
-			best, least = meant, d
-		}
-	}
-	for known, meant := range slips {
-		try(known, meant)
-	}
-	for _, known := range requestNames {
-		try(requestPrefix+known, requestPrefix+known)
-	}
-	try(caddyhttp.ClientIPVarKey, caddyhttp.ClientIPVarKey)
-	try(clientIPName, caddyhttp.ClientIPVarKey)
-	if best == name {
-		return ""
-	}
-	return best
-}
-
-// requestNames are candidates for suggestions. What exists, Caddy itself is asked.
-var requestNames = []string{
-	"method", "scheme", "proto", "host", "port", "hostport", "remote.host", "remote.port", "uri", "uri.path", "uri.path.file", "uri.path.dir", "uri.query",
-	"uri.prefixed_query", "orig_method", "orig_uri", "orig_uri.path", "orig_uri.path.file", "orig_uri.path.dir", "orig_uri.query", "local", "local.host",
-	"local.port", "tls.version", "tls.cipher_suite", "tls.resumed", "tls.proto", "tls.server_name", "tls.ech", "tls.client.fingerprint", "tls.client.public_key",
-	"tls.client.public_key_sha256", "tls.client.issuer", "tls.client.serial", "tls.client.subject", "tls.client.san.dns_names.0", "tls.client.san.emails.0",
-	"tls.client.san.ips.0", "tls.client.san.uris.0", "body",
 }
 
 // knownToCaddy asks Caddy's own replacer for a name in http.request., with a request made up for

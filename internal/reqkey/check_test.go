@@ -57,11 +57,8 @@ func TestCheckRejects(t *testing.T) {
 		{"{http.request.headers.X-Api-Key}", "{http.request.header.X-Api-Key}"},
 		{"{http.request.Header.X-Api-Key}", "{http.request.header.X-Api-Key}"},
 		{"{http.request.query.token}", "{http.request.uri.query.token}"},
-		{"{http.request.mehtod}", "{http.request.method}"},
-		{"{http.request.uri.paht}", "{http.request.uri.path}"},
-		{"{http.request.heder.X-Api-Key}", "did you mean {http.request.header.X-Api-Key}?"},
+		{"{http.request.mehtod}", "there is no placeholder {http.request.mehtod}; write what a request has"},
 		{"{http.request.header}", "like {http.request.header.X-Api-Key}"},
-		{"{http.request.tls.client.subjekt}", "{http.request.tls.client.subject}"},
 		{"{http.request.header.}", "there is no placeholder {http.request.header.}"},
 		{"{http.request.\u0130.x}", "there is no placeholder"},
 		{"{client_ip", "not closed"},
@@ -77,21 +74,15 @@ func TestCheckWarns(t *testing.T) {
 		{"{remote_ip}", "{client_ip}"},
 		{"{ip}", "{client_ip}"},
 		{"{clientip}", "{client_ip}"},
-		{"{client_pi}", "{client_ip}"},
 		{"{remote_host}", "{http.request.remote.host}"},
 		{"{host}", "{http.request.host}"},
 		{"{path}", "{http.request.uri.path}"},
 		{"{header.X-Api-Key}", "{http.request.header.X-Api-Key}"},
 		{"{cookie.session}", "{http.request.cookie.session}"},
 		{"{query.token}", "{http.request.uri.query.token}"},
-		{"{http.vars.client_pi}", "{client_ip}"},
-		{"{heder.X-Api-Key}", "did you mean {http.request.header.X-Api-Key}?"},
-		{"{coockie.session}", "did you mean {http.request.cookie.session}?"},
-		{"{reqest.host}", "did you mean {http.request.host}?"},
 		{"{http.request.remote}", "port"},
 		{"{http.request.uuid}", "every request"},
 		{"{http.request.header.X-Forwarded-For}", "trusted_proxies"},
-		{"{http.request.body}", "memory"},
 		{"{http.reverse_proxy.upstream.hostport}", "no value yet"},
 		{"{time.now.unix}", "all the time"},
 		{"ip", "{client_ip}"},
@@ -110,11 +101,6 @@ func TestCheckWarns(t *testing.T) {
 }
 
 func TestSuggestionsExist(t *testing.T) {
-	for _, name := range requestNames {
-		if !knownToCaddy("http.request." + name) {
-			t.Errorf("Caddy does not know {http.request.%s}", name)
-		}
-	}
 	for slip, meant := range slips {
 		if strings.HasPrefix(meant, "http.request.") && !knownToCaddy(meant) {
 			t.Errorf("Caddy does not know {%s}, suggested for {%s}", meant, slip)

@@ -7,8 +7,17 @@ import (
 	"testing"
 )
 
-// everyPlaceholder are those that this package knows by name or by family, those of Caddy that it
-// suggests, and some that only other modules can know.
+// requestNames are placeholders of Caddy, without http.request.
+var requestNames = []string{
+	"method", "scheme", "proto", "host", "port", "hostport", "remote.host", "remote.port", "uri", "uri.path", "uri.path.file", "uri.path.dir", "uri.query",
+	"uri.prefixed_query", "orig_method", "orig_uri", "orig_uri.path", "orig_uri.path.file", "orig_uri.path.dir", "orig_uri.query", "local", "local.host",
+	"local.port", "tls.version", "tls.cipher_suite", "tls.resumed", "tls.proto", "tls.server_name", "tls.ech", "tls.client.fingerprint", "tls.client.public_key",
+	"tls.client.public_key_sha256", "tls.client.issuer", "tls.client.serial", "tls.client.subject", "tls.client.san.dns_names.0", "tls.client.san.emails.0",
+	"tls.client.san.ips.0", "tls.client.san.uris.0", "body",
+}
+
+// everyPlaceholder are those that this package knows by name or by family, those of Caddy, and some
+// that only other modules can know.
 func everyPlaceholder() (names []string) {
 	names = append(slices.Collect(maps.Keys(placeholders)), slices.Collect(maps.Values(slips))...)
 	for _, name := range requestNames {

@@ -19,16 +19,16 @@ func Nearest(word string, known []string) string {
 	nearest, least := "", 3
 	word = strings.ToLower(word)
 	for _, k := range known {
-		if n := Distance(word, strings.ToLower(k), least); n < least && 2*n < len(k) {
+		if n := distance(word, strings.ToLower(k), least); n < least && 2*n < len(k) {
 			nearest, least = k, n
 		}
 	}
 	return nearest
 }
 
-// Distance returns the number of single-letter changes and swaps of neighbours between two words,
+// distance returns the number of single-letter changes and swaps of neighbours between two words,
 // or limit if it is not below that.
-func Distance(a, b string, limit int) int {
+func distance(a, b string, limit int) int {
 	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
 		return limit
 	}

@@ -32,15 +32,9 @@ const (
 	// PoorKey is a key that clients can change at will. With an id, a time or a port in it, each
 	// request has its own count and nothing is limited. The line says what was meant.
 	PoorKey = "TIDE004"
-	// BodyKey is a key that reads the body. All of it goes into memory, even if denied. Use a
-	// header, a path or a query parameter.
-	BodyKey = "TIDE005"
 	// UnknownKey is a placeholder without a value. Nothing sets it, or not yet: `message` sends its
 	// name. The line says what was meant. See docs/keys.md#empty-keys.
 	UnknownKey = "TIDE006"
-	// OneKey is one count for all requests. A zone with window and events has no key. Write `key
-	// all` if that is meant, else `key {client_ip}`.
-	OneKey = "TIDE007"
 	// NoZone is a handler without zones, or global options alone. Nothing is limited.
 	NoZone = "TIDE008"
 	// EmptyKey is a key that came out empty. A request had none of its values. See
@@ -74,16 +68,9 @@ const (
 	// or from the future: counting starts at zero. If the file holds something else, persist is
 	// off: name another one.
 	NotRestored = "TIDE017"
-	// SameLimit is the same limit twice. Unnamed in a site, they count apart, by their order: write
-	// two zones. With one window in a zone, only the lower holds.
-	SameLimit = "TIDE018"
 	// NoBraces is a key without its braces. All requests share one count. Write `key {client_ip}`,
 	// or `key all`.
 	NoBraces = "TIDE019"
-	// AddressIntended is a key of the older plugin that was meant for the client's address. Caddy
-	// doesn't know the placeholder; Tide counts each address. Write `key {client_ip}`, or `key
-	// all`.
-	AddressIntended = "TIDE020"
 	// ShareOfOneKey is a share of the keys where there is one key. The zone is enforced for all
 	// requests or none. Write `enforce off`, or a key that tells clients apart. See
 	// docs/shadow.md#which-keys-are-in.
@@ -94,19 +81,11 @@ const (
 	// BeforeAuth is a key or limit by who the client is, before authentication. Put both into a
 	// route. See docs/configuration.md#order-of-directives.
 	BeforeAuth = "TIDE023"
-	// ClientsLimit is a limit that the client chooses. It comes from a header, a cookie or the URL.
-	// Derive it from who the client is, in a route behind authentication, or from a header that a
-	// proxy replaces, as forward_auth does with copy_headers, and write `quiet`. See docs/tiers.md.
+	// ClientsLimit is a limit or a cost that the client chooses. It comes from a header, a cookie,
+	// the URL or the body. Derive it from who the client is, in a route behind authentication, or
+	// from a header that a proxy replaces, as forward_auth does with copy_headers, and write
+	// `quiet`. See docs/tiers.md and docs/cost.md.
 	ClientsLimit = "TIDE024"
-	// BanOfOthers is a ban that a client can bring upon others. Whoever sends another client's key
-	// has it banned. Ban by {client_ip}, or by what authentication has proven. See docs/ban.md.
-	BanOfOthers = "TIDE025"
-	// LongBan is a long ban of an address. Many may share it, others have it later. See
-	// docs/ban.md#a-shared-address.
-	LongBan = "TIDE026"
-	// BanOfAll is a ban of everybody. All requests have one key. Write `key {client_ip}`, or remove
-	// ban.
-	BanOfAll = "TIDE027"
 	// LimitOnErrors is a limit in handle_errors or handle_response. Guesses go on, as it sees
 	// failed requests only. Put the zone before the handler, with `count_responses 401 403` and a
 	// matcher. See docs/login.md.
@@ -115,9 +94,6 @@ const (
 	// its response begins, so pictures may be denied. Write `match path /login*`, for basic_auth
 	// `match header Authorization *`. See docs/login.md.
 	AllReserve = "TIDE029"
-	// ReserveOfOne is a reserve where each client has a count of its own. Use a key that clients
-	// share, as `key all`. For higher limits see docs/tiers.md.
-	ReserveOfOne = "TIDE030"
 	// ExactPath is an exact path. Many backends take /login/ for /login, PHP /login.php/x. Write
 	// `path /login*`. So is /api/: it leaves out /api/x. See
 	// docs/security.md#requests-that-a-zone-matches.
@@ -134,9 +110,6 @@ const (
 	// than strict_timeout and went by on_redis_loss. Raise that or pool_size, or give zones an
 	// interval. See docs/sync.md.
 	Backlog = "TIDE035"
-	// ClientsCost is a cost that clients choose. It comes from a header, a cookie, the URL or the
-	// body; such a request costs at least 1. Derive it from what is asked for. See docs/cost.md.
-	ClientsCost = "TIDE037"
 	// WrongRegion is a Redis of another region than `here`. The node reads no other region. Correct
 	// here, or the URL; if a node with a wrong `here` started first, delete the key that the line
 	// names. Or two Redis have one name: the line comes from one that others don't read. See
@@ -146,21 +119,12 @@ const (
 	// line tells that it is back. Or a Redis user lacks a command that regions need. See
 	// docs/regions.md#when-a-region-is-lost and docs/redis.md#acl.
 	RegionLost = "TIDE039"
-	// CostEncoded is a compressed response that should say what it costs. Have the upstream send
-	// none. See docs/cost.md#what-only-the-response-knows.
-	CostEncoded = "TIDE040"
-	// NoCost is a response without the number that it costs. See
-	// docs/cost.md#what-only-the-response-knows.
+	// NoCost is a response without the number that it costs, or a compressed one that hides it. The
+	// line says what to write. See docs/cost.md#what-only-the-response-knows.
 	NoCost = "TIDE041"
 	// ClocksApart is Redis clocks of two regions that differ by a second, or a twentieth of a
 	// window. More or less than the limit passes: keep them by NTP.
 	ClocksApart = "TIDE042"
-	// RegionWithoutTLS is another region's Redis without TLS. Write rediss://, or tls_enabled. See
-	// docs/regions.md#security.
-	RegionWithoutTLS = "TIDE043"
-	// ConcurrentByRegion is `concurrent` in a zone that counts over regions. Each region counts for
-	// itself: write its part in a zone of its own with `regions off`. See docs/regions.md.
-	ConcurrentByRegion = "TIDE044"
 	// NotReached is a zone that no request comes to, or no guess. The line says what is in the way.
 	// See docs/configuration.md#order-of-directives.
 	NotReached = "TIDE045"

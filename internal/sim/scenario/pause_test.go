@@ -36,9 +36,9 @@ func comesBack[S any](kind algorithms.Kind, away, apart, latency time.Duration, 
 	return passed
 }
 
-// A client that has spent its limit and comes to a node that has not replies of it for an interval or
-// more gets through with its first request, and with those that come until Redis has answered: at
-// most a journey there and back later, which take one and a half times the mean here.
+// A client that has spent its limit and comes to a node that has not replies of it for an interval
+// or more gets through with its first request, and with those that come until Redis has answered:
+// at most a journey there and back later, which take one and a half times the mean here.
 func TestWhatPassesOnANodeThatHasNotHeardOfAClient(t *testing.T) {
 	const latency = 5 * time.Millisecond
 	for _, kind := range counting {

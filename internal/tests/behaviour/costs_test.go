@@ -520,7 +520,7 @@ func TestWhyAFigureIsMissing(t *testing.T) {
 	for source, answers := range map[string][]one{
 		"json usage.total_tokens": {
 			{200, usage, "Content-Type application/json", nil, "", ""},
-			{200, usage, "Content-Type application/json Content-Encoding gzip", nil, "encoded", "TIDE040 header_up -Accept-Encoding"},
+			{200, usage, "Content-Type application/json Content-Encoding gzip", nil, "encoded", "TIDE041 header_up -Accept-Encoding"},
 			{200, usage, "Content-Type application/json Content-Encoding identity", nil, "", ""},
 			{200, `{"usage":{}}`, "Content-Type application/json", nil, "absent", "TIDE041 usage.total_tokens; correct the path"},
 			{200, usage, "Content-Type text/plain", nil, "absent", "TIDE041 usage.total_tokens"},

@@ -120,19 +120,3 @@ func TestThePageOfReserves(t *testing.T) {
 		t.Errorf("the backend was asked %d times, want 100", asked.Load())
 	}
 }
-
-// A reserve where each client has a count of its own is warned of.
-//
-// no clock: no request is sent.
-func TestAReserveOfOneClientsCountIsWarnedOf(t *testing.T) {
-	for key, want := range map[string]int{"": 1, "key {client_ip}": 1, "key {remote_host}": 1, "key {host}-{client_ip}": 1, "key all": 0, "key {host}": 0} {
-		config, err := sitetest.Adapt("{\nadmin off\npersist_config off\n}\nhttp://127.0.0.1:0 {\n@paying header X-Plan paid\nrate_limit {\n" +
-			sitetest.ZoneBlock("z", "limit 5/1m\n"+key+"\nreserve @paying 20%") + "}\n}")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if warned := sitetest.WarnedOf(t, config); len(warned) != want || want == 1 && !strings.Contains(fmt.Sprint(warned), "each client has a count of its own") {
-			t.Errorf("%q: warned of %q, want %d", key, warned, want)
-		}
-	}
-}
