@@ -114,7 +114,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 	if err := a.check(a.globals()); err != nil {
 		return &jsonError{inWordsOfJSON(err.Error()), err}
 	}
-	return metrics.Register(ctx.GetMetricsRegistry(), lifecycle.State)
+	return metrics.Register(ctx.GetMetricsRegistry(), lifecycle.Collect)
 }
 
 // globals returns what the options mean for handlers.

@@ -51,12 +51,11 @@ With a duration it is temporary, and then what was set before with --for forever
 holds again. --remove takes the temporary one first.
 
 Write the key as the log shows it: an address, or the values of the zone's key with
-what stands between them. With --id, write its id or the first digits of it.
+what stands between them.
 
 With --file, many keys get their limits in one change: all of them, or none if a line
-is wrong. They last, unless --for says otherwise. The columns are key, limit and note,
-or those that a first line names: key, id, limit, for, note. With --remove, its keys
-lose their overrides; with --replace, the zone's other keys lose those that last.`,
+is wrong. The columns are key, limit and note, or those that a first line names: key,
+id, limit, for, note.`,
 		Example: `  caddy rate-limit override api 203.0.113.9 6000/1m --for 24h --note "ticket 4711"
   caddy rate-limit override api 203.0.113.9 --remove
   caddy rate-limit override api 203.0.113.9 100/1s 6000/1h --for forever
@@ -121,10 +120,8 @@ func enforce() *cobra.Command {
 		Long: `
 Enforces a zone for a share of its keys, on all nodes that share their counts: 25% or
 0.25 for a quarter of them, on for all, off for none. Other keys are still counted but
-never denied. A larger share keeps the keys that were in.
-
-'on' and 100% hold until they are changed. Anything else ends after an hour, unless
---for says otherwise: then the configuration applies again.
+never denied. A larger share keeps the keys that were in. When it ends, the
+configuration applies again.
 
 '--all off' is for an emergency: nobody is denied any more.`,
 		Example: `  caddy rate-limit enforce api 25% --for 6h
@@ -168,10 +165,7 @@ func reset() *cobra.Command {
 		Short: "Forgives what a key has spent, or all keys of a zone have, on all nodes",
 		Long: `
 Forgives what a key has spent, and ends its ban: its full limit is available again,
-on all nodes that share their counts. With --all this is done for all keys of the zone.
-
-Write the key as the log shows it: an address, or the values of the zone's key with
-what stands between them. With --id, write its id or the first digits of it.
+on all nodes that share their counts. Write the key as the log shows it.
 
 The exit code is 1 if no node counts the key, which may be mistyped.`,
 		Example: `  caddy rate-limit reset login 203.0.113.9

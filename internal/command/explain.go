@@ -29,9 +29,7 @@ of an address: which zones limit it, which matcher leaves it out, its keys, and 
 each limit stands. Nothing is counted, neither here nor in Redis.
 
 Handlers before rate_limit that could change the request or answer it are named
-and not run. Only those that set variables, headers or the path are run.
-
-With --ip and no URL, all zones are asked that count by the client's address.`,
+and not run. Only those that set variables, headers or the path are run.`,
 		Example: `  caddy rate-limit explain https://example.com/login -X POST --ip 203.0.113.9
   caddy rate-limit explain api 203.0.113.9
   caddy rate-limit explain --ip 203.0.113.9`,
@@ -41,7 +39,7 @@ With --ip and no URL, all zones are asked that count by the client's address.`,
 	}
 	cmd.Flags().StringVarP(&q.Method, "request", "X", "", "The method (default GET)")
 	cmd.Flags().StringArrayVarP(&headers, "header", "H", nil, "A header such as 'X-Plan: gold', as often as needed")
-	cmd.Flags().StringVar(&ip, "ip", "", "The address that the connection comes from (default 127.0.0.1)")
+	cmd.Flags().StringVar(&ip, "ip", "", "The address that the connection comes from (default 127.0.0.1); without a URL, all zones are asked that count by it")
 	cmd.Flags().StringVar(&ip, "remote-ip", "", "")
 	_ = cmd.Flags().MarkHidden("remote-ip") // it is there: a second name
 	cmd.Flags().BoolVar(&id, "id", false, "The key is given by its id, or the first digits of it")

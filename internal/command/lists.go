@@ -163,8 +163,8 @@ func topCommand() *cobra.Command {
 		Short: "Shows the keys that have spent the most",
 		Long: `
 Shows the keys of a zone, or of all, that have spent the most lately, as far as the
-node that is asked knows. Keys are shown by their ids; with log_key, the key itself
-is shown once another request has come with it.
+node that is asked knows. With log_key, the key itself is shown once another request
+has come with it.
 
 Used is what was spent in this window and in the one before; explain says what counts
 now. Denied, and in shadow mode would deny, is what the node that is asked has denied

@@ -137,19 +137,11 @@ func (c *Control) applyResets() {
 	})
 }
 
-// A ResetChange is what somebody wants to be reset: one key of a zone, or all of them.
-type ResetChange struct {
-	Target
-	// For is how long anything is left that the reset says something of.
-	For time.Duration
-	// Who asked for it, for the log.
-	Who string
-}
-
 // Reset forgives what a key has spent, or all keys of a zone have, here and at once, tells Redis,
-// and waits until every node has applied it, WaitFor at most. It returns how many requests this
-// node has forgiven, as far as it knows of them.
-func (c *Control) Reset(ctx context.Context, ch ResetChange) (o Outcome, requests int64, err error) {
+// and waits until every node has applied it, WaitFor at most. ch has no Body, and is For as long as
+// anything is left that the reset says something of. Reset returns how many requests this node has
+// forgiven, as far as it knows of them.
+func (c *Control) Reset(ctx context.Context, ch Change) (o Outcome, requests int64, err error) {
 	began := c.Now()
 	// One of all keys replaces the others.
 	e, err := c.put(ch.resetName(), ch.For, resetBody, ch.Key != nil)

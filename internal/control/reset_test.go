@@ -49,7 +49,7 @@ func (n *tnode) left() int64 {
 
 func (n *tnode) reset(t *testing.T, key *keys.ID, nodes int) (forgiven int64) {
 	t.Helper()
-	o, forgiven, err := n.Reset(context.Background(), ResetChange{Target: Target{Zone: "login", Key: key}, For: 1000 * time.Hour, Who: "test"})
+	o, forgiven, err := n.Reset(context.Background(), Change{Target: Target{Zone: "login", Key: key}, For: 1000 * time.Hour, Who: "test"})
 	if err != nil || o.Applied != nodes || o.Nodes != nodes {
 		t.Fatalf("Reset = %+v, %v, want %d of %d", o, err, nodes, nodes)
 	}
@@ -122,10 +122,10 @@ func TestTheBudgetOfResets(t *testing.T) {
 	})
 	n.enforce(t, "login", .5, 1)
 	id := keys.IDOf([]byte("alice"))
-	if _, _, err := n.Reset(context.Background(), ResetChange{Target: Target{Zone: "login", Key: &id}, For: time.Hour}); !errors.Is(err, ErrFull) {
+	if _, _, err := n.Reset(context.Background(), Change{Target: Target{Zone: "login", Key: &id}, For: time.Hour}); !errors.Is(err, ErrFull) {
 		t.Errorf("one reset too many: %v, want %v", err, ErrFull)
 	}
-	o, _, err := n.Reset(context.Background(), ResetChange{Target: Target{Zone: "login"}, For: time.Hour})
+	o, _, err := n.Reset(context.Background(), Change{Target: Target{Zone: "login"}, For: time.Hour})
 	if set := n.activeResets()["login"]; err != nil || o.Applied != 1 || len(set.Keys) != 0 || set.All.Stamp == 0 {
 		t.Errorf("a reset of all keys: %+v, %v; %d of single keys are left, want none", o, err, len(set.Keys))
 	}

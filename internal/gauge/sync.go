@@ -27,9 +27,7 @@ type Answer struct {
 // Tick begins a sync cycle at now: it makes the keys due that have changed, and those that are to
 // be repeated. It reports whether there are any.
 func (t *Table) Tick(now int64) (some bool) {
-	for i := range t.stripes {
-		st := &t.stripes[i]
-		st.mu.Lock()
+	for st := range t.locked {
 		for e := st.lists[dirty].first; e != nil; e = st.lists[dirty].first {
 			st.put(e, due)
 		}
@@ -37,7 +35,6 @@ func (t *Table) Tick(now int64) (some bool) {
 			st.put(e, due)
 		}
 		some = some || st.lists[due].first != nil || st.lists[urgent].first != nil
-		st.mu.Unlock()
 	}
 	return some
 }
@@ -48,20 +45,16 @@ func (t *Table) Urgent() bool { return t.urgent.Load() }
 // Drain appends messages of urgent keys, and where all is set of those that are due, up to most.
 func (t *Table) Drain(now int64, all bool, most int, dst []Message) []Message {
 	t.urgent.Store(false)
-	for i := range t.stripes {
-		st := &t.stripes[i]
-		st.mu.Lock()
+	for st := range t.locked {
 		for _, in := range [...]where{urgent, due} {
 			for e := st.lists[in].first; e != nil && (in == urgent || all); e = st.lists[in].first {
 				if len(dst) == most {
 					t.urgent.Store(true) // perhaps there are more
-					st.mu.Unlock()
 					return dst
 				}
 				dst = append(dst, st.message(e, now))
 			}
 		}
-		st.mu.Unlock()
 	}
 	return dst
 }
@@ -132,9 +125,7 @@ func (t *Table) arrive(st *stripe, e *entry, to where) (next Message, more bool)
 
 // restart prepares for another Redis, or for none.
 func (t *Table) restart(shared bool) {
-	for i := range t.stripes {
-		st := &t.stripes[i]
-		st.mu.Lock()
+	for st := range t.locked {
 		for _, e := range st.entries {
 			e.sent, e.unsure, e.others, e.asked = 0, false, 0, 0
 			switch {
@@ -144,7 +135,6 @@ func (t *Table) restart(shared bool) {
 				st.put(e, e.rest())
 			}
 		}
-		st.mu.Unlock()
 	}
 }
 
@@ -154,9 +144,7 @@ func (t *Table) Restart() { t.restart(true) }
 // Unsent is how many keys Redis has another gauge of than this node, or may have: what is on its
 // way is not there yet.
 func (t *Table) Unsent() (keys int) {
-	for i := range t.stripes {
-		st := &t.stripes[i]
-		st.mu.Lock()
+	for st := range t.locked {
 		for _, in := range [...]where{dirty, due, urgent, inFlight} {
 			for e := st.lists[in].first; e != nil; e = e.next {
 				if e.own != e.sent || e.unsure || in == inFlight && e.after != nowhere {
@@ -164,7 +152,6 @@ func (t *Table) Unsent() (keys int) {
 				}
 			}
 		}
-		st.mu.Unlock()
 	}
 	return keys
 }
@@ -189,11 +176,8 @@ func (t *Table) Totals(now int64) (sum Totals) {
 
 // InUse is how many slots this node has given out.
 func (t *Table) InUse() (sum int64) {
-	for i := range t.stripes {
-		st := &t.stripes[i]
-		st.mu.Lock()
+	for st := range t.locked {
 		sum += st.inUse
-		st.mu.Unlock()
 	}
 	return sum
 }
@@ -203,20 +187,11 @@ func (t *Table) Overflowed() int64 { return t.overflowed.Load() }
 
 // Find returns the key of an ID; ok is false where nothing is kept of it.
 func (t *Table) Find(id keys.ID) (key keys.Key, ok bool) {
-	for i := range t.stripes {
-		if key, ok = t.stripes[i].find(id); ok {
-			break
-		}
-	}
-	return key, ok
-}
-
-func (st *stripe) find(id keys.ID) (key keys.Key, ok bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for _, e := range st.entries {
-		if e.id == id {
-			return e.key, true
+	for st := range t.locked {
+		for _, e := range st.entries {
+			if e.id == id {
+				return e.key, true
+			}
 		}
 	}
 	return key, false
@@ -231,13 +206,10 @@ type Gauge struct {
 
 // Each calls f with the gauge of each key. f must be quick: requests of a few keys wait for it.
 func (t *Table) Each(now int64, f func(Gauge)) {
-	for i := range t.stripes {
-		st := &t.stripes[i]
-		st.mu.Lock()
+	for st := range t.locked {
 		for _, e := range st.entries {
 			s := e.state(&Ask{Now: now})
 			f(Gauge{e.key, e.id, s.Own, s.Others})
 		}
-		st.mu.Unlock()
 	}
 }

@@ -239,6 +239,19 @@ func (s Slot) Free() {
 
 func (t *Table) stripe(key keys.Key) *stripe { return &t.stripes[key.A>>58] }
 
+// locked gives one stripe after the other, each with its lock held.
+func (t *Table) locked(yield func(*stripe) bool) {
+	for i := range t.stripes {
+		st := &t.stripes[i]
+		st.mu.Lock()
+		more := yield(st)
+		st.mu.Unlock()
+		if !more {
+			return
+		}
+	}
+}
+
 // enter finds the gauge of a key, or makes one; nil where the table is full, or the key has slots
 // in cells. The stripe's lock is held, and let go for the time the ID takes: a long key must not
 // stop others.

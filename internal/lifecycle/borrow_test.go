@@ -78,7 +78,7 @@ func TestAReloadWithABorrowedClient(t *testing.T) {
 	first.Start()
 	take(first, 9)
 	target, none := control.Target{Zone: "login", Key: &id}, 0.0
-	if o, forgiven, err := first.Control().Reset(context.Background(), control.ResetChange{Target: target, For: time.Hour}); err != nil || o.Applied != 1 || forgiven != 9 {
+	if o, forgiven, err := first.Control().Reset(context.Background(), control.Change{Target: target, For: time.Hour}); err != nil || o.Applied != 1 || forgiven != 9 {
 		t.Fatalf("Reset = %+v, %d, %v, want 9 forgiven", o, forgiven, err)
 	}
 	take(first, 3)

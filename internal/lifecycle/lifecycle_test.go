@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -41,8 +42,12 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	c.Add(z)
 	c.Start()
 	redistest.Eventually(t, "the first sync", func() bool {
-		s := State()
-		return len(s.Redis) == 1 && s.Redis[0].Up && len(s.Zones) == 1 && !s.Zones[0].Synced.IsZero()
+		first := true
+		for l := range z.Each {
+			sync := l.Sync()
+			first = first && sync != nil && !sync.Synced.IsZero()
+		}
+		return first && redis.Replicator.Status().Up
 	})
 	proxy.Set(faultproxy.Blackhole)
 	raw := []byte("key")
@@ -58,7 +63,7 @@ func TestStateDoesNotWaitForAStop(t *testing.T) {
 	}()
 	for hasEnded := false; !hasEnded; {
 		isWaiting := Current() == nil && proxy.Requests() > swallowed
-		State()
+		Collect(metrics.Scrape{})
 		select {
 		case <-ended:
 			hasEnded = true

@@ -178,7 +178,7 @@ func TestWhatIsSavedOfAResetKey(t *testing.T) {
 		c.Start()
 		evaluates(t, z)
 		target := control.Target{Zone: "kept"}
-		if _, forgiven, err := c.Control().Reset(t.Context(), control.ResetChange{Target: target, For: time.Hour}); err != nil || forgiven != 1 {
+		if _, forgiven, err := c.Control().Reset(t.Context(), control.Change{Target: target, For: time.Hour}); err != nil || forgiven != 1 {
 			t.Fatalf("Reset forgives %d, %v, want 1", forgiven, err)
 		}
 		time.Sleep(time.Second)

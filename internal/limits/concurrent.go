@@ -13,7 +13,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/gauge"
-	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
@@ -181,10 +180,8 @@ func (s *Slots) end() {
 	s.detach()
 }
 
-// State returns what metrics show.
-func (s *Slots) State() metrics.ZoneState {
-	return metrics.ZoneState{Zone: s.zone, Concurrent: true, InUse: s.Table.InUse()}
-}
+// Zone is the zone of the slots.
+func (s *Slots) Zone() string { return s.zone }
 
 // EachSpend calls f with the slots of each key. f must be quick: requests of a few keys wait for
 // it.

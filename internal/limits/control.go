@@ -35,8 +35,9 @@ func storeOf(key, namespace string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(key+" "+namespace)))[:32]
 }
 
-// ControlState returns what metrics show of a control record.
-func ControlState(c *control.Control, namespace string) metrics.ControlState {
+// CollectControl adds what metrics show of a control record.
+func CollectControl(s metrics.Scrape, c *control.Control, namespace string) {
 	overrides, applied := c.Stats()
-	return metrics.ControlState{Namespace: namespace, Overrides: overrides, Applied: applied}
+	s.Add(metrics.Overrides, float64(overrides), namespace)
+	s.AddBool(metrics.ControlApplied, applied, namespace)
 }

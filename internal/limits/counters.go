@@ -20,7 +20,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
@@ -335,24 +334,5 @@ func (c *Counters) Node() string { return c.Source.Node() }
 // Sync tells how far the sync has come, nil where nothing is synced.
 func (c *Counters) Sync() *ratesync.TableStatus { return c.Source.Status() }
 
-// State returns what metrics show.
-func (c *Counters) State() metrics.ZoneState {
-	s := metrics.ZoneState{Zone: c.zone, Keys: int64(c.Table.Keys()), Sketch: c.Table.Overflowing()}
-	if sync := c.Source.Status(); sync != nil {
-		s.Syncs, s.Synced = true, sync.Synced
-	}
-	return s
-}
-
-// AddTo adds what metrics show of a limit to the state of its counters. Nil, a limit that is not in
-// the current configuration, adds nothing, and neither does one that comes with the request.
-func (l *Limit) AddTo(s metrics.ZoneState) metrics.ZoneState {
-	if l == nil || l.Rate.From != "" {
-		return s
-	}
-	s.Window, s.Requests = config.WindowText(l.Rate.Window), l.Rate.Limit
-	if l.Settings.Kind.Traits().TakesBurst {
-		s.Burst = l.Enforced.Size
-	}
-	return s
-}
+// Zone is the zone of the counters.
+func (c *Counters) Zone() string { return c.zone }

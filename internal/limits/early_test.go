@@ -91,12 +91,12 @@ func isUntouched(t *testing.T, z *Zone, logs *observer.ObservedLogs) {
 	t.Helper()
 	now := clock.Now()
 	for l := range z.Each {
-		if n := l.State().Keys; n != 0 {
+		if n := l.Table.Keys(); n != 0 {
 			t.Errorf("zone %s has counters of %d keys", z.Name, n)
 		}
 	}
-	if z.Slots != nil && z.Slots.State().InUse != 0 {
-		t.Errorf("zone %s has %d slots in use", z.Name, z.Slots.State().InUse)
+	if z.Slots != nil && z.Slots.Table.InUse() != 0 {
+		t.Errorf("zone %s has %d slots in use", z.Name, z.Slots.Table.InUse())
 	}
 	if b := z.Banning; b != nil && b.Set.Count(now)+b.Noted.Count(now) != 0 {
 		t.Errorf("zone %s has banned or noted somebody", z.Name)

@@ -155,7 +155,7 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 			}
 			e.Free()
 		})
-		redistest.Eventually(t, "the request waits for Redis", func() bool { return l.State().Keys == 1 && proxy.Requests() > swallowed })
+		redistest.Eventually(t, "the request waits for Redis", func() bool { return l.Table.Keys() == 1 && proxy.Requests() > swallowed })
 		clock.Advance(window / 2)
 		defer clock.Advance(-window / 2)
 		admitted := 0

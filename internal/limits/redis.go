@@ -174,23 +174,27 @@ func (r *Redis) Circuits() strict.Status {
 	return s
 }
 
-// State returns what metrics show.
-func (r *Redis) State() metrics.RedisState {
+// Collect adds what metrics show of a Redis, its control record, and other regions.
+func (r *Redis) Collect(s metrics.Scrape) {
 	st, circuits := r.Replicator.Status(), r.Circuits()
-	return metrics.RedisState{
-		Namespace: r.namespace, Up: st.Up, Syncs: st.Syncs, Failures: st.Failures, Keys: st.Keys, FailedKeys: st.FailedKeys,
-		CircuitsOpen: int64(circuits.Open), CircuitTrips: circuits.Trips, Timeouts: circuits.Timeouts,
-	}
-}
-
-// Regions returns what metrics show of other regions.
-func (r *Redis) Regions() (all []metrics.RegionState) {
+	s.AddBool(metrics.RedisUp, st.Up, r.namespace)
+	s.Add(metrics.Syncs, float64(st.Syncs), r.namespace, "ok")
+	s.Add(metrics.Syncs, float64(st.Failures), r.namespace, "failed")
+	s.Add(metrics.SyncedKeys, float64(st.Keys), r.namespace)
+	s.Add(metrics.FailedKeys, float64(st.FailedKeys), r.namespace)
+	s.Add(metrics.CircuitsOpen, float64(circuits.Open), r.namespace)
+	s.Add(metrics.CircuitTrips, float64(circuits.Trips), r.namespace)
+	s.Add(metrics.StrictTimeouts, float64(circuits.Timeouts), r.namespace)
+	CollectControl(s, r.Control, r.namespace)
 	if regions := r.Replicator.RegionsStatus(); regions != nil {
-		for _, s := range regions.Others {
-			all = append(all, metrics.RegionState{Region: s.Region, Up: s.Up, Lag: s.Lag, Backlog: s.Backlog, ClockOffset: s.Offset, Messages: s.Messages})
+		for _, o := range regions.Others {
+			s.AddBool(metrics.RegionUp, o.Up, o.Region)
+			s.Add(metrics.RegionLag, o.Lag, o.Region)
+			s.Add(metrics.RegionBacklog, float64(o.Backlog), o.Region)
+			s.Add(metrics.RegionClockOffset, o.Offset, o.Region)
+			s.Add(metrics.RegionMessages, float64(o.Messages), o.Region)
 		}
 	}
-	return all
 }
 
 // EachRedis calls f with each Redis that was opened. f must not open or release one.

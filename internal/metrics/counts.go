@@ -24,7 +24,7 @@ func (c Counts) Met() float64 { return c.Admitted + c.Denied + c.WouldDeny + c.S
 // counted has the counters of zones alone.
 var counted = func() *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(decisionCount, eventCounts[Near])
+	r.MustRegister(decisionCount, eventCounts[Near].CounterVec)
 	return r
 }()
 

@@ -35,9 +35,14 @@ const (
 	Near
 	LimitDefault
 	CostDefault
-	// Why a response does not say what it cost: CostAbsent is no figure at all, CostEncoded a body
-	// that is compressed, CostBad a figure that is no number, and CostGone a response that was cut,
-	// or whose client left. They count in a zone WithUnits.
+	// Units of a zone WithUnits: those of requests, and what was given back or taken beside that.
+	UnitsAdmitted
+	UnitsRefunded
+	UnitsCharged
+	UnitsDenied
+	// Why a response does not say what it cost, in a zone WithUnits: CostAbsent is no figure at
+	// all, CostEncoded a body that is compressed, CostBad a figure that is no number, and CostGone
+	// a response that was cut, or whose client left.
 	CostAbsent
 	CostEncoded
 	CostBad
@@ -45,24 +50,43 @@ const (
 	events
 )
 
-var eventCounts = [CostAbsent]*prometheus.CounterVec{
-	Overflow:     newCount("overflow_decisions_total", "Decisions for keys beyond max_keys, which share counters.", "zone"),
-	Near:         newCount("near_limit_total", "Requests that a zone admitted with less than a fifth of a limit left, or of a burst or queue.", "zone"),
-	LimitDefault: newCount("limit_defaults_total", "Limits that should have come with a request and did not, so limit_default applied.", "zone"),
-	CostDefault:  newCount("cost_defaults_total", "Requests whose cost should have come with them and did not, so cost_default applied.", "zone"),
+var (
+	unitCount        = newCount("units_total", "Units that a zone with cost has admitted, refunded, charged or denied.", "zone", "what")
+	costMissingCount = newCount("response_cost_missing_total", "Responses without their cost, by why: absent, encoded, bad, or gone (cut, even after a figure).", "zone", "why")
+)
+
+// eventCounts are the counters of events, each with its label beside the zone, "" for none.
+var eventCounts = [events]struct {
+	*prometheus.CounterVec
+	label string
+}{
+	Overflow:      {newCount("overflow_decisions_total", "Decisions for keys beyond max_keys, which share counters.", "zone"), ""},
+	Near:          {newCount("near_limit_total", "Requests that a zone admitted with less than a fifth of a limit left, or of a burst or queue.", "zone"), ""},
+	LimitDefault:  {newCount("limit_defaults_total", "Limits that should have come with a request and did not, so limit_default applied.", "zone"), ""},
+	CostDefault:   {newCount("cost_defaults_total", "Requests whose cost should have come with them and did not, so cost_default applied.", "zone"), ""},
+	UnitsAdmitted: {unitCount, "admitted"},
+	UnitsRefunded: {unitCount, "refunded"},
+	UnitsCharged:  {unitCount, "charged"},
+	UnitsDenied:   {unitCount, "denied"},
+	CostAbsent:    {costMissingCount, "absent"},
+	CostEncoded:   {costMissingCount, "encoded"},
+	CostBad:       {costMissingCount, "bad"},
+	CostGone:      {costMissingCount, "gone"},
 }
 
 // allCounts are all counters of zones.
-func allCounts() []*prometheus.CounterVec {
-	return append(eventCounts[:], decisionCount, unitCount, costMissingCount)
+func allCounts() (all []*prometheus.CounterVec) {
+	for _, e := range eventCounts {
+		all = append(all, e.CounterVec)
+	}
+	return append(all, decisionCount)
 }
 
 // ZoneCounters are one zone's counters, looked up once. Nil ones count nothing.
 type ZoneCounters struct {
 	name      string
 	decisions [answer.Counted]prometheus.Counter
-	events    [events]prometheus.Counter
-	units     [whats]prometheus.Counter // nil but in zones WithUnits
+	events    [events]prometheus.Counter // those of units are nil but in zones WithUnits
 }
 
 // users are how many handlers have each zone's counters.
@@ -82,10 +106,31 @@ func NewZoneCounters(name string) *ZoneCounters {
 	for r := range answer.Counted {
 		z.decisions[r] = decisionCount.WithLabelValues(z.name, r.String())
 	}
-	for e, count := range eventCounts {
-		z.events[e] = count.WithLabelValues(z.name)
-	}
+	z.begin(Overflow, CostDefault)
 	return z
+}
+
+// begin has the counters of some events begin.
+func (z *ZoneCounters) begin(first, last Event) {
+	for e := first; e <= last; e++ {
+		labels := []string{z.name}
+		if eventCounts[e].label != "" {
+			labels = append(labels, eventCounts[e].label)
+		}
+		z.events[e] = eventCounts[e].WithLabelValues(labels...)
+	}
+}
+
+// WithUnits has the counters of a zone count units, and figures that are missing where responses
+// have some. It is for zones in which a request may take another number of units than one.
+func (z *ZoneCounters) WithUnits(responses bool) {
+	if z == nil {
+		return
+	}
+	z.begin(UnitsAdmitted, UnitsDenied)
+	if responses {
+		z.begin(CostAbsent, CostGone)
+	}
 }
 
 // Release gives the counters up. The metrics of a zone that no handler has any more are removed:
@@ -120,9 +165,22 @@ func (z *ZoneCounters) Show(d answer.Reason, id keys.ID) {
 }
 
 // CountEvent counts what happened beside what was decided.
-func (z *ZoneCounters) CountEvent(e Event) {
+func (z *ZoneCounters) CountEvent(e Event) { z.CountUnits(e, 1) }
+
+// CountUnits counts units, n at least 0.
+func (z *ZoneCounters) CountUnits(e Event, n int64) {
 	if z != nil {
-		z.events[e].Inc()
+		z.events[e].Add(float64(n))
+	}
+}
+
+// CountSettled counts that what was n units has cost m.
+func (z *ZoneCounters) CountSettled(n, m int64) {
+	switch {
+	case m < n:
+		z.CountUnits(UnitsRefunded, n-m)
+	case m > n:
+		z.CountUnits(UnitsCharged, m-n)
 	}
 }
 

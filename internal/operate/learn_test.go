@@ -132,7 +132,7 @@ func TestExplainUnderOverridesAndResets(t *testing.T) {
 			if h := a.explain(); h.Decision != answer.Admitted && kind != algorithms.LeakyBucket {
 				t.Errorf("%v: with an override: %+v", kind, h)
 			}
-			if _, _, err := record.Reset(t.Context(), control.ResetChange{Target: target, For: time.Hour}); err != nil {
+			if _, _, err := record.Reset(t.Context(), control.Change{Target: target, For: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			a.sleep(2 * time.Second)

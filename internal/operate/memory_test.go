@@ -450,7 +450,7 @@ func TestOverridesAndResetsGoBeforeTheMemory(t *testing.T) {
 			record, target := limits.ControlOf(n.redis, ""), control.Target{Zone: "changed", Key: &k.ID}
 			var err error
 			if change == "reset" {
-				_, _, err = record.Reset(t.Context(), control.ResetChange{Target: target, For: time.Hour})
+				_, _, err = record.Reset(t.Context(), control.Change{Target: target, For: time.Hour})
 				time.Sleep(time.Millisecond)
 			} else {
 				_, err = record.Change(t.Context(), control.Change{Target: target, Body: control.Body{Limit: change}, For: time.Minute})
@@ -493,7 +493,7 @@ func TestAKeyThatGetsASlotBeginsAtZero(t *testing.T) {
 			spend()
 			k, _ := n.zones[0].KeyOf(request("e"))
 			record, target := limits.ControlOf(n.redis, ""), control.Target{Zone: "full", Key: &k.ID}
-			if _, _, err := record.Reset(t.Context(), control.ResetChange{Target: target, For: time.Hour}); err != nil {
+			if _, _, err := record.Reset(t.Context(), control.Change{Target: target, For: time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(5 * time.Second) // and the slot can be another's

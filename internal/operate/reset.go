@@ -58,7 +58,7 @@ func serveReset(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config
 	if err != nil {
 		return nil, err
 	}
-	change := control.ResetChange{Target: control.Target{Zone: req.Zone}, For: lasts(zone), Who: who(r, req.By)}
+	change := control.Change{Target: control.Target{Zone: req.Zone}, For: lasts(zone), Who: who(r, req.By)}
 	unknown := false
 	if !req.All {
 		k, err := keyOf(zone, req.Key, req.ID)

@@ -5,7 +5,6 @@ package operate
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -147,20 +146,6 @@ type BandwidthState struct {
 	// Enforce and MaxKeys are as in a Limit.
 	Enforce float64 `json:"enforce"`
 	MaxKeys int     `json:"max_keys"`
-}
-
-// UnmarshalJSON reads a limit. One that says nothing of enforce is enforced for all keys.
-func (l *LimitState) UnmarshalJSON(text []byte) error {
-	type limit LimitState
-	l.Enforce = 1
-	return json.Unmarshal(text, (*limit)(l))
-}
-
-// UnmarshalJSON is as that of a Limit.
-func (b *BandwidthState) UnmarshalJSON(text []byte) error {
-	type bandwidth BandwidthState
-	b.Enforce = 1
-	return json.Unmarshal(text, (*bandwidth)(b))
 }
 
 // StateWithChanges describes the current configuration, and what was changed at run time. Redis is

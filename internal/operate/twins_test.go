@@ -167,7 +167,7 @@ func (w *twin) change(t *testing.T, s *twinStep) {
 		switch {
 		case s.change == "" || !ok || excepted || none:
 		case s.change == "reset":
-			_, _, err = w.record.Reset(t.Context(), control.ResetChange{Target: target, For: time.Hour})
+			_, _, err = w.record.Reset(t.Context(), control.Change{Target: target, For: time.Hour})
 		default:
 			_, err = w.record.Change(t.Context(), control.Change{Target: target, Body: control.Body{Limit: s.change}, For: 15 * time.Second})
 		}

@@ -89,10 +89,10 @@ func (s *source) countedAs(counted []string) error {
 	return nil
 }
 
-// everything is the state of a node that has something of everything.
-func everything() metrics.State {
-	return metrics.State{
-		Zones: []metrics.ZoneState{{Zone: "reference", Syncs: true, Window: "1m", Burst: 1, Concurrent: true}}, Redis: []metrics.RedisState{{Namespace: "reference"}},
-		Controls: []metrics.ControlState{{Namespace: "reference"}}, Regions: []metrics.RegionState{{Region: "reference"}}, Bandwidths: []metrics.BandwidthState{{Zone: "reference"}}, Bans: []metrics.BanState{{Zone: "reference"}},
+// everything adds all that a node can show.
+func everything(s metrics.Scrape) {
+	for _, m := range metrics.Described {
+		s.Add(m, 0, "reference", "ok")
 	}
+	s.Add(metrics.Syncs, 0, "reference", "failed")
 }

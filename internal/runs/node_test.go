@@ -137,7 +137,7 @@ func (n *node) ask(key string) string {
 
 func (n *node) reset(key string) error {
 	id := keys.IDOf([]byte(key))
-	_, _, err := n.redis.Control.Reset(context.Background(), control.ResetChange{
+	_, _, err := n.redis.Control.Reset(context.Background(), control.Change{
 		Target: control.Target{Zone: zone, Key: &id}, For: time.Hour, Who: "an operator",
 	})
 	return err

@@ -20,9 +20,9 @@ type View struct {
 	// Problems are what is wrong, in whole sentences.
 	Problems []string `json:"problems"`
 	// Shared is set where nodes share counts through Redis, and Lost while that fails.
-	Shared bool   `json:"shared"`
-	Lost   bool   `json:"-"`
-	Nodes  []Node `json:"nodes"`
+	Shared bool           `json:"shared"`
+	Lost   bool           `json:"-"`
+	Nodes  []control.Node `json:"nodes"`
 	// Regions are the other regions, and Here is this one, where limits go over several.
 	Here    string                  `json:"here,omitempty"`
 	Regions []ratesync.RegionStatus `json:"regions,omitempty"`
@@ -40,16 +40,6 @@ type View struct {
 	Filter string `json:"-"`
 	Shown  []Zone `json:"-"`
 	Hidden int    `json:"-"`
-}
-
-// A Node is one that shares counts.
-type Node struct {
-	Name    string `json:"name"`
-	Version string `json:"version"`
-	// HeardAgo is how many seconds ago it was heard of.
-	HeardAgo float64 `json:"heard_ago"`
-	Applied  bool    `json:"applied"`
-	Self     bool    `json:"self,omitempty"`
 }
 
 // A Zone is a zone with all of its limits.
@@ -101,13 +91,10 @@ const maxShown = 50
 
 // viewOf makes a view of a state.
 func viewOf(s operate.State, h *history, now time.Time) *View {
-	v := &View{At: now.UTC(), Problems: []string{}, Nodes: []Node{}, Zones: []Zone{}, Denied: []operate.DeniedKey{}, Bans: operate.Banned{Bans: []operate.BanState{}}, Enforcement: s.Enforcement, Overrides: s.Overrides}
+	v := &View{At: now.UTC(), Problems: []string{}, Nodes: append([]control.Node{}, s.Nodes...), Zones: []Zone{}, Denied: []operate.DeniedKey{}, Bans: operate.Banned{Bans: []operate.BanState{}}, Enforcement: s.Enforcement, Overrides: s.Overrides}
 	v.Shared = s.Control != nil && s.Control.Shared
 	if r := s.Regions; r != nil {
 		v.Here, v.Regions = r.Here, r.Others
-	}
-	for _, n := range s.Nodes {
-		v.Nodes = append(v.Nodes, Node{n.Name, n.Version, now.Sub(n.Heard).Seconds(), n.Applied, n.Self})
 	}
 	byName := map[string]int{}
 	of := func(name string, share float64, maxKeys int) *Zone {

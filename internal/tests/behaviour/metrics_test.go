@@ -87,7 +87,7 @@ func TestExemplarsNameAKey(t *testing.T) {
 	shadow := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("exemplar-shadow", "limit 1/30d\nenforce off"))
 	shadow.Admits("192.0.2.2", 2, 2)
 	registry := prometheus.NewPedanticRegistry()
-	if err := metrics.Register(registry, lifecycle.State); err != nil {
+	if err := metrics.Register(registry, lifecycle.Collect); err != nil {
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()

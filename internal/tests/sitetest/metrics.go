@@ -13,7 +13,7 @@ import (
 func Scrape(t *testing.T, each func(name string, labels map[string]string, value float64)) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	if err := metrics.Register(registry, lifecycle.State); err != nil {
+	if err := metrics.Register(registry, lifecycle.Collect); err != nil {
 		t.Fatal(err)
 	}
 	families, err := registry.Gather()
