@@ -35,7 +35,7 @@ const (
 	Near
 	LimitDefault
 	CostDefault
-	// Units of a zone WithUnits: those of requests, and what was given back or taken beside that.
+	// Units of a zone WithUnits: those of requests, and what was refunded or charged beside that.
 	UnitsAdmitted
 	UnitsRefunded
 	UnitsCharged
