@@ -41,9 +41,10 @@ type twinZone struct {
 // the first denial, and the others don't hear of the request: there denied requests count, and
 // begin bans, only where they were denied; and a bucket drains by the limit of the request that
 // asks; and a place in a queue stays taken when slots of another queue deny. So several zones have
-// none of that. By its name a zone has its slots on a node, and the keys that it is enforced for
-// where it is for some: so the twins have one name, but where they have slots, and these are
-// enforced for all keys or none.
+// none of that. Where Redis said last that a limit is spent, that denies, and begins a ban, before
+// a place is asked for: so slots go without bans. By its name a zone has its slots on a node, and
+// the keys that it is enforced for where it is for some: so the twins have one name, but where they
+// have slots, and these are enforced for all keys or none.
 //
 // bubble: its requests are sent there.
 func drawTwin(rt *rapid.T, name string, several bool) twinZone {
@@ -60,7 +61,8 @@ func drawTwin(rt *rapid.T, name string, several bool) twinZone {
 		z.Concurrent = rapid.Int64Range(1, 3).Draw(rt, "concurrent")
 		z.Enforce = config.Enforce(rapid.SampledFrom([]float64{0, 1, 1}).Draw(rt, "enforce all"))
 	}
-	if !several && rapid.IntRange(0, 2).Draw(rt, "has ban") == 0 {
+	z.Ban = config.Ban{}
+	if !several && z.Concurrent == 0 && rapid.IntRange(0, 2).Draw(rt, "has ban") == 0 {
 		z.Ban.For = rapid.SampledFrom([]time.Duration{3 * time.Second, time.Minute}).Draw(rt, "ban")
 		z.Ban.After = rapid.SampledFrom([]config.Rate{{}, {Limit: 2, Window: 10 * time.Second}}).Draw(rt, "ban after")
 	}
