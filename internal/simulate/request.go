@@ -21,6 +21,9 @@ const (
 	CostInLog = "{http.vars." + costInLog + "}"
 )
 
+// unwritten is the response of all requests, which nobody writes.
+var unwritten = httptest.NewRecorder()
+
 // requestOf makes the request of a record, as a server would get it. cost is what Options.CostField
 // says of it. It returns false for one that no server would have taken.
 func requestOf(s *caddyhttp.Server, rec *accesslog.Record, cost string) (*http.Request, bool) {
@@ -52,7 +55,7 @@ func requestOf(s *caddyhttp.Server, rec *accesslog.Record, cost string) (*http.R
 		r.TLS = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13, ServerName: rec.Host}
 	}
 	repl := caddy.NewReplacer()
-	r = caddyhttp.PrepareRequest(r, repl, httptest.NewRecorder(), s)
+	r = caddyhttp.PrepareRequest(r, repl, unwritten, s)
 	if rec.ClientIP != "" {
 		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, rec.ClientIP)
 	}
