@@ -98,7 +98,7 @@ var attacks = map[string][]attack{
 	"docs/cost.md calls":            {{send: "GET /any", most: 300}},
 	"docs/cost.md uploads":          holdsNobody("it counts bytes, and these requests have none: TestTermsOfACostAddUp"),
 	"docs/login.md login":           passwords(5),
-	"docs/login.md login (3)":       passwords(5),
+	"docs/login.md wordpress":       {{send: "POST /wp-login.php", most: 5, status: http.StatusOK}},
 	"docs/login.md login (2)":       {{send: "POST /login", most: 5, status: http.StatusFound, fails: func(h http.Header) { h.Set("Location", "/login?error") }}},
 	"docs/reserve.md backend":       {{send: "GET /", most: 80, each: many, vary: unpaid}},
 	"docs/shadow.md api":            anything(600),
@@ -234,6 +234,7 @@ var attacks = map[string][]attack{
 			r.Header = http.Header{":protocol": {"websocket"}}
 		},
 	}}},
+	"examples/streams/Caddyfile sockets":           {{send: "GET /", held: 2, most: 2, each: upgraded}},
 	"examples/two-nodes/node1.Caddyfile everybody": anything(5),
 	"examples/two-nodes/node2.Caddyfile everybody": anything(5),
 }

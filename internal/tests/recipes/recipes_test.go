@@ -68,6 +68,24 @@ func TestRecipeOfAPage(t *testing.T) {
 	}
 }
 
+// Where a wrong password is answered by the form again, as by WordPress, right ones don't count.
+//
+// no clock: the page's rates are replaced by longer ones.
+func TestRecipeOfALoginThatAnswers200(t *testing.T) {
+	global, site := sitetest.SiteInPage(t, "docs/login.md", "blog.example.com")
+	s := sitetest.StartCaddy(t, global, strings.NewReplacer("reverse_proxy localhost:9000", "@right query right=yes\n\trespond @right 302\n\trespond form", "20/1h", "20/60d", "5/1m", "5/30d").Replace(site))
+	guess := func(right string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Method, r.URL.Path, r.URL.RawQuery = http.MethodPost, "/wp-login.php", "right="+right
+		}
+	}
+	s.Answers("HTTP/1.1", 8, http.StatusOK, 8, func(r *http.Request) { r.URL.Path = "/wp-login.php" })
+	s.Answers("HTTP/1.1", 8, http.StatusFound, 8, guess("yes"))
+	s.Answers("HTTP/1.1", 5, http.StatusOK, 5, guess("no"))
+	s.Answers("HTTP/1.1", 2, http.StatusTooManyRequests, 2, guess("no"))
+	s.Answers("HTTP/1.1", 2, http.StatusTooManyRequests, 2, guess("yes"))
+}
+
 // Programs get JSON, browsers a sentence.
 //
 // no clock: the page's rate is replaced by a longer one.
