@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"fmt"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
@@ -36,7 +35,7 @@ func (*adminAPI) serve(w http.ResponseWriter, r *http.Request) error {
 		return operate.Serve(w, r)
 	}
 	if r.Method != http.MethodGet {
-		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s not allowed; use GET", r.Method)}
+		return operate.NotAllowed(w, r, http.MethodGet, http.MethodGet)
 	}
 	return operate.WriteAnswer(w, operate.StateWithChanges(r.Context()))
 }

@@ -14,12 +14,16 @@ const (
 	// the current one, plus the one before in the proportion in which the sliding window still
 	// covers it. Kong's rate-limiting-advanced and Cloudflare ("How we built rate limiting capable
 	// of scaling to millions of domains", 2017) work so. SubWindows cuts the window finer: n whole
-	// sub-windows and one that fades.  Bound: the weighted count never passes Limit. The true count
+	// sub-windows and one that fades.
+	//
+	// Bound: the weighted count never passes Limit. The true count
 	// of any interval of the window's length can, as a fading count says nothing of where in its
 	// sub-window the requests stood: at most 2 x Limit with one bucket, and only when a full burst
 	// stands at the end of a sub-window. With n sub-windows the excess is what stood in one sub-
 	// window and has faded, at most Limit; for arrivals no burstier than a sub-window, near Limit /
-	// n.  The window that counts is SubWindows whole sub-windows: Window less a rest of fewer than
+	// n.
+	//
+	// The window that counts is SubWindows whole sub-windows: Window less a rest of fewer than
 	// SubWindows nanoseconds.
 	SlidingWindow Kind = iota
 
@@ -157,9 +161,6 @@ type Params struct {
 	// Reserves is set where the response to a request decides whether it counts. No machine goes by
 	// it: stores note apart what is reserved.
 	Reserves bool
-	// CountsDenied is set where denied requests count. No machine goes by it: who asks one
-	// penalizes.
-	CountsDenied bool
 }
 
 // Compile works out what a machine goes by.

@@ -141,8 +141,6 @@ type Report struct {
 	LevelAt int64
 	// Rate is how many drain from that bucket in a Window, 0 where that is not known.
 	Rate int64
-	// Reserved is the part of Remote that is reserved, where a store decides.
-	Reserved int64
 	// Own is the part of Remote that this node itself had admitted; only what a table saves has
 	// it.
 	Own int64

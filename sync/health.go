@@ -77,7 +77,7 @@ type failure struct {
 	reported time.Time
 }
 
-// An LogEntry is a line for the log.
+// A LogEntry is a line for the log.
 type LogEntry struct {
 	Level   zapcore.Level
 	Message string

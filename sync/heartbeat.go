@@ -57,7 +57,7 @@ type Record interface {
 type RegionRecord interface {
 	// Version is up to which version the record was read there, "" for nothing.
 	Version() string
-	// Hear merges what was read: the record's version, and its entries after that one.
+	// Receive merges what was read: the record's version, and its entries after that one.
 	Receive(version string, entries []any)
 	// Clock is up to which clock of the record there this region has all of it, 0 where nothing is
 	// known.

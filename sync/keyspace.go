@@ -43,9 +43,9 @@ import (
 //	                                control it has read that
 //	strict:probe            hash    what a probe writes; strict:probe:no is never there
 //
-// A table is <zone>:<kind>-<window>[-<buckets>], see Spec. An id is 128 bits of the SHA-256 of the
-// key that requests are counted by, in base64: no byte of a client gets into Redis. The shard, a
-// hash tag, keeps all keys of an id in one hash slot of a Cluster. From nodes to relay all is in
+// A table is <zone>:<kind>-<window>[-<sub-windows>], see Spec. An id is 128 bits of the SHA-256 of
+// the key that requests are counted by, in base64: no byte of a client gets into Redis. The shard,
+// a hash tag, keeps all keys of an id in one hash slot of a Cluster. From nodes to relay all is in
 // shard 0.
 //
 // Everything expires: the nodes and their count after four Leases, the control record when its last
@@ -204,8 +204,8 @@ func (s Spec) FamilyOf(size, rate int64, asked, filled, opens bool) cell.Family 
 	return f
 }
 
-// Name is the algorithm and window in the names of keys: kind-window[-buckets]. Nothing else is in
-// them, so that nodes share what they count whatever else they are configured with.
+// Name is the algorithm and window in the names of keys: kind-window[-subwindows]. Nothing else is
+// in them, so that nodes share what they count whatever else they are configured with.
 func (s Spec) Name() string {
 	window := s.Window.String()
 	for _, zero := range []string{"m0s", "h0m"} { // 1h0m0s is 1h

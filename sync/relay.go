@@ -231,7 +231,7 @@ func (x *relay) beat(ctx context.Context) {
 	x.lead(ctx, fields, number)
 }
 
-// hear notes which regions are lost, as this region's Redis says: see relay.lua.
+// noteReach notes which regions are lost, as this region's Redis says: see relay.lua.
 func (x *relay) noteReach(lost []any) {
 	reached := int64(1)
 	for i, p := range x.pairs {

@@ -62,10 +62,10 @@ type pair struct {
 	version   string // of its record, as it was read
 	// lost is set while the region is lost, as was logged, and why says the reason, "" while it is
 	// not. failed is why its Redis last did not answer.
-	lost           bool
-	why, failed    string
-	offset, unsure time.Duration // see compare
-	apart          bool          // the clocks are, as was logged
+	lost        bool
+	why, failed string
+	offset      time.Duration // see compare
+	apart       bool          // the clocks are, as was logged
 	// pulled is when, by this region's Redis, all was read last that has changed there, 0 before
 	// that is known, and backlog how much has changed here since.
 	pulled, backlog int64
@@ -373,8 +373,8 @@ func (p *pair) kept() []any {
 	return []any{p.name, ago(p.answered), ago(p.heard), shown, p.node, p.read, p.has}
 }
 
-// hear notes why the region is lost, as relay.lua says, and reports whether it is not. The relay
-// logs once that it is, and once that it is back.
+// noteReach notes why the region is lost, as relay.lua says, and reports whether it is not. The
+// relay logs once that it is, and once that it is back.
 func (p *pair) noteReach(why string) (reached bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -105,7 +105,7 @@ func (p *pair) compare(ahead, uncertainty time.Duration) {
 	most = max(most, apartLeast+uncertainty)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.offset, p.unsure = ahead, uncertainty
+	p.offset = ahead
 	switch apart := ahead.Abs(); {
 	case apart < most/2:
 		p.apart = false

@@ -17,7 +17,7 @@ type Table interface {
 	// Urgent reports whether some keys should not wait for the next Tick.
 	Urgent() bool
 	// Say takes out what is to be said of due keys, or of urgent ones, by the number of a call.
-	// Each comes back through Hear or Unanswered. server is the store's clock at the answer. Hear
+	// Each comes back through Merge or Unanswered. server is the store's clock at the answer. Hear
 	// reports whether the store has forgotten what it had confirmed.
 	Say(now, seq int64, most int, urgent bool, dst []table.Said) []table.Said
 	Merge(now, server int64, said []table.Said, replies []cell.Reply) (forgot bool)

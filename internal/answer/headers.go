@@ -43,7 +43,7 @@ const (
 	githubReset     = "X-Ratelimit-Reset"
 )
 
-// ParseHeaderSets reads the option headers. No name at all is draft.
+// ParseHeaderSets reads the option headers. No name at all is ietf.
 func ParseHeaderSets(names []string) (HeaderSets, error) {
 	if len(names) == 0 {
 		return IETF, nil

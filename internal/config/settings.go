@@ -140,7 +140,7 @@ const maxScaled = 1 << 53
 
 // Params describes one of the limits to its algorithm.
 func (z *Settings) Params(r Rate) algorithms.Params {
-	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, SubWindows: z.SubWindows, Reserves: z.Settles(), CountsDenied: z.CountDenied}
+	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, SubWindows: z.SubWindows, Reserves: z.Settles()}
 }
 
 // LongestWindow and FirstWindow are those of the limits, 0 and a second where there are none.

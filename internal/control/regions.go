@@ -31,7 +31,7 @@ func (e *regionRecord) Version() string {
 // nothing is known.
 func (e *regionRecord) Clock() int64 { return e.clock }
 
-// Hear merges what was read there: the version, and the entries after the one that was read
+// Receive merges what was read there: the version, and the entries after the one that was read
 // before. What can't be read the nodes there log.
 func (e *regionRecord) Receive(version string, entries []any) {
 	there, err := parseVersion(version)

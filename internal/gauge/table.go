@@ -283,6 +283,18 @@ func (t *Table) isFull(st *stripe) bool {
 	return t.keys.Load() >= t.maxKeys.Load() && st.lists[idle].first == nil
 }
 
+// Overflowing reports whether new keys of some stripe share a gauge.
+func (t *Table) Overflowing() (some bool) {
+	t.locked(func(st *stripe) bool {
+		some = t.isFull(st)
+		return !some && t.keys.Load() >= t.maxKeys.Load()
+	})
+	return some
+}
+
+// Keys is how many keys have a gauge of their own.
+func (t *Table) Keys() int64 { return t.keys.Load() }
+
 // makeRoom counts one key more. Where that is too many it forgets one that has no slot: of such a
 // key nothing is lost but what the others have told.
 func (t *Table) makeRoom(st *stripe) bool {

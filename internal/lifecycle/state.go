@@ -20,8 +20,8 @@ func Collect(s metrics.Scrape) {
 	limits.EachBans(func(b *limits.Bans) { s.Add(metrics.BannedKeys, float64(b.Count()), b.Zone()) })
 	limits.EachCounters(func(c *limits.Counters) { collectCounters(s, c, of[c]) })
 	limits.EachSlots(func(c *limits.Slots) {
-		s.Add(metrics.Keys, 0, c.Zone())
-		s.Add(metrics.SketchInUse, 0, c.Zone())
+		s.Add(metrics.Keys, float64(c.Table.Keys()), c.Zone())
+		s.AddBool(metrics.SketchInUse, c.Table.Overflowing(), c.Zone())
 		s.Add(metrics.Concurrent, float64(c.Table.InUse()), c.Zone())
 	})
 	bandwidth.Each(func(z *bandwidth.Zone) {

@@ -143,7 +143,7 @@ type Outcome struct {
 	Results []answer.Result
 	// N is how many units the request asked for.
 	N int64
-	// Key is the bytes of the key, and Hash their table.KeyOf.
+	// Key is the bytes of the key, and Hash their keys.KeyOf.
 	Key  []byte
 	Hash keys.Key
 	// Taken is how what may run at once stands with the request, and SlotResult what was decided.

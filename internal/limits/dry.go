@@ -51,8 +51,8 @@ func (z *Zone) KeyOf(r *http.Request) (k Key, none bool) {
 // A Dry is what a dry run has beside its zone.
 type Dry struct {
 	Key
-	// Heard is set where Redis has said what all nodes have spent. Lost is why it has not, where it
-	// had to be asked.
+	// Answered is set where Redis has said what all nodes have spent. Lost is why it has not, where
+	// it had to be asked.
 	Answered bool
 	Lost     error
 	// Stands are how the limits that it has asked stood before.
@@ -152,7 +152,7 @@ func (z *Zone) Missing(r *http.Request) (missing []string) {
 	return missing
 }
 
-// learn has the counters of a dry run know what Redis has of its key, except one that would
+// readRedis has the counters of a dry run know what Redis has of its key, except one that would
 // find no counter of its own.
 func (z *Zone) readRedis(limits []Limit) (answered bool, err error) {
 	if z.SyncRate < 0 || z.Redis == nil {

@@ -154,7 +154,7 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 		}
 		if z.Redis != nil && z.SyncRate > 0 && !Starting.IsOver() {
 			Starting.Await(r.Context(), e.Now)
-			e.Now = clock.Now() // see decide
+			e.Now = clock.Now()
 		}
 		e.checks = e.meet(e.checks, z, r)
 		e.ask(r)
@@ -165,7 +165,7 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	return e.askLater(r)
 }
 
-// ask asks the gates of the last part, one after the other, until one doesn't admit the request. A
+// ask asks the gates of the last check, one after the other, until one doesn't admit the request. A
 // zone that is not enforced for the key is asked later.
 func (e *Evaluation) ask(r *http.Request) {
 	last := len(e.checks) - 1

@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// takeSlot asks for a slot in the zone of the last part. It is the last thing that is free again:
+// takeSlot asks for a slot in the zone of the last check. It is the last thing that is free again:
 // when the handler has returned.
 func (e *Evaluation) takeSlot(p *check, slots *SlotLimit, slowed bool, r *http.Request) decision {
 	asks, lost := p.IsStrict(), p.IsUnavailable(p.ask.Raw)

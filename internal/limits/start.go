@@ -24,7 +24,7 @@ type StartUp struct {
 	first atomic.Int64 // when the first request has come
 }
 
-// NewStartUp returns a Start that is not over.
+// NewStartUp returns a StartUp that is not over.
 func NewStartUp() *StartUp { return &StartUp{ended: make(chan struct{})} }
 
 // IsOver reports whether nobody has to wait.

@@ -51,7 +51,7 @@ func further(a, b float64) float64 {
 
 // What there is to show of zones, of each Redis and namespace, and of regions.
 var (
-	Keys        = describe("keys", "Counters in this node's memory, one for each key and rate, and one for a key on its way to a ban.", "zone")
+	Keys        = describe("keys", "Counters in this node's memory: one for each key and rate, one for a key with concurrent, and one for a key on its way to a ban.", "zone")
 	SketchInUse = describe("sketch_in_use", "1 while new keys of a zone share counters, because it has max_keys of them, else 0.", "zone").joined(greatest)
 	LastSync    = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle in which Redis answered for all keys of a zone that syncs; 0 if there was none.", "zone").joined(least)
 

@@ -46,7 +46,7 @@ type BulkDone struct {
 func serveBulk(w http.ResponseWriter, r *http.Request, config *lifecycle.Config) (any, error) {
 	remove := r.Method == http.MethodDelete
 	if !remove && r.Method != http.MethodPost {
-		return nil, notAllowed(w, r, "POST, DELETE", "POST or DELETE")
+		return nil, NotAllowed(w, r, "POST, DELETE", "POST or DELETE")
 	}
 	req, err := decode[BulkRequest](r.Body, bulkFields, maxBulk)
 	switch {

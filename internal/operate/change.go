@@ -85,7 +85,7 @@ func serve(w http.ResponseWriter, r *http.Request) (answer any, err error) {
 	case e.serve == nil:
 		return nil, fail(http.StatusNotFound, fmt.Errorf("there is no %s; the state is at %s", spelling.Clip(r.URL.Path), Root))
 	case e.method != "" && r.Method != e.method:
-		return nil, notAllowed(w, r, e.method, e.method)
+		return nil, NotAllowed(w, r, e.method, e.method)
 	case config == nil:
 		return nil, fail(http.StatusServiceUnavailable, errors.New("no configuration with rate_limit is running"))
 	}
@@ -94,8 +94,8 @@ func serve(w http.ResponseWriter, r *http.Request) (answer any, err error) {
 
 func fail(status int, err error) error { return caddy.APIError{HTTPStatus: status, Err: err} }
 
-// notAllowed is the error of a method that a path does not have. use names those that it has.
-func notAllowed(w http.ResponseWriter, r *http.Request, allow, use string) error {
+// NotAllowed is the error of a method that a path does not have. use names those that it has.
+func NotAllowed(w http.ResponseWriter, r *http.Request, allow, use string) error {
 	w.Header().Set("Allow", allow)
 	return fail(http.StatusMethodNotAllowed, fmt.Errorf("method %s not allowed; use %s", spelling.Clip(r.Method), use))
 }
@@ -155,7 +155,7 @@ func changes(
 			return all, nil
 		case http.MethodPost, http.MethodDelete:
 		default:
-			return nil, notAllowed(w, r, "GET, POST, DELETE", "GET, POST or DELETE")
+			return nil, NotAllowed(w, r, "GET, POST, DELETE", "GET, POST or DELETE")
 		}
 		body, err := decode[ChangeRequest](r.Body, fields, maxBody)
 		if err != nil {

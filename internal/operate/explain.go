@@ -247,7 +247,7 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 	return h, nil
 }
 
-// heard adds what Redis has said to a dry run.
+// noteRedis adds what Redis has said to a dry run.
 func (z *ExplainedZone) noteRedis(d *limits.Zone, isTooLarge bool) {
 	lost := d.Dry.Lost
 	if z.FromRedis = d.Dry.Answered && !d.IsStrict(); lost == nil {

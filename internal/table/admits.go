@@ -5,7 +5,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// An reservedAsk is for N units of a key that were denied. Now is the instant by the process'
+// A reservedAsk is for N units of a key that were denied. Now is the instant by the process'
 // clock, and At by that of the state. Pending is what others have probably spent that is not in it
 // yet.
 type reservedAsk struct {

@@ -149,7 +149,7 @@ func (s *estimate) Alone() { s.scale = 1 }
 // the one before. What others push is on average half an interval old when it is pulled, for which
 // an estimate counts. Where the store is far away, all nodes take what is left in turn, one denying
 // while another admits, so that a node's own doesn't show what the others have on the way: then it
-// is a whole interval, and half of what it was before, where that is more. SubWindows drain in that
+// is a whole interval, and half of what it was before, where that is more. Buckets drain in that
 // time, and need none: of them the units are 0.
 func (s *estimate) Sent(units int64, took, passed time.Duration) {
 	half := units / 2

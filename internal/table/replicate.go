@@ -13,18 +13,14 @@ type syncState struct {
 	full    uint32
 	fullIn  uint8
 	flags   uint8
-	regions uint8 // inOthers and hasLower
+	regions uint8 // inOthers or 0
 	// said is the number of the latest message, 0 where its answer is to be ignored: see say.go.
 	// answered is that of the last one that was answered, of a bucket.
 	said, answered int64
 }
 
-// What a key knows of other regions: that one of them has it too, and that a request of it had a
-// limit below that of the configuration.
-const (
-	inOthers uint8 = 1 << iota
-	hasLower
-)
+// inOthers is set where another region has the key too.
+const inOthers uint8 = 1
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
 func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64) (e entry[S], pending int64) {
@@ -58,9 +54,6 @@ func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d 
 	e.flags &^= confirm
 	st.markDirty(i, e)
 	regions := b.Regions
-	if regions > 1 && limit.Size < b.Limit.Size {
-		e.regions |= hasLower
-	}
 	if e.regions&inOthers != 0 {
 		regions = 1
 	}

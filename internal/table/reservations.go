@@ -42,7 +42,7 @@ type reservedKey struct {
 
 type reservedElsewhere struct{ epoch, n int64 }
 
-// An ReservedGroup is units that this node has reserved in one epoch, and that count until one
+// A ReservedGroup is units that this node has reserved in one epoch, and that count until one
 // instant of the process' clock. A group that a key was reset with is in no Reservations any more.
 //
 // Units of a bucket, of which a part may be refunded, are a group for each request, in the order in
@@ -281,13 +281,6 @@ func (r *Reservations) isEmpty(key keys.Key) (empty bool) {
 	empty = true
 	r.look(key, func(*reservedKey) { empty = false })
 	return empty
-}
-
-// Settled returns what of the units that this node has spent in an epoch is not reserved. Other
-// nodes are told of it.
-func (r *Reservations) Settled(key keys.Key, epoch, spent int64) int64 {
-	own, _ := r.In(key, epoch)
-	return max(0, spent-own)
 }
 
 // In returns what is reserved of a key in an epoch, on this node and on the others.

@@ -19,8 +19,8 @@ import (
 // takes it up it is remote.
 type SavedCounts map[[16]byte][]algorithms.Report
 
-// A savedStore holds Counts in parts with a lock each, so that no request waits for a walk over all
-// of it. The zero Store is empty. It is safe for concurrent use.
+// A savedStore holds SavedCounts in parts with a lock each, so that no request waits for a walk
+// over all of it. The zero value is empty. It is safe for concurrent use.
 type savedStore struct {
 	held atomic.Pointer[heldCounts] // nil where nothing is left
 }

@@ -26,9 +26,6 @@ type Said struct {
 	// Size, Rate, Asked and Filled are those of a bucket: see algorithms.BucketSaid.
 	Size, Rate    int64
 	Asked, Filled bool
-	// Early is set in a sync that comes before the next cycle, and Lower where a request of the key
-	// had a limit below that of the configuration.
-	Early, Lower bool
 }
 
 // Say takes keys out, until there are most, and appends what is to be said of them to dst, under a
@@ -47,7 +44,6 @@ func (t *Table[S]) Say(now, seq int64, most int, early bool, dst []Said) []Said 
 			return 0 // it was answered since; what came after waits for the next cycle
 		}
 		dst = t.say(b, e, now, seq, b.Rate, dst)
-		dst[len(dst)-1].Early = early
 		if e.flags |= inFlight; !early && e.flags&confirm != 0 {
 			e.flags = e.flags&^confirm | confirming
 		}
@@ -65,7 +61,7 @@ func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, interval time.
 	if n := len(dst); n < cap(dst) {
 		totals = dst[:n+1][n].State.Totals[:0]
 	}
-	m := Said{Key: e.key, ID: e.id, At: now, Reasons: l.Resend, Lower: e.regions&hasLower != 0}
+	m := Said{Key: e.key, ID: e.id, At: now, Reasons: l.Resend}
 	m.State = cell.State{Seq: seq, Stamp: t.resetOf(e.id).Stamp, Epoch: l.Epoch}
 	m.State.Open, _ = t.reservations.In(e.key, l.Epoch)
 	e.said, l.Resend = seq, l.Resend&^algorithms.Settled

@@ -1,6 +1,7 @@
 package strict
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -110,7 +111,7 @@ func (a *asker) lock(key keys.Key) (unlock func(), lines *map[keys.Key]*callers)
 func (s *Limiter) Ask(ctx context.Context, zone string, r *Request, dst []table.Taken) ([]table.Taken, error) {
 	id := keys.IDOf(r.Raw)
 	c, _ := s.circuitOf(id)
-	if err := cmpErr(s.ended(), c.unavailable(), ctx.Err()); err != nil {
+	if err := cmp.Or(s.ended(), c.unavailable(), ctx.Err()); err != nil {
 		return dst, err
 	}
 	w := &ask{Request: r, took: dst, done: make(chan struct{})}
@@ -145,16 +146,6 @@ func (s *Limiter) Ask(ctx context.Context, zone string, r *Request, dst []table.
 		l.fail(ErrClosed)
 	}
 	return s.await(ctx, c, l, w, dst)
-}
-
-// cmpErr is the first error.
-func cmpErr(all ...error) error {
-	for _, err := range all {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (s *Limiter) ended() error {

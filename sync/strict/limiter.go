@@ -1,6 +1,7 @@
 package strict
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -87,7 +88,7 @@ func (s *Limiter) callsAtOnce() int {
 // UnavailableFor is why Redis can't be asked about a key, nil if it can.
 func (s *Limiter) UnavailableFor(id keys.ID) error {
 	c, _ := s.circuitOf(id)
-	return cmpErr(s.ended(), c.unavailable())
+	return cmp.Or(s.ended(), c.unavailable())
 }
 
 // result is what became of a call.
@@ -115,11 +116,6 @@ func (s *Limiter) resultOf(id keys.ID, err error) result {
 	}
 	s.trip(id, err)
 	return unreachable
-}
-
-// callContext is the context of a call or a probe.
-func (s *Limiter) callContext(parent context.Context) (context.Context, context.CancelFunc) {
-	return ratesync.CallContext(parent, s.Timeout())
 }
 
 // Status tells of the circuits that keep requests from waiting for a Redis that does not answer.

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
+
+	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
 // maxPipelined bounds the calls that go to Redis together, so that none waits long for the others.
@@ -139,7 +141,7 @@ func (s *Limiter) send(all []*say) {
 	if len(all) == 0 {
 		return
 	}
-	ctx, cancel := s.callContext(s.ctx)
+	ctx, cancel := ratesync.CallContext(s.ctx, s.Timeout())
 	defer cancel()
 	for _, known := range []bool{true, false} {
 		todo := slices.DeleteFunc(slices.Clone(all), func(r *say) bool { return !r.isUnknown() })

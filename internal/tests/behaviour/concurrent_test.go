@@ -255,6 +255,38 @@ func TestConcurrentAndOperators(t *testing.T) {
 	}
 }
 
+// The metrics tell how many keys a zone of slots alone holds, and that others share.
+func TestMetricsOfSlotsAlone(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("slots-shown", "concurrent 9\nmax_keys 2\nkey {http.request.header.K}"))
+	defer s.End()
+	under, begin := make(chan struct{}), make(chan struct{})
+	s.Next = func(http.ResponseWriter, *http.Request) error {
+		under <- struct{}{}
+		<-begin
+		return nil
+	}
+	var ended sync.WaitGroup
+	for i, want := range []string{"1 0", "2 1", "2 1"} {
+		ended.Go(func() { s.Get("1.2.3.4", sitetest.Header("K", fmt.Sprint(i))) })
+		<-under
+		var keys, shared float64
+		sitetest.Scrape(t, func(name string, labels map[string]string, value float64) {
+			switch {
+			case labels["zone"] != "slots-shown":
+			case name == "caddy_rate_limit_keys":
+				keys = value
+			case name == "caddy_rate_limit_sketch_in_use":
+				shared = value
+			}
+		})
+		if got := fmt.Sprint(keys, shared); got != want {
+			t.Errorf("with %d keys the metrics say %s, want %s", i+1, got, want)
+		}
+	}
+	close(begin)
+	ended.Wait()
+}
+
 // Requests that end in all ways that a handler, a client or a reload can end them leave nothing
 // behind: 20,000, in `make chaos` 100,000.
 func TestConcurrentLeaksNothing(t *testing.T) {
