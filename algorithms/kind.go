@@ -16,12 +16,11 @@ const (
 	// of scaling to millions of domains", 2017) work so. SubWindows cuts the window finer: n whole
 	// sub-windows and one that fades.
 	//
-	// Bound: the weighted count never passes Limit. The true count
-	// of any interval of the window's length can, as a fading count says nothing of where in its
-	// sub-window the requests stood: at most 2 x Limit with one bucket, and only when a full burst
-	// stands at the end of a sub-window. With n sub-windows the excess is what stood in one sub-
-	// window and has faded, at most Limit; for arrivals no burstier than a sub-window, near Limit /
-	// n.
+	// Bound: the weighted count never passes Limit. The true count of any interval of the window's
+	// length can, as a fading count says nothing of where in its sub-window the requests stood: at
+	// most 2 x Limit with one sub-window, and only when a full burst stands at its end. With n
+	// sub-windows the excess is what stood in one of them and has faded, at most Limit; for
+	// arrivals no burstier than a sub-window, near Limit / n.
 	//
 	// The window that counts is SubWindows whole sub-windows: Window less a rest of fewer than
 	// SubWindows nanoseconds.

@@ -1,5 +1,5 @@
 // Package ban holds which keys of a zone are banned, and until when: a register for each key, whose
-// value is the ban that began last. It has no clock and does no I/O.
+// value is the ban that ends last. It has no clock and does no I/O.
 //
 // A node holds bans by its own clock, which never steps, so what is known holds whatever becomes of
 // the store. Messages say by the store's clock when a ban began.
@@ -32,10 +32,11 @@ func (b Ban) Rest(now int64) time.Duration {
 	return min(max(0, time.Duration(b.End()-now)), b.Length)
 }
 
-// Later is the one of two bans of a key that holds: the one that began later, and of two that began
-// together the longer one. So a ban after a pardon holds, however long the one before was to last.
+// Later is the one of two bans of a key that holds: the one that ends later, and of two that end
+// together the one that began later. So no node lets a key go before a ban is over that it knows
+// of, whatever a node begins that does not know of it.
 func Later(a, b Ban) Ban {
-	if b.Begun > a.Begun || b.Begun == a.Begun && b.Length > a.Length {
+	if b.End() > a.End() || b.End() == a.End() && b.Begun > a.Begun {
 		return b
 	}
 	return a

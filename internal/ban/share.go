@@ -21,10 +21,11 @@ type Said struct {
 	Memory time.Duration
 }
 
+// End is the first instant of the store's clock at which it does not hold any more.
+func (s Said) End() int64 { return s.Begun + s.Length.Microseconds() }
+
 // IsRemembered reports whether it holds or is remembered at now by the store's clock.
-func (s Said) IsRemembered(now int64) bool {
-	return s.Begun+(s.Length+s.Memory).Microseconds() > now
-}
+func (s Said) IsRemembered(now int64) bool { return s.End()+s.Memory.Microseconds() > now }
 
 // maxLength is longer than any ban of a configuration.
 const maxLength = 100 * 365 * 24 * time.Hour
@@ -164,10 +165,11 @@ func (r *Register) Fail(messages []Message) {
 }
 
 // Ack merges the answer to a message at now, when the store's clock said server, in microseconds. A
-// ban that the store has and this node has not holds here from now on. One that began before the
+// ban that the store has and this node has not holds here from now on. One that ends before the
 // node's own means that the store has lost that, so it is sent again; and so it is where the store
 // takes it for over, as its clock has stepped.
 func (r *Register) Ack(now, server int64, m Message, a Said) {
+	a.Memory = m.Memory // the store's may be of another configuration
 	passed := max(0, server-a.Begun) * int64(time.Microsecond)
 	theirs := entry{Ban: Ban{now - passed, a.Length}, stamp: a.Begun}
 	under := r.resetOf(m.ID, now)
@@ -181,7 +183,11 @@ func (r *Register) Ack(now, server int64, m Message, a Said) {
 			r.put(st, m.ID, now, e)
 		}
 	case !r.isRemembered(theirs.Ban, now), a.Reset < under, a.Reset == under && r.isPardoned(m.ID, theirs.Ban):
-	case e.Length > 0 && e.stamp == a.Begun:
+	case e.Length > 0 && e.stamp == a.Begun && e.Length < a.Length:
+		// Another node began it in the same microsecond.
+		e.Length = a.Length
+		st.bans[m.ID] = e
+	case e.Length > 0 && e.stamp == a.Begun && e.Length == a.Length:
 		// It is known. What is not certain of the store's time would make it longer each time.
 	case a == m.Said && e.Begun == m.begun:
 		e.stamp, e.unsent = a.Begun, false // the store has it from here

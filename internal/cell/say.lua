@@ -443,7 +443,7 @@ for i = 1, cells do
   cell[i] = c
 end
 
--- Of two bans the one under the later reset holds, and of these the one that began later. One that
+-- Of two bans the one under the later reset holds, and of these the one that ends later. One that
 -- lies ahead, as the clock has stepped back, begins now.
 local ban = {}
 for i = 1, bans do
@@ -453,7 +453,7 @@ for i = 1, bans do
   if b and math.max(b + 0, l + 0, s + 0, tonumber(m) or 0) >= 2^53 then b, l, s = nil, nil, nil end
   local begun, length, stamp, memory = match(seq > 0 and says or '', '^(%d+) (%d+) (%d+) ?(%d*)$')
   local new = begun and (b and stamp + 0 > s + 0 or not b and length ~= '0')
-  if begun and b and stamp == s and begun + 0 <= now then new = begun + 0 > b + 0 or begun == b and length + 0 > l + 0 end
+  if begun and b and stamp == s and begun + 0 <= now then new = begun + length > b + l or begun + length == b + l and begun + 0 > b + 0 end
   if not new then begun, length, stamp, memory = b, l, s, m end
   if begun and begun + 0 > now then begun, new = string.format('%d', now), seq > 0 end
   local left = begun and begun + length - now or 0

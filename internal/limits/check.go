@@ -13,7 +13,7 @@ import (
 	"github.com/caddy-tide/ratelimit/sync/strict"
 )
 
-// A check is one zone's part in a request.
+// A check is what one zone does with a request.
 type check struct {
 	*Zone
 	// ask is what the zone's tables are asked: the key, its bytes, and how many units; and when it
@@ -32,8 +32,8 @@ type check struct {
 	wait     time.Duration
 	// begins is how long a ban lasts that begins with the request, 0 for none.
 	begins time.Duration
-	// first is the place of the taken of limits. That of a slot comes before it; slot is one
-	// more than its place in slots, 0 for none.
+	// first is the place in taken of what the limits gave. That of a slot comes before it; slot
+	// is one more than its place in slots, 0 for none.
 	first, slot int
 	// byRedis is set where Redis has decided on the request's limits, by what their counters said.
 	byRedis bool
@@ -93,7 +93,7 @@ func (d decision) reason() answer.Reason {
 	return answer.Denied
 }
 
-// meet appends the part of a zone that has just matched: its key, and its limits. That one brings
+// meet appends the check of a zone that has just matched: its key, and its limits. That one brings
 // no number is not told of a zone that Redis need not be asked for, after a denial.
 func (e *Evaluation) meet(checks []check, z *Zone, r *http.Request) []check {
 	start, p, none := len(e.keys), oneMore(&checks), false

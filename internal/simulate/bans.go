@@ -35,7 +35,7 @@ func (s *banStore) carry(bans *ban.Register) func(ids []keys.ID) (exchange func(
 
 // answer is what the script does. Nobody resets a key here.
 func (s *banStore) answer(m ban.Message) ban.Said {
-	if had, ok := s.held[m.ID]; m.Length > 0 && (!ok || m.Begun > had.Begun) {
+	if had, ok := s.held[m.ID]; m.Length > 0 && (!ok || m.End() > had.End()) {
 		s.held[m.ID] = m.Said
 	}
 	if s.isOver(m.ID, s.held[m.ID]) {

@@ -17,9 +17,9 @@ func (r *Reservations) setOthers(key keys.Key, epoch, n int64) {
 		return
 	}
 	r.change(key, func(e *reservedKey) {
-		e.others = slices.DeleteFunc(e.others, func(o reservedElsewhere) bool { return o.epoch == epoch })
+		e.others = slices.DeleteFunc(e.others, func(o reservedByOthers) bool { return o.epoch == epoch })
 		if n > 0 {
-			e.others = append(e.others, reservedElsewhere{epoch, n})
+			e.others = append(e.others, reservedByOthers{epoch, n})
 		}
 	})
 }

@@ -35,12 +35,12 @@ type reservationStripe struct {
 type reservedKey struct {
 	own []*ReservedGroup
 	// others is what other nodes had reserved in an epoch, as of the last reply.
-	others []reservedElsewhere
+	others []reservedByOthers
 	// rate is that of a bucket, as far as Drain was told.
 	rate int64
 }
 
-type reservedElsewhere struct{ epoch, n int64 }
+type reservedByOthers struct{ epoch, n int64 }
 
 // A ReservedGroup is units that this node has reserved in one epoch, and that count until one
 // instant of the process' clock. A group that a key was reset with is in no Reservations any more.
@@ -327,7 +327,7 @@ func (r *Reservations) Prune(oldest int64) {
 		st := &r.stripes[i]
 		st.mu.Lock()
 		for key, e := range st.of {
-			e.others = slices.DeleteFunc(e.others, func(o reservedElsewhere) bool { return o.epoch < oldest })
+			e.others = slices.DeleteFunc(e.others, func(o reservedByOthers) bool { return o.epoch < oldest })
 			if len(e.own)+len(e.others) == 0 {
 				delete(st.of, key)
 			}
