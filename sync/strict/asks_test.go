@@ -75,8 +75,8 @@ func (s *Limiter) tablesBy(client redis.UniversalClient) *tables {
 		return x.(*tables)
 	}
 	x := &tables{s: s, rep: ratesync.NewReplicator(client, "test", s.Timeout(), clock.Now, zap.NewNop()), all: make(map[string]*aTable), resets: make(map[string]*reset.Set)}
-	tablesOf.Store(s, x)
-	return x
+	first, _ := tablesOf.LoadOrStore(s, x) // of two that ask at once
+	return first.(*tables)
 }
 
 // of is the table of a limit of a zone.
@@ -90,7 +90,9 @@ func (x *tables) of(zone string, r algorithms.Params) *aTable {
 		one = &aTable{by, zone, ratesync.NewSource(by, spec)}
 		by.Configure(table.SyncConfig{Params: r, Rate: time.Second, AtOnce: true, Waker: one.source.Waker}, 1_000_000)
 		one.Reset(clock.Now(), x.resets[zone])
-		x.rep.Attach(one.source, time.Second)
+		if !x.ended {
+			x.rep.Attach(one.source, time.Second)
+		}
 		x.all[zone+" "+spec.Name()] = one
 	}
 	return one
