@@ -31,6 +31,7 @@ type panel struct {
 	GridPos     struct{ X, Y, W, H int }
 	FieldConfig struct{ Defaults struct{ Unit string } }
 	Targets     []struct{ Expr, LegendFormat string }
+	Panels      []panel // of a row that is folded
 }
 
 // boardSite has a zone for all that the board shows.
@@ -162,6 +163,9 @@ func panelsOf(t *testing.T) []panel {
 	var board struct{ Panels []panel }
 	if err := json.Unmarshal(text, &board); err != nil || len(board.Panels) == 0 {
 		t.Fatal(len(board.Panels), err)
+	}
+	for _, p := range board.Panels {
+		board.Panels = append(board.Panels, p.Panels...)
 	}
 	return board.Panels
 }

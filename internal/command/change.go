@@ -42,20 +42,20 @@ func override() *cobra.Command {
 		Use:   "override <zone> <key> <rate>...|<n>|unlimited|deny",
 		Short: "Gives one key another limit, on all nodes",
 		Long: `
-Gives one key of a zone another limit, on all nodes that share their counts. A rate
-such as 6000/1m replaces the limit with that window; a number alone replaces the
-only limit of the zone. With unlimited, all its requests are admitted and none is
-counted; with deny, all are answered with 403.
+Gives one key of a zone another limit, on all nodes that share their counts. A
+rate such as 6000/1m replaces the limit with that window; a number alone
+replaces the only limit of the zone. With unlimited, all its requests are
+admitted and none is counted; with deny, all are answered with 403.
 
 With a duration it is temporary, and then what was set before with --for forever
 holds again. --remove takes the temporary one first.
 
-Write the key as the log shows it: an address, or the values of the zone's key with
-what stands between them.
+Write the key as the log shows it: an address, or the values of the zone's key
+with what stands between them.
 
-With --file, many keys get their limits in one change: all of them, or none if a line
-is wrong. The columns are key, limit and note, or those that a first line names: key,
-id, limit, for, note.`,
+With --file, many keys get their limits in one change: all of them, or none if a
+line is wrong. The columns are key, limit and note, or those that a first line
+names: key, id, limit, for, note.`,
 		Example: `  caddy rate-limit override api 203.0.113.9 6000/1m --for 24h --note "ticket 4711"
   caddy rate-limit override api 203.0.113.9 --remove
   caddy rate-limit override api 203.0.113.9 100/1s 6000/1h --for forever
@@ -118,10 +118,10 @@ func enforce() *cobra.Command {
 		Use:   "enforce <zone>|--all <share>|on|off",
 		Short: "Enforces a zone, or all, for a share of the keys, on all nodes",
 		Long: `
-Enforces a zone for a share of its keys, on all nodes that share their counts: 25% or
-0.25 for a quarter of them, on for all, off for none. Other keys are still counted but
-never denied. A larger share keeps the keys that were in. When it ends, the
-configuration applies again.
+Enforces a zone for a share of its keys, on all nodes that share their counts:
+25% or 0.25 for a quarter of them, on for all, off for none. Other keys are
+still counted but never denied. A larger share keeps the keys that were in. When
+it ends, the configuration applies again.
 
 '--all off' is for an emergency: nobody is denied any more.`,
 		Example: `  caddy rate-limit enforce api 25% --for 6h
@@ -164,8 +164,8 @@ func reset() *cobra.Command {
 		Use:   "reset <zone> <key> | <zone> --all",
 		Short: "Forgives what a key has spent, or all keys of a zone have, on all nodes",
 		Long: `
-Forgives what a key has spent, and ends its ban: its full limit is available again,
-on all nodes that share their counts. Write the key as the log shows it.
+Forgives what a key has spent, and ends its ban: its full limit is available
+again, on all nodes that share their counts. Write the key as the log shows it.
 
 The exit code is 1 if no node counts the key, which may be mistyped.`,
 		Example: `  caddy rate-limit reset login 203.0.113.9

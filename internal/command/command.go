@@ -37,7 +37,8 @@ node that is asked, and through Redis on all that share their counts with it.
 
 The node is found as by 'caddy stop': at --address, or where the configuration
 of --config has its admin endpoint, or at ` + caddy.DefaultAdminListen + `.
-With several addresses, as in --address web1:2019,web2:2019, each answers for itself.
+With several addresses, as in --address web1:2019,web2:2019, each answers for
+itself.
 
 Exit codes: 0 done, 1 failed, 2 done in part, as some node has not answered yet.
 `,

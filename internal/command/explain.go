@@ -24,9 +24,9 @@ func explainCommand() *cobra.Command {
 		Use:   "explain <url> | <zone> <key> | --ip <address>",
 		Short: "Shows how a request would be decided, without counting it",
 		Long: `
-Shows how the node that is asked would decide a request, or the next one of a key or
-of an address: which zones limit it, which matcher leaves it out, its keys, and how
-each limit stands. Nothing is counted, neither here nor in Redis.
+Shows how the node that is asked would decide a request, or the next one of a
+key or of an address: which zones limit it, which matcher leaves it out, its
+keys, and how each limit stands. Nothing is counted, neither here nor in Redis.
 
 Handlers before rate_limit that could change the request or answer it are named
 and not run. Only those that set variables, headers or the path are run.`,

@@ -38,9 +38,9 @@ func bans() *cobra.Command {
 		Use:   "bans [<zone>]",
 		Short: "Lists who is banned: why, since when, until when",
 		Long: `
-Lists the latest bans of a zone, or of all, that the node knows, and keys that an
-operator has denied. Nodes learn of a ban when they next sync the key, so ask each
-node for its own. With log_key the key itself is shown.
+Lists the latest bans of a zone, or of all, that the node knows, and keys that
+an operator has denied. Nodes learn of a ban when they next sync the key, so ask
+each node for its own. With log_key the key itself is shown.
 
 End a ban with 'caddy rate-limit reset <zone> <id> --id'.`,
 		Example: `  caddy rate-limit bans
@@ -75,8 +75,8 @@ func overrides() *cobra.Command {
 		Use:   "overrides [<zone>]",
 		Short: "Lists the keys that have another limit: who set it, why, until when",
 		Long: `
-Lists the overrides that hold on all nodes, of a zone or of all. With log_key the key
-itself is shown, once a request has come with it.`,
+Lists the overrides that hold on all nodes, of a zone or of all. With log_key
+the key itself is shown, once a request has come with it.`,
 		Example: `  caddy rate-limit overrides
   caddy rate-limit overrides api --json`,
 		Annotations:       guide("operate.md#give-one-key-another-limit"),
@@ -116,9 +116,10 @@ func nodes() *cobra.Command {
 		Use:   "nodes",
 		Short: "Lists the nodes that share their counts",
 		Long: `
-Lists the nodes that share their counts with the one that is asked: their versions,
-when each was last heard, and whether it has applied what was changed at run time:
-unknown where it was last heard more than ten seconds ago, as while Redis is away.`,
+Lists the nodes that share their counts with the one that is asked: their
+versions, when each was last heard, and whether it has applied what was changed
+at run time: unknown where it was last heard more than ten seconds ago, as while
+Redis is away.`,
 		Example:     "  caddy rate-limit nodes",
 		Annotations: guide("operate.md#see-who-spends-the-most-and-which-nodes-there-are"),
 		Args:        noArguments,
@@ -162,13 +163,14 @@ func topCommand() *cobra.Command {
 		Use:   "top [<zone>]",
 		Short: "Shows the keys that have spent the most",
 		Long: `
-Shows the keys of a zone, or of all, that have spent the most lately, as far as the
-node that is asked knows. With log_key, the key itself is shown once another request
-has come with it.
+Shows the keys of a zone, or of all, that have spent the most lately, as far as
+the node that is asked knows. With log_key, the key itself is shown once another
+request has come with it.
 
-Used is what was spent in this window and in the one before; explain says what counts
-now. Denied, and in shadow mode would deny, is what the node that is asked has denied
-in the last five to ten minutes. Asked is known in zones that sync at an interval.`,
+Used is what was spent in this window and in the one before; explain says what
+counts now. Denied, and in shadow mode would deny, is what the node that is
+asked has denied in the last five to ten minutes. Asked is known in zones that
+sync at an interval.`,
 		Example: `  caddy rate-limit top api --by denied
   caddy rate-limit top login --banned
   caddy rate-limit top --watch`,

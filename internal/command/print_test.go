@@ -279,6 +279,15 @@ func TestHelp(t *testing.T) {
 		if cmd.Short == "" || cmd.Long == "" || !strings.Contains(cmd.Example, "caddy rate-limit "+cmd.Name()) {
 			t.Errorf("%s has no help text with an example", cmd.Name())
 		}
+		help, err := executeRaw([]string{"rate-limit", cmd.Name(), "--help"})
+		for line := range strings.SplitSeq(help, "\n") {
+			if len(line) > 80 && !strings.Contains(line, "https://") {
+				t.Errorf("%s has a line of %d columns: %s", cmd.Name(), len(line), line)
+			}
+		}
+		if !strings.Contains(help, "--address") || err != nil {
+			t.Errorf("the help of %s is %s, %v", cmd.Name(), help, err)
+		}
 	}
 }
 

@@ -42,15 +42,15 @@ func simulateCommand() *cobra.Command {
 		Use:   "simulate --limit <rate> | --config <file>  <log>...|-",
 		Short: "Shows which clients a limit would have denied, from an access log",
 		Long: `
-Replays access logs against limits, at the times of the log and with the code that
-decides real requests, and shows which clients they would have denied. No Caddy needs
-to run, and nothing is connected to.
+Replays access logs against limits, at the times of the log and with the code
+that decides real requests, and shows which clients they would have denied. No
+Caddy needs to run, and nothing is connected to.
 
 The limits are those of --limit, for each client's address, or those of a
-configuration. Logs may be Caddy's JSON, other JSON as far as it can be read, or the
-Common or Combined Log Format, compressed by gzip or not; several are merged by when
-each request began. For other compressions, use a pipe:
-zstd -dc log.zst | caddy rate-limit simulate ... -
+configuration. Logs may be Caddy's JSON, other JSON as far as it can be read, or
+the Common or Combined Log Format, compressed by gzip or not; several are merged
+by when each request began. For other compressions, use a pipe: zstd -dc log.zst
+| caddy rate-limit simulate ... -
 
 Addresses and keys are masked unless --show-keys is given.
 

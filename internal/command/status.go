@@ -28,13 +28,14 @@ func status() *cobra.Command {
 		Short: "Shows zones, nodes, and what was changed at run time",
 		Long: `
 Shows the zones of a node: for which share of the keys each is enforced, what it
-admits and denies a second, and what it has denied since Caddy was started; then the
-nodes that share their counts, the other regions, and what was changed at run time and still holds.
+admits and denies a second, and what it has denied since Caddy was started; then
+the nodes that share their counts, the other regions, and what was changed at
+run time and still holds.
 
-'Counted' are responses since the configuration was loaded that count_responses counts.
-'Would deny' counts requests that only shadow mode has admitted. 'Denied' are denials of
-all kinds, which metrics tell apart; 'unavailable' are those of them that a zone with
-on_redis_loss deny has answered with 503.`,
+'Counted' are responses since the configuration was loaded that count_responses
+counts. 'Would deny' counts requests that only shadow mode has admitted.
+'Denied' are denials of all kinds, which metrics tell apart; 'unavailable' are
+those of them that a zone with on_redis_loss deny has answered with 503.`,
 		Example: `  caddy rate-limit status
   caddy rate-limit status --watch
   caddy rate-limit status --json --address unix//run/caddy/admin.sock`,

@@ -134,7 +134,8 @@ type Watched struct {
 func StartSentinel(t testing.TB, options ...Option) *Watched { return StartSentinels(t, 1, options...) }
 
 // StartSentinels starts a master, a replica and n sentinels, most of which must agree to replace
-// the master after it has been silent for 1.5 s. Options are for master and replica.
+// the master after it has been silent for 1.5 s. Options are for master and replica, TLS is for the
+// sentinels as well.
 func StartSentinels(t testing.TB, n int, options ...Option) *Watched {
 	t.Helper()
 	w := &Watched{t: t, Name: "mymaster"}
@@ -166,6 +167,9 @@ func StartSentinels(t testing.TB, n int, options ...Option) *Watched {
 // watch makes a server a sentinel of the master.
 func (w *Watched) watch(s *Server, quorum int) {
 	s.sentinel = true
+	if w.Master.secure != nil {
+		w.Master.secure(s)
+	}
 	at := hostPort(w.Master.Addr)
 	conf := fmt.Sprintf("sentinel monitor %s %s %s %d\nsentinel down-after-milliseconds %s 1500\nsentinel failover-timeout %s 2000\n",
 		w.Name, at[0], at[1], quorum, w.Name, w.Name)

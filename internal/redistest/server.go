@@ -47,6 +47,7 @@ type Server struct {
 	password string
 	sentinel bool
 	tls      *tls.Config
+	secure   Option // that of TLS, nil without it
 	args     []string
 	env      []string
 	cmd      *exec.Cmd

@@ -16,11 +16,17 @@ import (
 	"time"
 )
 
-// TLS listens with TLS only, with a certificate for localhost and 127.0.0.1 from an authority of
-// its own. With clientCerts it asks for one of the client's.
+// TLS listens with TLS only, with a certificate for localhost and 127.0.0.1 from an authority that
+// only servers with the same option share. With clientCerts it asks for one of the client's.
 func TLS(clientCerts bool) Option {
-	return func(s *Server) {
-		ca, caKey := authority(s.t)
+	var ca *x509.Certificate
+	var caKey *ecdsa.PrivateKey
+	var option Option
+	option = func(s *Server) {
+		s.secure = option
+		if ca == nil {
+			ca, caKey = authority(s.t)
+		}
 		s.CA = encode("CERTIFICATE", ca.Raw)
 		server, serverKey := issue(s.t, ca, caKey, "localhost")
 		s.ClientCert, s.ClientKey = issue(s.t, ca, caKey, "client")
@@ -36,7 +42,7 @@ func TLS(clientCerts bool) Option {
 			ask = "yes"
 		}
 		s.args = append(s.args, "--tls-ca-cert-file", write("ca.pem", s.CA), "--tls-cert-file", write("server.pem", server),
-			"--tls-key-file", write("server.key", serverKey), "--tls-auth-clients", ask)
+			"--tls-key-file", write("server.key", serverKey), "--tls-auth-clients", ask, "--tls-replication", "yes")
 		pool := x509.NewCertPool()
 		pool.AddCert(ca)
 		pair, err := tls.X509KeyPair([]byte(s.ClientCert), []byte(s.ClientKey))
@@ -45,6 +51,7 @@ func TLS(clientCerts bool) Option {
 		}
 		s.tls = &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}}
 	}
+	return option
 }
 
 func authority(t testing.TB) (*x509.Certificate, *ecdsa.PrivateKey) {

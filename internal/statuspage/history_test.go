@@ -2,6 +2,7 @@ package statuspage
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -75,12 +76,56 @@ func TestCloseWaitsForTheLastSample(t *testing.T) {
 	})
 }
 
-// How long ago something was reads as in the commands.
+// How long ago something was reads in words, in the largest unit that there are two of.
 func TestAgo(t *testing.T) {
-	for seconds, want := range map[float64]string{-1: "0s ago", 1.4: "1s ago", 595: "9m55s ago", 7500: "2h5m ago"} {
+	for seconds, want := range map[float64]string{
+		-1: "0 seconds ago", 1.4: "1 second ago", 119: "119 seconds ago", 595: "9 minutes ago", 7100: "118 minutes ago", 7500: "2 hours ago", 4e5: "4 days ago",
+	} {
 		if got := agoText(seconds); got != want {
 			t.Errorf("%g seconds are %q, want %q", seconds, got, want)
 		}
+	}
+}
+
+// A curve is as wide as the picture, however little is known, and a line where there is one step.
+func TestCurvesAreStretched(t *testing.T) {
+	step := Rates{Admitted: 2, Denied: 1}
+	for steps, want := range map[int][]string{
+		1: {"M0 2.0L300 2.0", "5 seconds, peaks: 2.0 admitted/s, 1.0 denied/s"}, 2: {"M0 2.0L300 2.0", "10 seconds, peaks: "}, 60: {"M0 2.0L5 2.0", "L300 2.0", "5 minutes, peaks: "},
+	} {
+		s := sparkOf(slices.Repeat([]Rates{step}, steps))
+		for _, want := range want {
+			if !strings.Contains(s.Admitted+"\n"+s.Text, want) {
+				t.Errorf("%d steps are %+v, want %s", steps, s, want)
+			}
+		}
+	}
+	if s := sparkOf(nil); s != nil {
+		t.Errorf("nothing is drawn as %+v", s)
+	}
+}
+
+// A region that is lost has its reason, and whether limits are divided.
+func TestARegionThatIsLost(t *testing.T) {
+	for share, want := range map[int64]string{0: "and no limit is divided.", 5: "and limits are divided, as the zones below say."} {
+		v := View{Regions: []ratesync.RegionStatus{{Region: "us", Reason: "connection refused."}}}
+		v.findProblems(operate.State{Zones: []operate.LimitState{{Zone: "api", Share: share}}})
+		if want := []string{"Region us is lost: connection refused. Its last counts stay, " + want}; !slices.Equal(v.Problems, want) {
+			t.Errorf("%q, want %q", v.Problems, want)
+		}
+	}
+}
+
+// All zones together are one row where there are several, also of those that are not shown.
+func TestTotals(t *testing.T) {
+	v := View{Zones: []Zone{{Name: "a", Now: &Rates{Admitted: 2, Denied: 1}, Banned: new(int64(2))}, {Name: "b", Now: &Rates{Admitted: 3, WouldDeny: 4}}, {Name: "c", Banned: new(int64(1))}}}
+	v.choose("a")
+	if got := v.Total; got == nil || *got.Now != (Rates{Admitted: 5, Denied: 1, WouldDeny: 4}) || *got.Banned != 3 || *v.Zones[0].Banned != 2 {
+		t.Errorf("together %+v of %+v", got, v.Zones)
+	}
+	one := View{Zones: v.Zones[:1]}
+	if one.choose(""); one.Total != nil {
+		t.Errorf("one zone has the total %+v", one.Total)
 	}
 }
 

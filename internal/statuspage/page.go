@@ -11,7 +11,6 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -45,7 +44,8 @@ type pageData struct {
 const maxOverrides = 50
 
 var html = template.Must(template.New("page").Funcs(template.FuncMap{
-	"ago":     agoText,
+	"ago":     func(now, t time.Time) string { return lengthText(now.Sub(t)) + " ago" },
+	"lag":     agoText,
 	"ahead":   aheadText,
 	"percent": percentText,
 	"kind":    kindText,
@@ -55,7 +55,6 @@ var html = template.Must(template.New("page").Funcs(template.FuncMap{
 	"clip":    spelling.Clip,
 	"word":    wordOf,
 	"short":   func(id string) string { return id[:min(len(id), keys.ShortDigits)] },
-	"at":      func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") },
 	"rate":    rateText,
 	"spark":   sparkOf,
 	"until":   untilText,
@@ -74,7 +73,20 @@ func wordOf(name string) string {
 }
 
 func agoText(seconds float64) string {
-	return config.LengthText(time.Duration(seconds*float64(time.Second))) + " ago"
+	return lengthText(time.Duration(seconds*float64(time.Second))) + " ago"
+}
+
+// lengthText writes a length of time in the largest unit that it has two of, as in "14 minutes".
+func lengthText(d time.Duration) string {
+	for _, u := range []struct {
+		name string
+		unit time.Duration
+	}{{"day", 24 * time.Hour}, {"hour", time.Hour}, {"minute", time.Minute}} {
+		if d >= 2*u.unit {
+			return counted(int64(d/u.unit), u.name)
+		}
+	}
+	return counted(int64(max(0, d)/time.Second), "second")
 }
 
 // aheadText writes how far a clock is ahead, in seconds.
@@ -87,11 +99,11 @@ func rateText(r float64) string {
 	return fmt.Sprintf("%.0f", r)
 }
 
-func untilText(t time.Time) string {
-	if time.Until(t) > control.Forever-365*24*time.Hour {
+func untilText(now, t time.Time) string {
+	if t.Sub(now) > control.Forever-365*24*time.Hour {
 		return "removed"
 	}
-	return t.UTC().Format("2006-01-02 15:04 UTC")
+	return "in " + lengthText(t.Sub(now)) + t.UTC().Format(", 2006-01-02 15:04 UTC")
 }
 
 // maxWho is how many banned keys are named beside their zone.
@@ -123,7 +135,7 @@ func notesOf(z Zone) (all []string) {
 	for _, share := range z.Reserve {
 		note("reserve %s", percentText(share))
 	}
-	if z.Reserved != nil {
+	if z.Reserved != nil && *z.Reserved > 0 {
 		note("reserved: %s", counted(*z.Reserved, "key"))
 	}
 	if r := z.Running; r != nil {
@@ -132,17 +144,15 @@ func notesOf(z Zone) (all []string) {
 	if b := z.Bandwidth; b != nil {
 		note("open: %s, sent %s", counted(b.Open, "response"), bytesText(b.Bytes))
 	}
-	if r := z.busy(); r.WouldDeny > 0 {
-		note("would deny: %s/s", rateText(r.WouldDeny))
-	}
 	if r := z.busy(); r.Near > 0 {
 		note("near the limit: %s/s", rateText(r.Near))
 	}
-	synced := ""
-	if z.SyncedAgo != nil {
-		synced = ", synced " + agoText(*z.SyncedAgo)
+	if z.Keys >= z.MaxKeys/2 {
+		note("keys: %d of %d", z.Keys, z.MaxKeys)
 	}
-	note("keys: %d of %d%s", z.Keys, z.MaxKeys, synced)
+	if z.SyncedAgo != nil && *z.SyncedAgo > late {
+		note("synced %s", agoText(*z.SyncedAgo))
+	}
 	return all
 }
 
@@ -164,7 +174,7 @@ func bytesText(n int64) string {
 
 func percentText(share float64) string { return fmt.Sprintf("%.4g%%", share*100) }
 
-// A spark is a picture of a zone's last minutes: two paths in 300 by 40.
+// A spark is a picture of what is known of a zone's last minutes: two paths in 300 by 40.
 type spark struct {
 	Admitted, Denied string
 	// Text says the same in words.
@@ -179,7 +189,10 @@ func sparkOf(steps []Rates) *spark {
 	for _, s := range steps {
 		admitted, denied = max(admitted, s.Admitted), max(denied, s.Denied)
 	}
-	most := max(admitted, denied)
+	most, length := max(admitted, denied), lengthText(time.Duration(len(steps))*step)
+	if len(steps) == 1 {
+		steps = append(steps, steps[0]) // a line has two ends
+	}
 	path := func(of func(Rates) float64) string {
 		var b strings.Builder
 		for i, s := range steps {
@@ -191,13 +204,13 @@ func sparkOf(steps []Rates) *spark {
 			if i == 0 {
 				draw = 'M'
 			}
-			fmt.Fprintf(&b, "%c%d %.1f", draw, (kept-len(steps)+i)*300/(kept-1), y)
+			fmt.Fprintf(&b, "%c%d %.1f", draw, i*300/(len(steps)-1), y)
 		}
 		return b.String()
 	}
 	return &spark{
 		Admitted: path(func(r Rates) float64 { return r.Admitted }),
 		Denied:   path(func(r Rates) float64 { return r.Denied }),
-		Text:     fmt.Sprintf("peaks: %s admitted/s, %s denied/s", rateText(admitted), rateText(denied)),
+		Text:     fmt.Sprintf("%s, peaks: %s admitted/s, %s denied/s", length, rateText(admitted), rateText(denied)),
 	}
 }

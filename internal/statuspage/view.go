@@ -38,8 +38,10 @@ type View struct {
 	// Filter is a part of the names of zones that are shown as HTML, and Shown are these: the
 	// busiest of them where there are too many. Hidden is how many are left out then.
 	Filter string `json:"-"`
+	// Total is all zones together, nil where there are not several.
 	Shown  []Zone `json:"-"`
 	Hidden int    `json:"-"`
+	Total  *Zone  `json:"-"`
 }
 
 // A Zone is a zone with all of its limits.
@@ -166,9 +168,13 @@ func (v *View) findProblems(s operate.State) {
 	if s.Control != nil && s.Control.Failing != "" {
 		problem("Redis has no control record: %s.", strings.TrimSuffix(s.Control.Failing, "."))
 	}
+	divided := "no limit is divided"
+	if slices.ContainsFunc(s.Zones, func(l operate.LimitState) bool { return l.Share > 0 }) {
+		divided = "limits are divided, as the zones below say"
+	}
 	for _, r := range v.Regions {
 		if !r.Up {
-			problem("Region %s is lost: %s. Its last counts stay.", r.Region, strings.TrimSuffix(r.Reason, "."))
+			problem("Region %s is lost: %s. Its last counts stay, and %s.", r.Region, strings.TrimSuffix(r.Reason, "."), divided)
 		} else if r.Lag > late {
 			problem("Region %s was last in step %s, and %d counts and bans wait.", r.Region, agoText(r.Lag), r.Backlog)
 		}
@@ -204,8 +210,28 @@ func (v *View) choose(filter string) {
 	slices.SortStableFunc(v.Shown, func(a, b Zone) int {
 		return cmp.Or(cmp.Compare(b.busy().Denied, a.busy().Denied), cmp.Compare(b.busy().Admitted, a.busy().Admitted), cmp.Compare(a.Name, b.Name))
 	})
+	if len(v.Zones) > 1 {
+		v.Total = new(Zone)
+		for _, z := range v.Zones {
+			v.Total.count(z)
+		}
+	}
 	shown := min(len(v.Shown), maxShown)
 	v.Hidden, v.Shown = len(v.Shown)-shown, v.Shown[:shown]
+}
+
+// count adds the rates and bans of another zone.
+func (z *Zone) count(other Zone) {
+	if n := other.Now; n != nil {
+		r := z.busy()
+		z.Now = &Rates{Admitted: r.Admitted + n.Admitted, Denied: r.Denied + n.Denied, WouldDeny: r.WouldDeny + n.WouldDeny}
+	}
+	if n := other.Banned; n != nil {
+		if z.Banned == nil {
+			z.Banned = new(int64)
+		}
+		*z.Banned += *n
+	}
 }
 
 func (z Zone) busy() Rates {

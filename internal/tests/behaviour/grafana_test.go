@@ -93,17 +93,53 @@ tests:
 	promtool(t, dir, "test", "rules", "board.yml")
 }
 
-// expressionsOf are what the board asks Prometheus, by panel.
-func expressionsOf(t *testing.T) map[string]string {
-	t.Helper()
+// What few people need is folded, and denials lead to the command that says who they are.
+func TestTheBoardIsFolded(t *testing.T) {
+	type link struct{ Title, URL string }
 	var board struct {
 		Panels []struct {
-			Title   string
-			Targets []struct{ Expr string }
+			Title, Type string
+			Collapsed   bool
+			Panels      []struct{ Title string }
+			Links       []link
+			FieldConfig struct{ Defaults struct{ Links []link } }
 		}
 	}
 	if err := json.Unmarshal([]byte(sitetest.ReadPage(t, boardFile)), &board); err != nil {
 		t.Fatal(err)
+	}
+	var folded []string
+	for _, p := range board.Panels {
+		if p.Collapsed != (len(p.Panels) > 0) {
+			t.Errorf("row %q is folded: %t, with %d panels in it", p.Title, p.Collapsed, len(p.Panels))
+		}
+		if p.Collapsed {
+			folded = append(folded, p.Title)
+		}
+		links := slices.Concat(p.Links, p.FieldConfig.Defaults.Links)
+		if denials := p.Title == "Denied" || p.Title == "Denied now"; denials != (len(links) == 1) || denials && !strings.HasPrefix(links[0].Title, "caddy rate-limit top ") {
+			t.Errorf("panel %q has the links %+v", p.Title, links)
+		}
+	}
+	if want := []string{"Redis", "Units of zones with cost", "Regions"}; !slices.Equal(folded, want) {
+		t.Errorf("folded are %q, want %q", folded, want)
+	}
+}
+
+// expressionsOf are what the board asks Prometheus, by panel.
+func expressionsOf(t *testing.T) map[string]string {
+	t.Helper()
+	type panel struct {
+		Title   string
+		Targets []struct{ Expr string }
+		Panels  []panel
+	}
+	var board panel
+	if err := json.Unmarshal([]byte(sitetest.ReadPage(t, boardFile)), &board); err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range board.Panels {
+		board.Panels = append(board.Panels, row.Panels...)
 	}
 	all := map[string]string{}
 	for _, p := range board.Panels {

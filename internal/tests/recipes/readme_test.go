@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -25,6 +27,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/operate"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
@@ -198,6 +201,41 @@ func TestDocumentedACLIsEnoughUnderSentinel(t *testing.T) {
 	url := strings.Replace(watched.URL, "://", "://"+user+":"+password+"@", 1) + "&sentinel_username=watcher&sentinel_password=other"
 	checkACL(t, watched.Master, url)
 	checkACLLog(t, watched.Sentinel)
+}
+
+// The page's Sentinel has TLS, users and passwords in files, and a master's new password needs no
+// reload.
+func TestSentinelOfThePage(t *testing.T) {
+	user, _, rules := aclOf(t)
+	watched := redistest.StartSentinel(t, redistest.TLS(false), redistest.User(user, strings.Replace(rules, ">secret", ">first >second", 1)))
+	watched.Sentinel.Do("ACL", "SETUSER", "watcher", "on", ">other", "allchannels", "-@all", "+sentinel", "+subscribe", "+ping")
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	global, site := sitetest.SiteInPage(t, "docs/redis.md", "shop.example.com")
+	s := sitetest.StartCaddy(t, strings.NewReplacer(
+		"sentinel1:26379 sentinel2:26379 sentinel3:26379", watched.Sentinel.Addr, "tls_enabled", "tls_enabled\n\t\t\ttls_server_certs_path "+write("ca.pem", watched.Sentinel.CA),
+		"/run/secrets/redis_password", write("redis_password", "first"), "/run/secrets/sentinel_password", write("sentinel_password", "other"),
+	).Replace(global), site+"\nrespond ok")
+	s.Answers("HTTP/1.1", 3, http.StatusOK, 3)
+	synced := func(count int) {
+		t.Helper()
+		redistest.Eventually(t, fmt.Sprintf("Redis has %d requests", count), func() bool {
+			status := sitetest.AnswerOf[operate.State](t, http.MethodGet, "/rate_limit/", "")
+			return status.Redis.Up && status.Zones[0].Own == int64(count) && status.Zones[0].Unsent == 0
+		})
+	}
+	synced(3)
+	write("redis_password", "second")
+	watched.Master.Do("ACL", "SETUSER", user, "<first")
+	watched.Master.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	s.Answers("HTTP/1.1", 2, http.StatusOK, 2)
+	synced(5)
 }
 
 func checkACLLog(t *testing.T, server *redistest.Server) {

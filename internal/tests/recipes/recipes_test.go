@@ -86,6 +86,28 @@ func TestRecipeOfALoginThatAnswers200(t *testing.T) {
 	s.Answers("HTTP/1.1", 2, http.StatusTooManyRequests, 2, guess("yes"))
 }
 
+// The country is what the CDN says, and a header of anybody else is not read.
+//
+// no clock: the page's rates are replaced by longer ones.
+func TestRecipeOfCountries(t *testing.T) {
+	upstream, _ := sitetest.Backend(t, "world")
+	global, site := sitetest.SiteInPage(t, "docs/keys.md", "world.example.com")
+	site = strings.NewReplacer("localhost:9000", upstream, " 600\n", " 6\n", "default 60\n", "default 2\n", "60/1m", "2/30d", "300/1m", "4/30d", "100/1m", "3/30d", "/1m", "/30d").Replace(site)
+	const cdn, here = "192.0.2.0/24", "127.0.0.1"
+	client := func(address, country string) []func(*http.Request) {
+		return []func(*http.Request){sitetest.Header("X-Forwarded-For", address), sitetest.Header("CF-IPCountry", country)}
+	}
+	s := sitetest.StartCaddy(t, strings.ReplaceAll(global, cdn, here), strings.ReplaceAll(site, cdn, here))
+	s.Answers("HTTP/1.1", 9, http.StatusOK, 6, client("203.0.113.7", "DE")...)
+	s.Answers("HTTP/1.1", 9, http.StatusOK, 2, client("203.0.113.8", "US")...)
+	s.Answers("HTTP/1.1", 9, http.StatusOK, 2, client("203.0.113.9", "")...)
+	s.Answers("HTTP/1.1", 9, http.StatusOK, 4, client("198.51.100.1", "DE")...)
+	s.Answers("HTTP/1.1", 9, http.StatusOK, 0, client("198.51.100.2", "DE")...)
+	s.Answers("HTTP/1.1", 9, http.StatusOK, 3, append(client("203.0.113.10", "DE"), sitetest.Header("User-Agent", "Googlebot/2.1"))...)
+	s = sitetest.StartCaddy(t, global, site)
+	s.Answers("HTTP/1.1", 9, http.StatusOK, 2, client("203.0.113.11", "DE")...)
+}
+
 // Programs get JSON, browsers a sentence.
 //
 // no clock: the page's rate is replaced by a longer one.
