@@ -56,7 +56,7 @@ with what stands between them.
 With --file, many keys get their limits in one change: all of them, or none if a
 line is wrong. The columns are key, limit and note, or those that a first line
 names: key, id, limit, for, note.`,
-		Example: `  caddy rate-limit override api 203.0.113.9 6000/1m --for 24h --note "ticket 4711"
+		Example: `  caddy rate-limit override api 203.0.113.9 6000/1m --for 24h --note "order 47"
   caddy rate-limit override api 203.0.113.9 --remove
   caddy rate-limit override api 203.0.113.9 100/1s 6000/1h --for forever
   caddy rate-limit override api --file customers.csv
@@ -98,7 +98,7 @@ func ban() *cobra.Command {
 	cmd := override()
 	set := cmd.RunE
 	cmd.Use, cmd.Short, cmd.ValidArgsFunction = "ban <zone> <key>", "Denies all requests of one key, on all nodes", completeZone
-	cmd.Long = "\nAnswers all requests of one key of a zone with 403, on all nodes that share their counts:\nthe same as 'override <zone> <key> deny'. --remove ends it; 'reset' ends the bans that a\nlimit has begun."
+	cmd.Long = "\nAnswers all requests of one key of a zone with 403, on all nodes that share\ntheir counts: the same as 'override <zone> <key> deny'. --remove ends it;\n'reset' ends the bans that a limit has begun."
 	cmd.Example, cmd.Annotations = "  caddy rate-limit ban login 203.0.113.9 --for 1d --note \"ticket 4711\"", guide("ban.md#ban-by-hand")
 	for _, name := range []string{"file", "replace", "force"} {
 		_ = cmd.Flags().MarkHidden(name)
@@ -162,7 +162,7 @@ func reset() *cobra.Command {
 	var c change
 	cmd := &cobra.Command{
 		Use:   "reset <zone> <key> | <zone> --all",
-		Short: "Forgives what a key has spent, or all keys of a zone have, on all nodes",
+		Short: "Forgives what a key of a zone has spent, or all of them, on all nodes",
 		Long: `
 Forgives what a key has spent, and ends its ban: its full limit is available
 again, on all nodes that share their counts. Write the key as the log shows it.

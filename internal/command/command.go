@@ -54,6 +54,7 @@ Exit codes: 0 done, 1 failed, 2 done in part, as some node has not answered yet.
 			}
 			cmd.Annotations, cmd.RunE = guide("operate.md"), unknown
 			cmd.SetHelpTemplate(helpTemplate)
+			cmd.SetUsageTemplate(strings.ReplaceAll(cmd.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 		},
 	}
 }

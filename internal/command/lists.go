@@ -73,7 +73,7 @@ func (p printer) bans(all operate.Banned) error {
 func overrides() *cobra.Command {
 	return shows(&cobra.Command{
 		Use:   "overrides [<zone>]",
-		Short: "Lists the keys that have another limit: who set it, why, until when",
+		Short: "Lists the keys that have another limit: who set it, until when",
 		Long: `
 Lists the overrides that hold on all nodes, of a zone or of all. With log_key
 the key itself is shown, once a request has come with it.`,

@@ -57,7 +57,7 @@ Addresses and keys are masked unless --show-keys is given.
 Exit codes: 0 done, 1 failed, 2 more is denied than --max-denied allows.`,
 		Example: `  caddy rate-limit simulate --limit 100/1m /var/log/caddy/access*.log*
   caddy rate-limit simulate --config Caddyfile --zone login access.log.gz
-  zcat *.gz | caddy rate-limit simulate --config Caddyfile --nodes 3 --sync-rate 1s --html report.html --max-denied 1% -`,
+  zcat *.gz | caddy rate-limit simulate -c Caddyfile --nodes 3 --max-denied 1% -`,
 		Annotations: guide("simulate.md"),
 		Args:        cobra.MinimumNArgs(1),
 	}

@@ -14,7 +14,7 @@ func version() *cobra.Command {
 	return &cobra.Command{
 		Use:         "version",
 		Short:       "Shows the version of rate_limit in this program",
-		Long:        "Shows the version of rate_limit in this program, and those of Caddy and Go. No Caddy\nneeds to run.",
+		Long:        "Shows the version of rate_limit in this program, and those of Caddy and Go. No\nCaddy needs to run.",
 		Example:     "  caddy rate-limit version",
 		Annotations: guide("names.md"),
 		Args:        noArguments,

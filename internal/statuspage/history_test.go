@@ -91,7 +91,7 @@ func TestAgo(t *testing.T) {
 func TestCurvesAreStretched(t *testing.T) {
 	step := Rates{Admitted: 2, Denied: 1}
 	for steps, want := range map[int][]string{
-		1: {"M0 2.0L300 2.0", "5 seconds, peaks: 2.0 admitted/s, 1.0 denied/s"}, 2: {"M0 2.0L300 2.0", "10 seconds, peaks: "}, 60: {"M0 2.0L5 2.0", "L300 2.0", "5 minutes, peaks: "},
+		1: {"M0 2.0L300 2.0", "peaks in 5 seconds: 2.0 admitted/s, 1.0 denied/s"}, 2: {"M0 2.0L300 2.0", "peaks in 10 seconds: "}, 60: {"M0 2.0L5 2.0", "L300 2.0", "peaks: "},
 	} {
 		s := sparkOf(slices.Repeat([]Rates{step}, steps))
 		for _, want := range want {

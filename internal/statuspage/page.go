@@ -99,11 +99,12 @@ func rateText(r float64) string {
 	return fmt.Sprintf("%.0f", r)
 }
 
-func untilText(now, t time.Time) string {
+// untilText says when something ends, in parts that are not broken.
+func untilText(now, t time.Time) []string {
 	if t.Sub(now) > control.Forever-365*24*time.Hour {
-		return "removed"
+		return []string{"removed"}
 	}
-	return "in " + lengthText(t.Sub(now)) + t.UTC().Format(", 2006-01-02 15:04 UTC")
+	return []string{"in " + lengthText(t.Sub(now)) + ",", t.UTC().Format("2006-01-02 15:04 UTC")}
 }
 
 // maxWho is how many banned keys are named beside their zone.
@@ -189,7 +190,10 @@ func sparkOf(steps []Rates) *spark {
 	for _, s := range steps {
 		admitted, denied = max(admitted, s.Admitted), max(denied, s.Denied)
 	}
-	most, length := max(admitted, denied), lengthText(time.Duration(len(steps))*step)
+	most, since := max(admitted, denied), ""
+	if len(steps) < kept {
+		since = " in " + lengthText(time.Duration(len(steps))*step)
+	}
 	if len(steps) == 1 {
 		steps = append(steps, steps[0]) // a line has two ends
 	}
@@ -211,6 +215,6 @@ func sparkOf(steps []Rates) *spark {
 	return &spark{
 		Admitted: path(func(r Rates) float64 { return r.Admitted }),
 		Denied:   path(func(r Rates) float64 { return r.Denied }),
-		Text:     fmt.Sprintf("%s, peaks: %s admitted/s, %s denied/s", length, rateText(admitted), rateText(denied)),
+		Text:     fmt.Sprintf("peaks%s: %s admitted/s, %s denied/s", since, rateText(admitted), rateText(denied)),
 	}
 }

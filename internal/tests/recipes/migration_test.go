@@ -3,6 +3,7 @@ package recipes_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +18,52 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
+
+// The page's labels become a Caddyfile by the rules that caddy-docker-proxy documents: dots nest,
+// numbers before and after a name are left out, and what has no name are the global options.
+func TestLabelsOfThePage(t *testing.T) {
+	type block struct {
+		line   string
+		within map[string]*block
+	}
+	root := &block{within: map[string]*block{}}
+	number := regexp.MustCompile(`^\d+_|_\d+$`)
+	labels := regexp.MustCompile(`(?m)^  (caddy\S*): (.*)$`).FindAllStringSubmatch(sitetest.BlocksOf(t, "docs/containers.md", "yaml")[0].Text, -1)
+	for _, label := range labels {
+		at := root
+		for part := range strings.SplitSeq(label[1], ".") {
+			if at.within[part] == nil {
+				at.within[part] = &block{line: number.ReplaceAllString(part, ""), within: map[string]*block{}}
+				if at == root {
+					at.within[part].line = ""
+				}
+			}
+			at = at.within[part]
+		}
+		at.line += " " + strings.Trim(strings.ReplaceAll(label[2], "{{upstreams 80}}", "127.0.0.1:80"), `"`)
+	}
+	var write func(b *block) string
+	write = func(b *block) (text string) {
+		for _, name := range slices.Sorted(maps.Keys(b.within)) {
+			one := b.within[name]
+			text += one.line
+			if len(one.within) > 0 {
+				text += " {\n" + write(one) + "}"
+			}
+			text += "\n"
+		}
+		return text
+	}
+	text := write(root)
+	config, err := sitetest.Adapt(text)
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, text)
+	}
+	handlers := sitetest.HandlersIn(t, config)
+	if warned := sitetest.WarnedOf(t, config); len(labels) < 9 || len(handlers) != 1 || len(handlers[0].RateLimits) != 2 || sitetest.AppIn(t, config).Redis == nil || len(warned) > 0 {
+		t.Errorf("%d labels make %d handlers, and warn of %q:\n%s", len(labels), len(handlers), warned, text)
+	}
+}
 
 // The set-up of docs/migration.md, in which the old limit and the new one both decide: each line of
 // the access log has what the one did, and what the other would have done.

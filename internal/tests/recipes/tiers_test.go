@@ -156,17 +156,17 @@ func askAs(t *testing.T, port int, user, password string) *http.Response {
 	return response
 }
 
-// The page of tiers is loaded, and its plans are asked by those who have them.
-func TestThePageOfTiers(t *testing.T) {
-	page := sitetest.BlocksOf(t, "docs/tiers.md", "caddyfile")[3].Text
+// The plans of examples/users are asked by those who have them.
+func TestPlansOfUsers(t *testing.T) {
 	port := redistest.FreePort(t)
-	text := "{\nadmin off\npersist_config off\n}\n" + strings.Replace(page, ":8080", fmt.Sprintf("http://127.0.0.1:%d", port), 1)
+	text := strings.NewReplacer("localhost:8080", fmt.Sprintf("127.0.0.1:%d", port), "admin localhost:2019", "admin off\n\tpersist_config off").
+		Replace(sitetest.ReadPage(t, "examples/users/Caddyfile"))
 	config, err := sitetest.Adapt(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if warned := sitetest.WarnedOf(t, config); len(warned) > 0 {
-		t.Errorf("the page warns of %q", warned)
+		t.Errorf("the example warns of %q", warned)
 	}
 	sitetest.LoadConfig(t, config)
 	ask := func(user, password string) *http.Response { t.Helper(); return askAs(t, port, user, password) }
