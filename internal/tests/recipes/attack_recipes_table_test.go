@@ -136,8 +136,6 @@ var attacks = map[string][]attack{
 	"docs/configuration.md example.com 1000/1h": {signedIn(1000, many)},
 
 	"docs/responses.md www.example.com 100/1m": anything(100),
-	"docs/responses.md api":                    keyed(600),
-	"docs/responses.md address":                madeUp(1200),
 	"docs/responses.md search":                 {{send: "GET /search", most: 30, upstream: "localhost:9000"}},
 	"docs/responses.md search_index":           {{send: "GET /search", most: 300, upstream: "localhost:9001", spared: 30}},
 	"docs/responses.md comments":               {{send: "POST /comments", most: 5}},
@@ -149,8 +147,6 @@ var attacks = map[string][]attack{
 	"docs/security.md client":   {{send: "GET /", most: 100, each: from("[2001:db8::%x]:4711", 65536)}},
 	"docs/security.md site":     {{send: "GET /", most: 400, each: from("[2001:db8:0:%x::1]:4711", 256)}},
 	"docs/security.md customer": {{send: "GET /", most: 1600, each: from("[2001:db8:0:%x00::1]:4711", 256)}},
-	"docs/security.md tenant":   keyed(600),
-	"docs/security.md address":  madeUp(1200),
 	"docs/security.md files": {{send: "GET /files/*", most: 100, vary: []func(int, *http.Request){
 		onURI(always("/files/../x")), onURI(always("/files/..%2fx")), onURI(always("/files/%2e%2e%2fx")), onURI(always("/files/x/../../y")), onURI(always("/files/..")),
 	}}},

@@ -110,10 +110,10 @@ func TestRecipeOfCountries(t *testing.T) {
 
 // Programs get JSON, browsers a sentence.
 //
-// no clock: the page's rate is replaced by a longer one.
+// no clock: the example's rate is replaced by a longer one.
 func TestRecipeOfJSON(t *testing.T) {
-	upstream, _ := sitetest.Backend(t, "orders")
-	s := recipe(t, "api.example.com", "localhost:9000", upstream, "600/1m", "2/30d")
+	_, site, _ := strings.Cut(sitetest.ReadPage(t, "examples/json/Caddyfile"), "http://localhost:8080 {")
+	s := sitetest.StartCaddy(t, "", strings.Replace(strings.TrimSuffix(strings.TrimSpace(site), "}"), "2/1m", "2/30d", 1))
 	program := sitetest.Header("X-Api-Key", "k")
 	s.Answers("HTTP/1.1", 2, http.StatusOK, 2, program)
 	a, err := s.Get(t.Context(), "HTTP/1.1", program)
