@@ -1,9 +1,11 @@
 package ratesync
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,6 +22,11 @@ type luaStore struct {
 	ahead atomic.Int64 // nanoseconds of its clock
 	// forgotten counts the times it has lost something.
 	forgotten atomic.Int64
+
+	mu sync.Mutex // guards what follows
+	// drained are buckets that have expired, since they were asked for last, and full those of them
+	// that had yet to drain.
+	drained, full []string
 }
 
 // sources are the scripts by their hashes, as clients name them.
@@ -35,6 +42,7 @@ var sources = map[string]string{
 func newLuaStore(t *testing.T) *luaStore {
 	s := &luaStore{t: t}
 	s.Store = redistest.NewStore(t, s.time)
+	s.Lapsed = s.lapsed
 	s.FindKeys = []string{sources[heldScript.Hash()], sources[toldScript.Hash()]}
 	return s
 }
@@ -55,6 +63,29 @@ func (s *luaStore) run(hash string, keys []string, args []any) any {
 func (s *luaStore) time() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) }
 
 func (s *luaStore) step(by time.Duration) { s.ahead.Add(int64(by)) }
+
+// lapsed notes a bucket that has expired, and holds that to what it says of its level.
+func (s *luaStore) lapsed(key string, value any, at time.Time) {
+	hash, ok := value.(map[string]string)
+	if c, isCell := parseCellName(key); !ok || !isCell || !c.spec.isBucket() {
+		return
+	} else if n := numbersIn(hash["sum"]); len(n) > 7 { // stamp end open total whole rest at rate added
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.drained = append(s.drained, key)
+		if whole, rest, gone := n[4], n[5], n[7]*(at.UnixMicro()-n[6]); gone < whole*c.spec.Window.Microseconds()+rest {
+			s.full = append(s.full, fmt.Sprint(key, " ", hash["sum"], " at ", at.UnixMicro()))
+		}
+	}
+}
+
+// lapses are the buckets that have expired since the last call, and those that had yet to drain.
+func (s *luaStore) lapses() (drained, full []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	drained, full, s.drained, s.full = s.drained, s.full, nil, nil
+	return drained, full
+}
 
 // expiry is how long a key stays.
 func (s *luaStore) expiry(key string) time.Duration {
@@ -112,13 +143,18 @@ func (s *luaStore) checkCell(key string, hash map[string]string) {
 	}
 }
 
-// totalsOf are the totals of a cell's field, which come after so many numbers, by epochs.
-func totalsOf(text string, skipped int64) map[int64]int64 {
-	var all []int64
+// numbersIn are the numbers of a text.
+func numbersIn(text string) (all []int64) {
 	for word := range strings.FieldsSeq(text) {
 		n, _ := strconv.ParseInt(word, 10, 64)
 		all = append(all, n)
 	}
+	return all
+}
+
+// totalsOf are the totals of a cell's field, which come after so many numbers, by epochs.
+func totalsOf(text string, skipped int64) map[int64]int64 {
+	all := numbersIn(text)
 	totals := map[int64]int64{}
 	if skipped == 1 && len(all) > 3 { // seq total epoch open total…
 		totals[all[2]] = all[1]

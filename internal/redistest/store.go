@@ -33,6 +33,8 @@ type Store struct {
 	asked    map[string]int
 	// FindKeys are scripts that touch others than their keys, which they find in a list.
 	FindKeys []string
+	// Lapsed is called with each value that has expired, and when that was.
+	Lapsed func(key string, value any, at time.Time)
 }
 
 // NewStore makes a store that goes by a clock.
@@ -175,6 +177,9 @@ func valueAs[V any](s *Store, key string) (v V, err error) {
 func (s *Store) lapse() {
 	for key, at := range s.expires {
 		if !s.clock().Before(at) {
+			if s.Lapsed != nil {
+				s.Lapsed(key, s.values[key], at)
+			}
 			delete(s.values, key)
 			delete(s.expires, key)
 		}
