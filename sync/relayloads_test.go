@@ -87,6 +87,7 @@ func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
 		return d.Remaining
 	}
 	link.become(&link.lost, 1)
+	time.Sleep(time.Second) // what was under way has arrived
 	take(here, 30)
 	take(there, 20)
 	time.Sleep(5 * time.Second)
