@@ -115,8 +115,8 @@ type schedule[S any] struct {
 	// evicted are the hashes that were lost one by one: of those nodes ask only as long as their
 	// epoch is the current one.
 	evicted map[string]bool
-	// lapsed are the hashes of buckets that have drained and expired: of these the store has nothing
-	// of a node until that says something of them again.
+	// lapsed are the hashes of buckets that have drained and expired: of these the store has
+	// nothing of a node until that says something of them again.
 	lapsed map[string]bool
 }
 
@@ -367,7 +367,7 @@ func (s *schedule[S]) drain() {
 			delete(m.floor, cell+"#0")
 		}
 	}
-	if s.whole && len(full) > 0 { // else the store may be a replica, which it is without the ends of keys
+	if s.whole && len(full) > 0 { // a store that was restored has no ends of keys
 		s.t.Errorf("buckets expired and had yet to drain: %v", full)
 	}
 }
