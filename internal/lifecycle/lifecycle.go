@@ -43,7 +43,7 @@ type Config struct {
 	checked bool // the overrides were, see checkOverrides
 
 	ending    bool   // stopped, and no other configuration came after it
-	saved     int64  // spent, when that was saved last
+	saved     spent  // when that was saved last
 	unsaved   string // why the last save has failed
 	endSaving context.CancelFunc
 	saver     chan struct{} // closed when keepSaving has ended

@@ -151,15 +151,21 @@ func (c *Config) Close() {
 	c.Control().AwaitSaved(ctx)
 }
 
-// spent changes with each request that the zones that don't sync admit, and each ban that begins.
-func (c *Config) spent() (n int64) {
+// spent changes with whatever the zones that don't sync count or refund, and with their bans.
+// What they have spent alone may be as it was: of a client at its limit, minute by minute.
+type spent struct{ own, finds, bans int64 }
+
+func (c *Config) spent() (s spent) {
 	for local := range c.localCounters() {
-		n += local.Totals().Own
+		s.own += local.Totals().Own
+		s.finds += local.Table.Finds()
 	}
 	for b := range c.localBans() {
-		n += int64(len(b.Save()))
+		for _, held := range b.Set.Save(clock.Now()) {
+			s.bans += held.End()
+		}
 	}
-	return n
+	return s
 }
 
 // localBans returns those of the zones that don't sync.

@@ -12,9 +12,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -137,6 +140,62 @@ func TestWhatIsCountedIsSaved(t *testing.T) {
 				t.Errorf("after write %d and a restart %d are admitted and the key is banned: %t, want %d", i+1, admitted, banned, want)
 			}
 		}
+	})
+}
+
+// What was refunded is saved as well, also where another key has spent as much since, and so is a
+// ban that took the place of another one.
+func TestWhatChangesIsSavedThoughTheSumIsTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, place := inMemory()
+		c, z, end := keeping(t, k)
+		c.Start()
+		l := &z.AllLimits[0]
+		take := func(raw string) table.Taken {
+			return l.Table.Take(l.Enforced, keys.KeyOf([]byte(raw)), []byte(raw), clock.Now(), 1, 0)
+		}
+		saves := func(when string, want int) (counts table.SavedCounts) {
+			t.Helper()
+			had := place.writes("")
+			time.Sleep(saveEvery)
+			synctest.Wait()
+			if got := place.writes("") - had; got != want {
+				t.Errorf("%s: %d writes, want %d", when, got, want)
+			}
+			s, err := k.Load(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s.Limits[l.Key]
+		}
+		a := take("a")
+		if counts := saves("after a request", 1); len(counts) != 1 {
+			t.Errorf("saved: %v", counts)
+		}
+		l.Table.Refund(l.Enforced, keys.KeyOf([]byte("a")), a, 1)
+		if counts := saves("after a refund", 1); len(counts) != 0 {
+			t.Errorf("what was refunded is saved: %v", counts)
+		}
+		a = take("a")
+		saves("after another one", 1)
+		take("b")
+		l.Table.Refund(l.Enforced, keys.KeyOf([]byte("a")), a, 1)
+		if counts := saves("after a refund and a request of another key", 1); counts[keys.IDOf([]byte("b"))] == nil || counts[keys.IDOf([]byte("a"))] != nil {
+			t.Errorf("saved: %v", counts)
+		}
+		saves("nothing has changed", 0)
+		bans := &z.Bans().Set
+		bans.Begin(keys.IDOf([]byte("a")), clock.Now(), time.Hour)
+		saves("after a ban", 1)
+		time.Sleep(time.Hour)
+		saves("after its end", 0)
+		bans.Begin(keys.IDOf([]byte("b")), clock.Now(), time.Hour)
+		time.Sleep(time.Hour)
+		bans.Begin(keys.IDOf([]byte("a")), clock.Now(), time.Hour)
+		saves("after another ban", 1)
+		c.Stop()
+		end()
+		c.Close()
 	})
 }
 
