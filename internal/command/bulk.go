@@ -47,6 +47,9 @@ func (p printer) overrideAll(client client, path string, req operate.BulkRequest
 		_, why, _ := strings.Cut(err.Error(), ": ")
 		return fmt.Errorf("%s: line %d: %s; none was %s", path, lines[i], why, map[bool]string{false: "set", true: "removed"}[remove])
 	}
+	if what, ok := strings.CutSuffix(err.Error(), operate.SendForce); ok {
+		return fmt.Errorf("%sadd --force", what)
+	}
 	return err
 }
 

@@ -162,7 +162,11 @@ func TestAFileReplacesAllOverrides(t *testing.T) {
 			t.Errorf("%q asks %s, want %s; it prints %q, %v", text, *asked, all, out, err)
 		}
 	}
-	c, _ := endpoint(t, http.StatusOK, "{}")
+	c, _ := endpoint(t, http.StatusBadRequest, `{"error":"this would remove 2 of the 2 overrides of zone \"api\", and set 1; if that is meant, send \"force\": true"}`)
+	if _, err := execute(t, c, "override", "api", "--replace", "--file", file); err == nil || !strings.HasSuffix(err.Error(), "; if that is meant, add --force") {
+		t.Errorf("where half are removed: %v", err)
+	}
+	c, _ = endpoint(t, http.StatusOK, "{}")
 	for _, line := range []string{"override api --replace", "override api k 5 --replace", "override api --replace --remove -f " + file} {
 		if _, err := execute(t, c, strings.Fields(line)...); err == nil {
 			t.Errorf("%s is accepted", line)

@@ -13,6 +13,9 @@ import (
 // BulkPath is the path that sets or removes many overrides in one change.
 const BulkPath = OverridesPath + "/bulk"
 
+// SendForce is what the answer says to somebody who would remove half of them or more.
+const SendForce = `send "force": true`
+
 // maxBulk is how many bytes such a body has at most.
 const maxBulk = 8 << 20
 
@@ -91,7 +94,7 @@ func setBulk(r *http.Request, config *lifecycle.Config, req BulkRequest, all []c
 			}
 		}
 		if gone := len(all) - n; gone > 0 && 2*gone >= had && !req.Force {
-			return nil, fmt.Errorf("this would remove %d of the %d overrides of zone %q, and set %d; if that is meant, add --force", gone, had, req.Zone, n)
+			return nil, fmt.Errorf("this would remove %d of the %d overrides of zone %q, and set %d; if that is meant, %s", gone, had, req.Zone, n, SendForce)
 		}
 	}
 	o, err := config.Control().ChangeAll(r.Context(), all)
