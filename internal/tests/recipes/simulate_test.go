@@ -194,6 +194,8 @@ func TestSimulationIsTrue(t *testing.T) {
 		"several windows": `"a":{"limits":[{"max_events":20,"window":"1s"},{"max_events":60,"window":"10s"}]}`,
 		"count_responses": `"a":{"limits":[{"max_events":20,"window":"1s"}],"count_responses":{"status_code":[401]}}`,
 		"ban":             `"a":{"limits":[{"max_events":20,"window":"1s"}],"ban":{"for":"700ms","after":{"max_events":3,"window":"2s"}}}`,
+		"ban that grows":  `"a":{"limits":[{"max_events":20,"window":"1s"}],"ban":{"for":"200ms","after":{"max_events":3,"window":"2s"},"growing":"3s"}}`,
+		"soon forgotten":  `"a":{"limits":[{"max_events":20,"window":"1s"}],"ban":{"for":"200ms","growing":"600ms"}},"b":{"limits":[{"max_events":30,"window":"2s"}],"ban":{"for":"100ms","growing":"5s"},"enforce":0}`,
 		"reserve":         `"a":{"limits":[{"max_events":40,"window":"1s"}],"key":"all","reserve":[{"share":0.5,"match":[{"query":{"status":["200"]}}]}]}`,
 		"two queues": `"a":{"limits":[{"max_events":20,"window":"1s"},{"max_events":45,"window":"4s"}],"algorithm":"leaky_bucket","queue":5},
 			"b":{"limits":[{"max_events":30,"window":"1s"}],"key":"all","algorithm":"leaky_bucket","queue":2}`,
