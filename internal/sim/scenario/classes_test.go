@@ -166,18 +166,24 @@ func TestDeniedRequestsOfOthersDenyNobody(t *testing.T) {
 }
 
 // A flood by those that pay, on all nodes, is estimated as where all requests go by one limit, also
-// while others flood one node or all, and the store is far: it gets no more.
+// while others flood one node or all, and the store is far: it gets no more. Of a run that is a
+// matter of luck, by some percent, so several of each are added up.
 func TestAFloodOfThoseThatPayIsEstimated(t *testing.T) {
+	const runs = 6
 	seed := uint64(0)
 	everyClasses(func(c classes) {
-		seed++
 		c.limit, c.low, c.pays, c.floods, c.latency = 200, 160, 1, true, 25*time.Millisecond
 		c.flood, c.every = 20, 12*time.Millisecond
-		o := c.run(seed)
-		c.alike = true
-		before := c.run(seed)
-		if float64(o.admitted) > 1.02*float64(before.admitted)+float64(c.nodes) {
-			t.Errorf("%v: %d admitted, want the %d of requests of one limit", c, o.admitted, before.admitted)
+		got, before := 0, 0
+		for range runs {
+			seed++
+			c.alike = false
+			got += c.run(seed).admitted
+			c.alike = true
+			before += c.run(seed).admitted
+		}
+		if float64(got) > 1.02*float64(before)+float64(c.nodes) {
+			t.Errorf("%v: %d admitted in %d runs, want the %d of requests of one limit", c, got, runs, before)
 		}
 	})
 }
