@@ -11,8 +11,8 @@ import (
 
 // A Bucketed is a machine with a bucket.
 type Bucketed[S any] interface {
-	// Say returns what is said of a bucket at now, where nodes sync every interval, 0 where what is
-	// said asks for more.
+	// Say returns what is said of a bucket at now, where nodes sync every interval: 0 where what is
+	// said asks for more, and OnlyAsks where nothing is said.
 	Say(s *S, l Limit, now int64, interval time.Duration) BucketSaid
 	// MergeReply takes in an answer at now.
 	MergeReply(s *S, l Limit, now int64, h BucketReply)
@@ -52,7 +52,12 @@ type BucketReply struct {
 	// Total is what of the node's total the store has, and Others what the others have spent in
 	// all. Added is what was ever added.
 	Total, Others, Added int64
+	// OnlyAsked is set where nothing was said with what it answers.
+	OnlyAsked bool
 }
+
+// OnlyAsks is the interval of what only asks for a bucket.
+const OnlyAsks time.Duration = -1
 
 // maxTotal is how far a total grows.
 const maxTotal = 1 << 52
@@ -65,7 +70,11 @@ func (*bucket) Say(s *BucketState, l Limit, now int64, interval time.Duration) (
 	if c.Own >= maxTotal && c.Own == c.Acked {
 		s.restart(now)
 	}
-	l, s.shared.later = s.kept(l), 0
+	if l = s.kept(l); interval == OnlyAsks {
+		interval = 0
+	} else {
+		s.shared.later = 0
+	}
 	level := s.deficit.floor()
 	b = BucketSaid{Start: s.shared.start, Total: c.Own, Rate: l.N, Asked: s.shared.asked, Filled: s.shared.filled, Size: max(l.Size, level.ceil())}
 	b.Whole, b.Rest = level.whole, inMicroseconds(level.frac, l.Window)
@@ -121,6 +130,9 @@ func (*bucket) MergeReply(s *BucketState, l Limit, now int64, h BucketReply) {
 	}
 	c := &s.ledger.Cur
 	unsaid := c.Own - h.Total
+	if h.OnlyAsked && h.Total <= c.Acked { // the store has nothing of what was said last
+		s.shared.later = s.shared.first
+	}
 	if h.Rate > 0 && (unsaid == 0 || s.rate == 0) { // the last request anywhere has told it
 		s.rate, s.shared.asked = h.Rate, false
 	}

@@ -66,6 +66,9 @@ func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, interval time.
 	m.State.Open, _ = t.reservations.In(e.key, l.Epoch)
 	e.said, l.Resend = seq, l.Resend&^algorithms.Settled
 	if t.bucket != nil {
+		if seq == 0 {
+			interval = algorithms.OnlyAsks
+		}
 		said := t.bucket.Say(&e.state, b.Limit, now, interval)
 		l.Prepare(l.Epoch)
 		m.Size, m.Rate, m.Asked, m.Filled = said.Size, said.Rate, said.Asked, said.Filled
@@ -239,7 +242,7 @@ func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Said, h 
 			mine = c.Own // it has what was said after the fork
 		}
 	}
-	reply := algorithms.BucketReply{Added: h.Sum.Added, Total: mine, Others: max(0, h.Sum.Total-mine), BucketLevel: levelOf(&h.Sum, now)}
+	reply := algorithms.BucketReply{Added: h.Sum.Added, Total: mine, Others: max(0, h.Sum.Total-mine), BucketLevel: levelOf(&h.Sum, now), OnlyAsked: m.State.Seq == 0}
 	t.bucket.MergeReply(&e.state, b.Limit, now, reply)
 	if b.Params.Reserves {
 		// Where others have refunded what stood in it, what this node has reserved there ends to
