@@ -69,7 +69,7 @@ func (s *luaStore) lapsed(key string, value any, at time.Time) {
 	hash, ok := value.(map[string]string)
 	if c, isCell := parseCellName(key); !ok || !isCell || !c.spec.isBucket() {
 		return
-	} else if n := numbersIn(hash["sum"]); len(n) > 7 { // the level is whole rest at rate, see say.lua
+	} else if n := numbersIn(hash["sum"]); len(n) > 7 { // those of a sum, see say.lua
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.drained = append(s.drained, key)
