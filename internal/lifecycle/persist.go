@@ -151,14 +151,15 @@ func (c *Config) Close() {
 	c.Control().AwaitSaved(ctx)
 }
 
-// spent changes with whatever the zones that don't sync count or refund, and with their bans.
-// What they have spent alone may be as it was: of a client at its limit, minute by minute.
-type spent struct{ own, finds, bans int64 }
+// spent differs where what the zones that don't sync have counted does, or their bans.
+type spent struct {
+	counts uint64
+	bans   int64
+}
 
 func (c *Config) spent() (s spent) {
 	for local := range c.localCounters() {
-		s.own += local.Totals().Own
-		s.finds += local.Table.Finds()
+		s.counts += local.Totals().Mark
 	}
 	for b := range c.localBans() {
 		for _, held := range b.Set.Save(clock.Now()) {

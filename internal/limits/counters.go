@@ -104,7 +104,6 @@ type Table interface {
 
 	// For those who watch it.
 	Totals(now int64) table.Totals
-	Finds() int64
 	Keys() int
 	Overflowing() bool
 	Overflowed() int64

@@ -176,6 +176,8 @@ type Totals struct {
 	// Own was counted here and Remote on other nodes; Unsent is the part of Own that the store
 	// doesn't have.
 	Own, Remote, Unsent int64
+	// Mark differs where what was counted here of some key in some epoch does, chance excepted.
+	Mark uint64
 
 	// pendingKeys is how many keys have counts that the store lacks or has lost, and pending what
 	// they are. Of corrections other keys the store has too much, or lacks that they are settled.
@@ -203,6 +205,11 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 		sum.Keys++
 		sum.Own, sum.Remote = sum.Own+own, sum.Remote+remote
 		sum.Unsent += unsent
+		for age := range int64(b.Limit.History + 1) {
+			if c, ok := l.At(l.Epoch - age); ok && c.Own > 0 {
+				sum.Mark += e.key.A * uint64((l.Epoch-age)<<20+c.Own)
+			}
+		}
 		if pending > 0 {
 			sum.pendingKeys++
 			sum.pending += pending

@@ -88,9 +88,8 @@ type stripe[S any] struct {
 	urgent   []uint32
 	outgoing []uint32 // dirty before the last cycle began, not sent yet
 	free     []uint32
-	finds    int64 // see Finds
 
-	_ [40]byte // to whole cache lines: the neighbour's lock is on another one
+	_ [48]byte // to whole cache lines: the neighbour's lock is on another one
 }
 
 // slot is what is kept of one key. The zero key is a slot without one.
@@ -254,17 +253,6 @@ func (t *Table[S]) With(key keys.Key, f func(*S)) {
 func (t *Table[S]) Keys() int         { return int(t.keys.Load()) }
 func (t *Table[S]) Overflowed() int64 { return t.overflowed.Load() }
 
-// Finds is how often a key was looked for. Where that is as before no request has changed anything.
-func (t *Table[S]) Finds() (n int64) {
-	for i := range t.stripes {
-		st := &t.stripes[i]
-		st.mu.Lock()
-		n += st.finds
-		st.mu.Unlock()
-	}
-	return n
-}
-
 func (t *Table[S]) stripe(key keys.Key) *stripe[S] { return &t.stripes[key.A>>58] }
 
 // lock locks the stripe of a key, and finds the key if the table holds it.
@@ -288,7 +276,6 @@ func (t *Table[S]) lockOrEnter(l algorithms.Limit, key keys.Key, raw []byte, now
 // find looks a key up; the slot is nil where it has none. The stripe's lock is held, as for all
 // methods of a stripe.
 func (st *stripe[S]) find(key keys.Key) (i uint32, s *slot[S]) {
-	st.finds++
 	tag := tagOf(key)
 	for i, at, ok := st.index.Seek(tag, tag); ok; i, at, ok = st.index.Seek(tag, at) {
 		if s = st.slot(i); s.key == key {
