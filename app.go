@@ -119,7 +119,7 @@ func (a *App) Provision(ctx caddy.Context) error {
 
 // globals returns what the options mean for handlers.
 func (a *App) globals() globals {
-	return globals{a.SyncRate, a.shared != nil, a.Regions != nil, a.redisEmpty}
+	return globals{a.SyncRate, a.shared != nil, a.Regions != nil, a.redisEmpty, a.config.Keeper != nil}
 }
 
 // globalsAsWritten returns what the options mean, as far as it shows before placeholders have

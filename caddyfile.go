@@ -296,6 +296,7 @@ func (p parser) zoneOption(z *Zone, option string, block config.Block) error {
 		"response_cost_default": func() (err error) { z.ResponseCostDefault, err = pointer(p.size(z)); return err },
 		"enforce":               func() (err error) { z.Enforce, err = pointer(one(p, config.ParseEnforcement)); return err },
 		"ban":                   func() (err error) { z.Ban, err = p.ban(); return err },
+		"calendar":              func() (err error) { z.Calendar, err = p.calendar(); return err },
 		"reserve":               func() error { return p.reserve(z) },
 		"events":                func() (err error) { z.MaxEvents, err = p.events(); return err },
 	})
@@ -460,6 +461,15 @@ func (p parser) ban() (*Ban, error) {
 		ban.After = &BanAfter{config.Carried(b.After.Limit), caddy.Duration(b.After.Window)}
 	}
 	return ban, err
+}
+
+// calendar reads by which days, weeks, months and years begin.
+func (p parser) calendar() (*config.Calendar, error) {
+	values, err := p.words()
+	if err != nil {
+		return nil, err
+	}
+	return pointer(config.ParseCalendar(values))
 }
 
 // distributed reads the older plugin's block of that name.
@@ -819,7 +829,7 @@ func parseRates(values []string, parse func(string) (config.Rate, error)) (all [
 // limitsOf returns rates as the limits of a zone.
 func limitsOf(all []config.Rate) (limits []Limit) {
 	for _, r := range all {
-		limits = append(limits, Limit{MaxEvents: config.Events{Number: r.Limit, From: r.From}, Window: caddy.Duration(r.Window)})
+		limits = append(limits, Limit{MaxEvents: config.Events{Number: r.Limit, From: r.From}, Window: config.Window(r.Window)})
 	}
 	return limits
 }

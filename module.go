@@ -133,8 +133,14 @@ type Zone struct {
 
 	// Algorithm is how requests are counted. Range: sliding_window, fixed_window, sliding_log,
 	// token_bucket, gcra or leaky_bucket. Default: sliding_window; in a zone with one limit, burst
-	// means token_bucket, and queue leaky_bucket; in a zone with events, sliding_log.
+	// means token_bucket, and queue leaky_bucket; in a zone with events, sliding_log; where all
+	// limits are by day, week, month or year, fixed_window, and beside others it must be written.
 	Algorithm string `json:"algorithm,omitempty"`
+
+	// Calendar is by which days, weeks, months and years begin that limits count by: zone is a time
+	// zone, like Europe/Berlin, and from the day with which months begin, or their last one where
+	// they are shorter. Range of from: 1 to 31. Default: UTC, from 1.
+	Calendar *config.Calendar `json:"calendar,omitempty"`
 
 	// Burst is how many requests may come at once in a token_bucket or gcra. It must drain within
 	// ten years. Range: 1 or more. Default: the limit.
@@ -262,8 +268,9 @@ type Limit struct {
 	// required.
 	MaxEvents config.Events `json:"max_events"`
 
-	// Window is how long the limit looks back. Range: 1ms to ten years. Default: none; required.
-	Window caddy.Duration `json:"window"`
+	// Window is how long the limit looks back: a length, or a "day", "week", "month" or "year" of
+	// the zone's calendar. Range: these, or 1ms to ten years. Default: none; required.
+	Window config.Window `json:"window"`
 
 	// Default is the number of requests if the placeholder in max_events has no number from 0 up.
 	// Range: 0 or more. Default: none; required with a placeholder, and only there.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
+	"github.com/caddy-tide/ratelimit/internal/calendar"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
@@ -46,6 +47,8 @@ type globals struct {
 	// environment variable that is not set. An inherited sync_rate then falls to local, without an
 	// error.
 	redisEmpty bool
+	// persists is set where what local zones have counted outlives the process.
+	persists bool
 }
 
 // checkInherited reports what is wrong with a sync rate that zones inherit, if one is given.
@@ -214,7 +217,7 @@ func (z *Zone) settings(inherited config.SyncRate, g globals) (s config.Settings
 	}
 	c := &zoneCheck{Zone: z, s: &s, globals: g, inherited: inherited}
 	for _, check := range []func() error{
-		c.limits, c.concurrent, c.algorithm, c.shape, c.spans, c.prefixes, c.key, c.sync, c.regions, c.counting, c.responses,
+		c.limits, c.concurrent, c.algorithm, c.calendar, c.shape, c.spans, c.prefixes, c.key, c.sync, c.lasts, c.regions, c.counting, c.responses,
 		c.costs, c.responseCosts, c.selects, c.enforce, c.reserve, c.ban,
 		func() error { return wrong("headers", checkHeaders(c.Headers)) },
 	} {
@@ -262,7 +265,7 @@ func (c *zoneCheck) limits() error {
 	case c.Window != 0 && c.MaxEvents == nil:
 		return wrongf("window", "there is no number of events to go with it; add one, like `events 100`")
 	case c.legacy():
-		limits, option = []Limit{{MaxEvents: config.Events{Number: *c.MaxEvents}, Window: c.Window}}, "window"
+		limits, option = []Limit{{MaxEvents: config.Events{Number: *c.MaxEvents}, Window: config.Window(c.Window)}}, "window"
 	case len(limits) == 0:
 		return c.withoutLimit()
 	}
@@ -357,12 +360,40 @@ func (c *zoneCheck) algorithm() (err error) {
 	case c.Algorithm != "":
 	case c.legacy():
 		c.s.Kind = algorithms.SlidingLog
+	case len(c.s.Limits) > 0 && !slices.ContainsFunc(c.s.Limits, isLength):
+		c.s.Kind = algorithms.FixedWindow
 	case oneLimit && c.Queue != nil:
 		c.s.Kind = algorithms.LeakyBucket
 	case oneLimit && c.Burst != nil:
 		c.s.Kind = algorithms.TokenBucket
 	}
 	return nil
+}
+
+// isLength reports whether the window of a rate is a length, not one of a calendar.
+func isLength(r config.Rate) bool {
+	_, ok := calendar.Name(r.Window)
+	return !ok
+}
+
+// calendar sets by which days, weeks, months and years begin, where a limit goes by them.
+func (c *zoneCheck) calendar() error {
+	i := slices.IndexFunc(c.s.Limits, func(r config.Rate) bool { return !isLength(r) })
+	switch {
+	case i < 0 && c.Calendar != nil:
+		return wrongf("calendar", "no limit of the zone goes by a calendar; write one by day, week, month or year, like `limit 250000/month`, or remove it")
+	case i < 0:
+		return nil
+	case c.s.Kind != algorithms.FixedWindow && c.Algorithm == "":
+		j := slices.IndexFunc(c.s.Limits, isLength)
+		return wrongf("limit", "%s goes by a calendar, which only fixed_window does, and %s would be counted so as well; write `algorithm fixed_window` if that is right, or give %[2]s a zone of its own", c.s.Limits[i], c.s.Limits[j])
+	case c.s.Kind != algorithms.FixedWindow:
+		return wrongf("algorithm", "%s goes by a calendar, which %s doesn't; remove it, or write `algorithm fixed_window`, or a limit like %d/%s", c.s.Limits[i], c.s.Kind, c.s.Limits[i].Limit, config.WindowText(c.s.Limits[i].Window.Truncate(time.Hour)))
+	}
+	c.s.Calendar = or(c.Calendar, config.Calendar{Zone: "UTC"})
+	c.s.Calendar.From = cmp.Or(c.s.Calendar.From, 1)
+	_, err := calendar.Of(algorithms.Month, c.s.Calendar.Zone, c.s.Calendar.From)
+	return wrong("calendar", err)
 }
 
 // shape sets the options that only some algorithms have.
@@ -474,6 +505,19 @@ func (c *zoneCheck) sync() error {
 			config.WindowText(rate), config.WindowText(c.s.Limits[i].Window))
 	}
 	return checkSyncRate(c.SyncRate, c.hasRedis)
+}
+
+// lasts warns where what is counted by a calendar may not last until its windows end.
+func (c *zoneCheck) lasts() error {
+	window := config.WindowText(c.s.LongestWindow())
+	switch {
+	case c.s.Calendar.Zone == "":
+	case c.s.Key == reqkey.Default:
+		c.warn(warning.ShortLived, "each address that comes has a counter until the %s ends, and beyond max_keys newcomers share counters; write a key that tells who the client is, like {http.auth.user.id}", window)
+	case c.s.SyncRate == config.Local && !c.persists:
+		c.warn(warning.ShortLived, "what is counted of a %s ends with the process; write `persist` into the global option rate_limit, or redis there", window)
+	}
+	return nil
 }
 
 // regions sets whether the zone counts over all regions.

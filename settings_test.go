@@ -28,7 +28,7 @@ func ofJSON(t *testing.T, text string, global *config.SyncRate, hasRedis, redisE
 	if err := caddy.StrictUnmarshalJSON([]byte(text), h); err != nil {
 		t.Fatalf("StrictUnmarshalJSON(%s): %v", text, err)
 	}
-	return h.settings(globals{global, hasRedis, false, redisEmpty})
+	return h.settings(globals{syncRate: global, hasRedis: hasRedis, redisEmpty: redisEmpty})
 }
 
 // oneZone is a handler with one zone.
@@ -151,7 +151,7 @@ func TestAppCheck(t *testing.T) {
 		t.Error("settings = nil with a global sync_rate and no Redis")
 	}
 	for _, redis := range [][2]bool{{true, false}, {false, true}} {
-		if err := app.check(globals{&second, redis[0], false, redis[1]}); err != nil {
+		if err := app.check(globals{syncRate: &second, hasRedis: redis[0], redisEmpty: redis[1]}); err != nil {
 			t.Errorf("check(%t, %t) = %v", redis[0], redis[1], err)
 		}
 	}
@@ -226,6 +226,8 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 	for _, change := range []string{
 		`{}`, `{"limits": [{"max_events": 6, "window": "1m"}]}`, `{"limits": [{"max_events": 5, "window": "2m"}]}`, `{"key": "x"}`, `{"algorithm": "gcra"}`, `{"burst": 3}`,
 		`{"algorithm": "sliding_window"}`, `{"algorithm": "sliding_window", "sub_windows": 2}`, `{"algorithm": "leaky_bucket", "queue": 1}`, `{"algorithm": "leaky_bucket", "queue": 2}`,
+		`{"algorithm": "fixed_window", "limits": [{"max_events": 5, "window": "month"}]}`, `{"algorithm": "fixed_window", "limits": [{"max_events": 5, "window": "month"}], "calendar": {"zone": "UTC", "from": 2}}`,
+		`{"algorithm": "fixed_window", "limits": [{"max_events": 5, "window": "month"}], "calendar": {"zone": "Asia/Kathmandu"}}`,
 		`{"sync_rate": -1}`, `{"sync_rate": 0}`, `{"ipv4_prefix": 24}`, `{"ipv6_prefix": 56}`, `{"max_keys": 7}`, `{"empty_key": "skip"}`, `{"count_denied": true}`,
 		`{"on_redis_loss": "allow"}`, `{"early_sync": false}`, `{"regions": true}`, `{"enforce": 0}`, `{"enforce": 0.25}`,
 		`{"ban": {"for": "1m"}}`, `{"ban": {"for": "2m"}}`, `{"ban": {"for": "1m", "after": {"max_events": 3, "window": "1m"}}}`, `{"ban": {"for": "1m", "growing": "1h"}}`,
@@ -249,15 +251,15 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 	}
 	// config.Settings has a field that fingerprint does not know? Then this number is wrong, and
 	// the list above lacks a line.
-	if fields := reflect.TypeFor[config.Settings]().NumField(); fields != 25 {
-		t.Errorf("settings.Compiled has %d fields, want 25: 21 lines of the fingerprint, the name, the costs, which may differ, and what is set of no zone", fields)
+	if fields := reflect.TypeFor[config.Settings]().NumField(); fields != 26 {
+		t.Errorf("settings.Compiled has %d fields, want 26: 22 lines of the fingerprint, the name, the costs, which may differ, and what is set of no zone", fields)
 	}
 }
 
 // Which requests match and which headers tell of them is not a setting: zones of one name may match
 // different ones.
 func TestMatchersAreNoSetting(t *testing.T) {
-	zone := Zone{Limits: []Limit{{MaxEvents: config.Events{Number: 5}, Window: caddy.Duration(time.Minute)}}}
+	zone := Zone{Limits: []Limit{{MaxEvents: config.Events{Number: 5}, Window: config.Window(time.Minute)}}}
 	want, _, err := zone.settings(config.Local, globals{})
 	if err != nil {
 		t.Fatal(err)

@@ -152,8 +152,10 @@ type Params struct {
 	// Queue is how many requests can wait in a leaky bucket, beside the one that is served; 0 or
 	// more.
 	Queue int64
-	// Window is the length of the window, 1ms to ten years.
+	// Window is the length of the window, 1ms to ten years, or one of a calendar, such as Month.
 	Window time.Duration
+	// Calendar is what numbers the windows of a FixedWindow; nil where they have one length.
+	Calendar *Calendar
 	// SubWindows is how many sub-windows a sliding window is cut into, 1 to MaxHistory; 0 stands
 	// for 1.
 	SubWindows int
@@ -179,11 +181,14 @@ func (p Params) Compile() Limit {
 	return l
 }
 
-// Epoch returns the length of one epoch of the ledger. It depends on Kind, Window and SubWindows
-// alone: nodes whose limits or bursts differ count into the same epochs.
+// Epoch returns the length of one epoch of the ledger, of a calendar more than the longest has. It
+// depends on Kind, Window and SubWindows alone: nodes whose limits or bursts differ count into the
+// same epochs.
 func (p Params) Epoch() time.Duration {
 	l := p.Compile()
 	switch t := p.Kind.Traits(); {
+	case p.Calendar != nil:
+		return time.Duration(longest(p.Window))
 	case t.Draining:
 		return time.Duration(bucketEpoch)
 	case !t.Windowed:

@@ -113,7 +113,7 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 				t.Fatalf("admitted with RetryAfter %v", d.Retry)
 			}
 		case n > size(s):
-			if d.Retry != window {
+			if window = lengthAt(s, now, window); d.Retry != window {
 				t.Fatalf("RetryAfter of what never fits: got %v, want the window, %v", d.Retry, window)
 			}
 		default:
@@ -433,7 +433,7 @@ func TestALimitOfZeroDeniesAll(t *testing.T) {
 		for _, extra := range []int64{0, 5} {
 			s := k.make(0, time.Minute, extra)
 			s.penalize(epoch, 3)
-			if got, want := s.take(epoch, 1, 0), (Decision{Waits: Waits{Retry: time.Minute}}); got != want {
+			if got, want := s.take(epoch, 1, 0), (Decision{Waits: Waits{Retry: lengthAt(s, epoch, time.Minute)}}); got != want {
 				t.Errorf("%s: got %+v, want %+v", k.name, got, want)
 			}
 			if got, want := s.take(epoch, 0, 7), (Decision{Result: Result{Allowed: true}}); got != want {
@@ -585,7 +585,7 @@ func TestTheLedgerCountsTheParts(t *testing.T) {
 }
 
 func TestShiftFreesNobodyAndLocksNobodyOut(t *testing.T) {
-	each(t, func(t *rapid.T, k kind) {
+	eachOf(t, lengthKinds, func(t *rapid.T, k kind) {
 		s := k.draw(t)
 		w := newWalk(t, s)
 		stir(t, s, w)

@@ -74,6 +74,14 @@ type Machine[S any] interface {
 	Clone(s *S) S
 }
 
+// MachineBy is MachineOf where windows go by a calendar, unless that is nil.
+func MachineBy[S any](k Kind, c *Calendar) Machine[S] {
+	if c == nil {
+		return MachineOf[S](k)
+	}
+	return any(&calendarWindow{calendar: c}).(Machine[S])
+}
+
 // MachineOf returns the machine of a kind. It panics where S is not the kind's state; see ByState.
 func MachineOf[S any](k Kind) Machine[S] {
 	m, ok := traits[k].machine.(Machine[S])

@@ -71,7 +71,7 @@ type keyed[S any] struct {
 
 // keyOf is a key never seen under a limit.
 func keyOf[S any](p Params) keyed[S] {
-	return keyed[S]{p, MachineOf[S](p.Kind), p.Compile(), new(S), func(limit int64) Params {
+	return keyed[S]{p, MachineBy[S](p.Kind, p.Calendar), p.Compile(), new(S), func(limit int64) Params {
 		p.Limit = limit
 		return p
 	}}
@@ -160,11 +160,13 @@ var (
 	tokenBucket   = kindOf(TokenBucket)
 	gcra          = kindOf(GCRA)
 	leakyBucket   = kindOf(LeakyBucket)
+	byCalendar    = kind{FixedWindow, "calendar"}
 
 	windowKinds = []kind{fixedWindow, slidingWindow}
 	ledgerKinds = append(slices.Clone(windowKinds), slidingLog)
 	bucketKinds = []kind{tokenBucket, gcra, leakyBucket}
-	kinds       = append(slices.Clone(ledgerKinds), bucketKinds...)
+	lengthKinds = slices.Concat(ledgerKinds, bucketKinds)
+	kinds       = append(slices.Clone(lengthKinds), byCalendar)
 )
 
 // make makes a subject. extra is the buckets of a sliding window, the burst of a bucket, and one
@@ -173,6 +175,9 @@ func (k kind) make(limit int64, window time.Duration, extra int64) subject {
 	of := func(limit int64) Params {
 		p := Params{Kind: k.Kind, Limit: limit, Window: window}
 		switch {
+		case k == byCalendar:
+			p.Window = []time.Duration{Day, Week, Month, Year}[(int(window/time.Millisecond)+len(window.String()))%4]
+			p.Calendar = stJohns[p.Window]
 		case k == slidingWindow:
 			p.SubWindows = int(min(extra, 40))
 		case k == leakyBucket && extra > 0:
@@ -197,6 +202,28 @@ func subjectOf[S any](of func(limit int64) Params, limit int64) subject {
 	k := keyOf[S](of(limit))
 	k.of = of
 	return k
+}
+
+// stJohns are calendars of a zone whose clocks have been set back over midnight.
+var stJohns = func() map[time.Duration]*Calendar {
+	zone, err := time.LoadLocation("America/St_Johns")
+	if err != nil {
+		panic(err)
+	}
+	all := map[time.Duration]*Calendar{}
+	for _, window := range []time.Duration{Day, Week, Month, Year} {
+		all[window] = &Calendar{Window: window, Zone: zone, From: 31}
+	}
+	return all
+}()
+
+// lengthAt is the length of the window at an instant, where that is not by a calendar the window.
+func lengthAt(s subject, now int64, window time.Duration) time.Duration {
+	if k, ok := s.(keyed[WindowState]); ok && k.Calendar != nil {
+		span := k.Calendar.At(now)
+		return time.Duration(span.End - span.Begin)
+	}
+	return window
 }
 
 // size is how much a key never seen may spend at once.

@@ -2,7 +2,13 @@ package ratesync
 
 import (
 	"context"
+	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // Start begins to tell other nodes that this one is there, and reports whether it had not begun.
@@ -88,6 +94,7 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 		if err == nil {
 			r.log((*Health).Expire)
 			r.log((*Health).SumFlaps)
+			r.checkEviction(ctx)
 		}
 		if r.mark > mark || due && (err == nil || r.cluster) {
 			r.resend(max(nodes, r.Nodes())) // a server that has forgotten knows of few
@@ -108,6 +115,31 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 		case <-r.beat:
 		case <-time.After(wait):
 		}
+	}
+}
+
+// States of eviction.
+const (
+	evictionUnasked = iota
+	evictionAsked
+	evictionKnown
+)
+
+// checkEviction warns once of a server that evicts keys, where windows of a calendar are counted:
+// all keys here expire, so it may evict them under any other policy. A user that may not ask is
+// told nothing.
+func (r *Replicator) checkEviction(ctx context.Context) {
+	if !r.eviction.CompareAndSwap(evictionAsked, evictionKnown) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	defer cancel()
+	info := redis.NewStringCmd(ctx, "info", "memory")
+	_ = r.client.Process(ctx, info)
+	_, policy, _ := strings.Cut(info.Val(), "maxmemory_policy:")
+	if policy, _, _ = strings.Cut(policy, "\r"); policy != "" && policy != "noeviction" {
+		r.logger.Warn("redis may evict counts of a day or longer when its memory is full; set maxmemory-policy noeviction there",
+			warning.Field(warning.ShortLived), zap.String("maxmemory_policy", policy))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/calendar"
 	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 	"github.com/caddy-tide/ratelimit/internal/keys"
@@ -43,7 +44,8 @@ import (
 //	                                control it has read that
 //	strict:probe            hash    what a probe writes; strict:probe:no is never there
 //
-// A table is <zone>:<kind>-<window>[-<sub-windows>], see Spec. An id is 128 bits of the SHA-256 of
+// A table is <zone>:<kind>-<window>[-<sub-windows>], or <zone>:c-<window>-<time zone>[-<day>] where
+// windows are those of a calendar, see Spec. An id is 128 bits of the SHA-256 of
 // the key that requests are counted by, in base64: no byte of a client gets into Redis. The shard,
 // a hash tag, keeps all keys of an id in one hash slot of a Cluster. From nodes to relay all is in
 // shard 0.
@@ -145,10 +147,11 @@ func (k Keys) append(dst []byte, id keys.ID) []byte {
 // Spec names a table to other nodes and says how long its epochs matter.
 type Spec struct {
 	Zone string
-	// Kind is one letter for the algorithm: f fixed window, s sliding window, l log, t token
-	// bucket, g GCRA, q leaky bucket; or Denials.
+	// Kind is one letter for the algorithm: f fixed window, c fixed window of a calendar, s sliding
+	// window, l log, t token bucket, g GCRA, q leaky bucket; or Denials.
 	Kind       byte
 	Window     time.Duration
+	Calendar   *algorithms.Calendar // nil where windows have one length
 	SubWindows int
 	// Live is how many epochs before the current one count.
 	Live int
@@ -159,16 +162,27 @@ const Denials = 'd'
 
 // SpecOf is the Spec of a limit in a zone.
 func SpecOf(zone string, p algorithms.Params) Spec {
-	s := Spec{Zone: zone, Kind: p.Kind.Traits().Code, Window: p.Window, SubWindows: 1, Live: p.Compile().History}
+	s := Spec{Zone: zone, Kind: p.Kind.Traits().Code, Window: p.Window, Calendar: p.Calendar, SubWindows: 1, Live: p.Compile().History}
+	if p.Calendar != nil {
+		s.Kind = cell.Calendar
+	}
 	if p.Kind.Traits().TakesSubWindows {
 		s.SubWindows = s.Live
 	}
 	return s
 }
 
-// Family is how the script of cells counts: see package cell. opens is set where what is granted is
-// open until its response begins.
-func (s Spec) Family(opens bool) cell.Family {
+// Family is how the script of cells counts at now, in nanoseconds of its clock: see package cell.
+// opens is set where what is granted is open until its response begins.
+func (s Spec) Family(now int64, opens bool) cell.Family {
+	if s.Calendar != nil {
+		span := s.Calendar.At(now)
+		length := (span.End - span.Begin) / int64(time.Microsecond)
+		return cell.Family{
+			Kind: cell.Calendar, Window: time.Duration(span.End - span.Begin), Parts: 1, Live: 1, Opens: opens,
+			Shift: span.Begin/int64(time.Microsecond) - span.Number*length,
+		}
+	}
 	parts, part := int64(s.SubWindows), s.Window.Microseconds()/int64(s.SubWindows)
 	kind := byte(cell.Windows)
 	switch {
@@ -191,7 +205,7 @@ func (s Spec) isBucket() bool { return s.Kind == 't' || s.Kind == 'g' || s.Kind 
 // FamilyOf is Family for what is said of a bucket of so much and such a rate. asked is set where
 // that is the rate of a request since, and filled where a penalty has filled it.
 func (s Spec) FamilyOf(size, rate int64, asked, filled, opens bool) cell.Family {
-	f := s.Family(opens)
+	f := s.Family(0, opens)
 	if f.Live = 0; asked {
 		f.Live = 1
 	}
@@ -204,9 +218,12 @@ func (s Spec) FamilyOf(size, rate int64, asked, filled, opens bool) cell.Family 
 	return f
 }
 
-// Name is the algorithm and window in the names of keys: kind-window[-subwindows]. Nothing else is
+// Name is the algorithm and window in the names of keys, see Keyspace. Nothing else is
 // in them, so that nodes share what they count whatever else they are configured with.
 func (s Spec) Name() string {
+	if s.Calendar != nil {
+		return string(s.Kind) + "-" + calendar.Text(s.Calendar)
+	}
 	window := s.Window.String()
 	for _, zero := range []string{"m0s", "h0m"} { // 1h0m0s is 1h
 		if strings.HasSuffix(window, zero) {
@@ -224,6 +241,13 @@ func (s Spec) Name() string {
 func parseSpec(table string) (s Spec, ok bool) {
 	i := strings.LastIndexByte(table, ':')
 	kind, rest, _ := strings.Cut(table[i+1:], "-")
+	if kind == string(cell.Calendar) && i >= 0 {
+		by, err := calendar.Parse(rest)
+		if err != nil {
+			return s, false
+		}
+		return Spec{Zone: table[:i], Kind: cell.Calendar, Window: by.Window, Calendar: by, SubWindows: 1}, true
+	}
 	window, parts, cut := strings.Cut(rest, "-")
 	var err, err2 error
 	s.Window, err = time.ParseDuration(window)

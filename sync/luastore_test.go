@@ -114,7 +114,7 @@ func (s *luaStore) checkCell(key string, hash map[string]string) {
 		return // of which the sum has what former states of nodes had, too
 	}
 	// What counts no more may stand there, and what lies ahead, once the clock has stepped back.
-	newest := c.spec.Family(false).Epoch(s.time().UnixMicro())
+	newest := c.spec.Family(s.time().UnixNano(), false).Epoch(s.time().UnixMicro())
 	for epoch := range totalsOf(sum, 0) {
 		if epoch > newest {
 			return

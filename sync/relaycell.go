@@ -277,7 +277,7 @@ func (p *pair) parse(all held) (cells []pulled, bans []pulledBan) {
 			b.Begun += all.at - now
 			bans = append(bans, b)
 		} else if one, ok := parseCellName(name); ok {
-			one.read, one.family = all.read, one.spec.Family(false)
+			one.read, one.family = all.read, one.spec.Family(all.server, false)
 			if one.state, ok = cell.Here(of[0], of[1], of[2], &one.family, now); ok {
 				cells = append(cells, one)
 			}

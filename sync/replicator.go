@@ -66,6 +66,8 @@ type Replicator struct {
 	// record goes along with the heartbeats, and beat asks for one.
 	record Record
 	beat   cycle.Waker
+	// eviction is whether it is known what the server does when its memory is full, or to be asked.
+	eviction atomic.Int32
 	// held is while syncs wait for the record, nil for not at all. Only Start and the heartbeat's
 	// goroutine store it. met is closed when the record was read for the first time.
 	held     atomic.Pointer[holding]

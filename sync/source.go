@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/calendar"
 	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -49,9 +50,10 @@ type Source struct {
 	least atomic.Int64
 
 	// family and opening are how the script of cells counts, the second where what is granted is
-	// open; of buckets bucket is the last such text.
+	// open; of buckets and by a calendar it is the last such text.
 	family, opening string
 	bucket          atomic.Pointer[bucketFamily]
+	calendar        atomic.Pointer[calendarFamily]
 
 	// late is how often it was to be said of a table whose zone has gone what has changed.
 	late atomic.Int32
@@ -59,8 +61,15 @@ type Source struct {
 
 // NewSource returns the Source of a table, with a random name of a node.
 func NewSource(t Table, spec Spec) *Source {
-	s := &Source{table: t, spec: spec, family: spec.Family(false).String(), opening: spec.Family(true).String()}
-	s.init(s, spec.Zone+" "+spec.Window.String())
+	s := &Source{table: t, spec: spec}
+	if spec.Calendar == nil {
+		s.family, s.opening = spec.Family(0, false).String(), spec.Family(0, true).String()
+	}
+	name, isOfCalendar := calendar.Name(spec.Window)
+	if !isOfCalendar {
+		name = spec.Window.String()
+	}
+	s.init(s, spec.Zone+" "+name)
 	return s
 }
 
@@ -73,6 +82,9 @@ type bucketFamily struct {
 
 // familyOf is how the script counts a cell. Most buckets of a table are alike.
 func (s *Source) familyOf(m *table.Said, opens bool) string {
+	if s.spec.Calendar != nil {
+		return s.familyNow(m.At, opens)
+	}
 	if !s.spec.isBucket() || m.State.Seq == 0 && m.Size == 0 {
 		if opens {
 			return s.opening
@@ -85,6 +97,24 @@ func (s *Source) familyOf(m *table.Said, opens bool) string {
 		s.bucket.Store(b)
 	}
 	return b.text
+}
+
+// A calendarFamily is how the script counts in one window of a calendar.
+type calendarFamily struct {
+	number int64
+	opens  bool
+	text   string
+}
+
+// familyNow is how the script counts a cell by a calendar.
+func (s *Source) familyNow(now int64, opens bool) string {
+	number := s.spec.Calendar.At(now).Number
+	c := s.calendar.Load()
+	if c == nil || c.number != number || c.opens != opens {
+		c = &calendarFamily{number, opens, s.spec.Family(now, opens).String()}
+		s.calendar.Store(c)
+	}
+	return c.text
 }
 
 // Cells are the keys of the table's cells.
@@ -116,6 +146,9 @@ func (s *Source) Tell(least int64) { s.least.Store(least) }
 // Attach begins to sync a table every rate, or changes the rate. A table that was attached to
 // another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
 func (r *Replicator) Attach(s *Source, rate time.Duration) {
+	if s.spec.Calendar != nil {
+		r.eviction.CompareAndSwap(evictionUnasked, evictionAsked)
+	}
 	r.counts.attach(&s.link, rate, func(at *attachment) {
 		// A zone that asks Redis from now on must find there what was counted until now.
 		at.due.Store(true)

@@ -9,7 +9,7 @@ const allWaits = algorithms.WantNext | algorithms.WantReset
 
 // tableOf is a table for limits of p's kind.
 func tableOf[S any](p algorithms.Params, maxKeys int) *table.Table[S] {
-	return table.New[S](p.Kind, maxKeys)
+	return table.NewOf(p.Kind, algorithms.MachineBy[S](p.Kind, p.Calendar), maxKeys)
 }
 
 // ledgerOf is the ledger of a key under a limit of p's kind.

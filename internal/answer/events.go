@@ -8,6 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
 
+	"github.com/caddy-tide/ratelimit/internal/calendar"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
@@ -81,8 +82,12 @@ func (o *Responder) TellsNear() bool { return o.Events != nil && o.Events.app.Sh
 func (o *Responder) Near(r *http.Request, limits []NearLimit) {
 	for _, l := range limits {
 		id, text := l.Who.names()
+		var window any = l.Policy.Window
+		if name, ok := calendar.Name(l.Policy.Window); ok {
+			window = name
+		}
 		o.Events.emitOf(nearEvent, r, map[string]any{
-			"zone": l.Policy.Zone, "key_id": id, "key": text, "limit": l.Limit, "remaining": l.Remaining, "window": l.Policy.Window,
+			"zone": l.Policy.Zone, "key_id": id, "key": text, "limit": l.Limit, "remaining": l.Remaining, "window": window,
 			"remote_ip": "", "client_ip": "",
 		})
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/clock"
 )
 
 // HeaderSets are the sets of informational headers to send; 0 is off.
@@ -223,13 +225,18 @@ func (f *Fields) addPolicy(r *Result) {
 	f.text = append(f.text, r.Policy.quoted...)
 	f.text = append(f.text, ";q="...)
 	f.text = strconv.AppendInt(f.text, integer(r.Quota), 10)
-	if r.Window == 0 {
+	window := r.Window
+	if c := r.Policy.Calendar; c != nil {
+		span := c.At(clock.Now())
+		window = time.Duration(span.End - span.Begin)
+	}
+	if window == 0 {
 		f.text = append(f.text, r.Policy.tail...)
 		return
 	}
 	f.text = append(f.text, r.Policy.unit...)
 	f.text = append(f.text, ";w="...)
-	f.text = strconv.AppendInt(f.text, windowSeconds(r.Window), 10)
+	f.text = strconv.AppendInt(f.text, windowSeconds(window), 10)
 }
 
 // start returns where the text of the header being written begins.

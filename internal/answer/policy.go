@@ -10,6 +10,7 @@ import (
 
 	"github.com/dunglas/httpsfv"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
@@ -30,6 +31,8 @@ type Policy struct {
 	// Fixed is set for a fixed window, which frees all of its limit at its end. The other
 	// algorithms give it back bit by bit.
 	Fixed bool
+	// Calendar has the windows, nil where they have one length.
+	Calendar *algorithms.Calendar
 	// Bytes is set where the limit counts them.
 	Bytes bool
 	// Concurrent is set where requests that run are counted: there is no window then.
@@ -68,7 +71,7 @@ func (p Policy) Compile(sets HeaderSets) *Policy {
 		if p.tail = `;qu="concurrent-requests"`; !p.Concurrent {
 			p.tail = fmt.Sprintf("%s;w=%d", p.unit, windowSeconds(w))
 		}
-		if !p.Varies {
+		if !p.Varies && p.Calendar == nil {
 			p.item = fmt.Sprintf("%s;q=%d%s", quoted, integer(q), p.tail)
 		}
 	}
@@ -98,6 +101,7 @@ func (p *Policy) WithoutIETF() *Policy {
 // kongWindows are the windows that have a name in Kong's headers. Others are told in seconds.
 var kongWindows = map[time.Duration]string{
 	time.Second: "Second", time.Minute: "Minute", time.Hour: "Hour", 24 * time.Hour: "Day", 30 * 24 * time.Hour: "Month", 365 * 24 * time.Hour: "Year",
+	algorithms.Day: "Day", algorithms.Week: "Week", algorithms.Month: "Month", algorithms.Year: "Year",
 }
 
 // A Result is what one limit decided for a request.

@@ -20,13 +20,16 @@ var Source string
 
 // A Family says how the script counts.
 type Family struct {
-	// Kind is Windows, Fades or Bucket.
+	// Kind is Windows, Calendar, Fades or Bucket.
 	Kind byte
 	// Window is how long a limit's window is, Parts how many epochs it has, and Live how many
 	// count; of a bucket 1 where Rate is that of a request since the last message, and 2 more where
 	// a penalty has filled it.
 	Window      time.Duration
 	Parts, Live int
+	// Shift is by how many microseconds the clock of a Calendar is ahead of one whose windows have
+	// all been as long as the current one.
+	Shift int64
 	// Size is how much fits in, and Rate how much flows out of a bucket in a window.
 	Size, Rate int64
 	// Counts is for how long the newest epoch counts.
@@ -37,23 +40,28 @@ type Family struct {
 
 // Kinds of families.
 const (
-	Windows = 'w' // fixed windows and logs: an epoch counts until it is over
-	Fades   = 's' // the oldest epoch counts by the part of it that is still in the window
-	Bucket  = 'b'
+	Windows  = 'w' // fixed windows and logs: an epoch counts until it is over
+	Calendar = 'c' // fixed windows of a calendar
+	Fades    = 's' // the oldest epoch counts by the part of it that is still in the window
+	Bucket   = 'b'
 )
 
 // String is a family as the script reads it, without the stamp and the node behind it.
 func (f Family) String() string {
-	opens := 0
+	opens, parts := 0, int64(f.Parts)
 	if f.Opens {
 		opens = 1
 	}
-	return fmt.Sprintf("%c %d %d %d %d %d %d %d", f.Kind, f.Window.Microseconds(), f.Parts, f.Live, f.Size, f.Rate, f.Counts.Milliseconds(), opens)
+	if f.Kind == Calendar {
+		parts = f.Shift
+	}
+	return fmt.Sprintf("%c %d %d %d %d %d %d %d", f.Kind, f.Window.Microseconds(), parts, f.Live, f.Size, f.Rate, f.Counts.Milliseconds(), opens)
 }
 
 // Epoch is the number of the epoch at an instant, in microseconds of Redis' clock.
 func (f Family) Epoch(now int64) int64 {
 	window, parts := f.Window.Microseconds(), int64(f.Parts)
+	now -= f.Shift
 	return now/window*parts + now%window*parts/window
 }
 

@@ -126,6 +126,9 @@ func randomCalls(t *testing.T, on runner, seed uint64) {
 		switch c.r.IntN(5) {
 		case 0:
 			f.Kind, f.Live = Windows, 1
+			if c.r.IntN(2) == 0 {
+				f.Kind, f.Shift = Calendar, c.r.Int64N(2e12)-1e12
+			}
 		case 1:
 			f.Kind, f.Parts = Fades, pick(c.r, 1, 2, 7, 31)
 			f.Live = f.Parts + 1

@@ -21,12 +21,13 @@
 -- KEYS: cells; bans; where limits go over regions the sorted set told. ARGV: seq; number of cells;
 -- threshold of told, or ""; 1 where no earlier message of these cells is without an answer.
 -- Then for each cell:
---   family  "w" for windows and logs, "s" where the oldest epoch fades, "b" for a bucket; window,
---           epochs of a window, epochs that count (of a bucket 1 where its rate is that of a
---           request since the last message, and 2 more where a penalty has filled it), size,
---           rate, milliseconds for which the newest epoch counts, 1 where what is granted is
---           open, or of another region where no total may fall, the stamp, and the node; "" is
---           as before
+--   family  "w" for windows and logs, "s" where the oldest epoch fades, "c" for windows of a
+--           calendar, "b" for a bucket; window, epochs of a window (of "c" what the clock is ahead
+--           of one by which all windows were as long as this one), epochs that count (of a bucket 1
+--           where its rate is that of a request since the last message, and 2 more where a penalty
+--           has filled it), size, rate, milliseconds for which the newest epoch counts, 1 where
+--           what is granted is open, or of another region where no total may fall, the stamp, and
+--           the node; "" is as before
 --   state   total; of a bucket open start total
 --   more    " epoch open total…"; of a bucket fresh, span, acked and the level that the node
 --           knows: whole rest; of another region acked is 1 more than what of the level is from
@@ -375,14 +376,21 @@ local tail, top, open, older
 for i = 1, cells do
   local key, text, total, more, had, c = KEYS[i], ARGV[2 + 3 * i], ARGV[3 + 3 * i], ARGV[4 + 3 * i], nil, nil
   if text ~= '' then
-    local kind, window, parts, live, size, rate, ttl, opens, stamp, node = match(text, '^(%a) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%d+) (%S+)$')
-    local into = math.fmod(now, window)
+    local kind, window, parts, live, size, rate, ttl, opens, stamp, node = match(text, '^(%a) (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%d+) (%S+)$')
+    -- Nodes can have other zone data. So a window of a calendar may have begun for some already.
+    local at, calendar = now, kind == 'c'
+    if calendar then at, parts = now - parts, 1 end
+    local into = math.fmod(at, window)
     local past = into * parts
     local part = math.fmod(past, window)
-    local epoch = (now - into) / window * parts + (past - part) / window
+    local epoch = (at - into) / window * parts + (past - part) / window
+    -- When the newest epoch counts no more, and for a message that finds the key end before, until
+    -- when the key stays: as long once more, after a window of a calendar for a day.
+    local due = now / 1000 + ttl + 60000
+    if calendar then due = (now - into + window) / 1000 + 60000 end
     F = {
       node = node, region = string.byte(node) == 126, kind = kind, window = window + 0, live = live + 0, size = size + 0, rate = rate + 0, ttl = ttl + 0, opens = opens, stamp = stamp,
-      epoch = epoch, next = window - part <= 1e6 * parts and epoch + 1 or epoch, into = part, due = now / 1000 + ttl + 60000,
+      epoch = epoch, next = (calendar or window - part <= 1e6 * parts) and epoch + 1 or epoch, into = part, due = due, ends = math.floor(calendar and due + 864e5 or 2 * due - now / 1000),
     }
   end
   if least or F.region then had = redis.pcall('HMGET', key, F.node, 'sum', '~') else had = redis.pcall('HMGET', key, F.node, 'sum') end
@@ -423,7 +431,7 @@ for i = 1, cells do
         top = top, total = total + 0, tail = more, stop = top, all = all, stail = ' ' .. top .. ' ' .. sopen .. rest,
       }
     elseif all then
-      local ends = till + 0 < F.due and math.floor(2 * F.due - now / 1000)
+      local ends = till + 0 < F.due and F.ends
       s = all .. ' ' .. under .. ' ' .. (ends or till) .. ' ' .. stop .. ' ' .. sopen .. rest
       call('HSET', key, F.node, ARGV[1] .. ' ' .. total .. more, 'sum', s)
       if ends then call('PEXPIREAT', key, ends) end
@@ -502,10 +510,12 @@ for i = 1, cells do
   local c = cell[i]
   if c and c.total and (c.more > 0 or not (quiet and c.same)) then
     F = c.family
-    local n, x, field, before, after, need = c.more, c.x, nil, nil, nil, F.ttl
+    local n, x, field, before, after, due, ends = c.more, c.x, nil, nil, nil, F.due, F.ends
     if F.kind == 'b' then
-      need = x and x.empty and need or 0
+      local need = x and x.empty and F.ttl or 0
       if c.whole >= 0 and c.flows > 0 then need = math.max(need, math.min(3e11, (c.whole + 1) / c.flows * F.window / 1000)) end
+      due = now / 1000 + need + 60000
+      ends = math.floor(2 * due - now / 1000)
       if F.opens == '1' then c.open, c.sopen = c.open + n, c.sopen + n end
       c.all = math.min(2^52, c.all + n)
       field = string.format('%s %d %s %d %d %d', ARGV[1], c.open, c.start, c.total + n, n, n > 0 and c.added or 0)
@@ -532,7 +542,7 @@ for i = 1, cells do
       spent = math.min(2^52, (spent or 0) + c.before)
       call('HSET', c.key, 'born', string.format('%d %d %s', born or c.born and now or 1, spent, c.raised and '1' or knew or '0'))
     end
-    local ends = c.till < now / 1000 + need + 60000 and math.floor(now / 1000 + 2 * (need + 60000))
+    ends = c.till < due and ends
     c.there = before .. (ends or c.till) .. after
     call('HSET', c.key, F.node, field, 'sum', c.there)
     if ends then call('PEXPIREAT', c.key, ends) end

@@ -34,6 +34,7 @@ var taskPages = map[string]taskPage{
 	"login":           {},
 	"observability":   {},
 	"operate":         {},
+	"quotas":          {},
 	"redis":           {},
 	"reserve":         {},
 	"responses":       {bare: true},

@@ -182,6 +182,9 @@ func (b *page) explained(zones []operate.ExplainedZone) {
 			if l.Regions {
 				why = strings.TrimPrefix(why+", other regions count, too", ", ")
 			}
+			if l.Until != nil {
+				why = strings.TrimPrefix(why+", until "+l.Until.Format(time.RFC3339), ", ")
+			}
 			if l.Share > 0 {
 				why = strings.TrimPrefix(fmt.Sprintf("%s, divided: %d of it here", why, l.Share), ", ")
 			}

@@ -162,6 +162,9 @@ func TestAFileReplacesAllOverrides(t *testing.T) {
 			t.Errorf("%q asks %s, want %s; it prints %q, %v", text, *asked, all, out, err)
 		}
 	}
+	if err := os.WriteFile(file, []byte("k,5\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	c, _ := endpoint(t, http.StatusBadRequest, `{"error":"this would remove 2 of the 2 overrides of zone \"api\", and set 1; if that is meant, send \"force\": true"}`)
 	if _, err := execute(t, c, "override", "api", "--replace", "--file", file); err == nil || !strings.HasSuffix(err.Error(), "; if that is meant, add --force") {
 		t.Errorf("where half are removed: %v", err)

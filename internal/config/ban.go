@@ -1,12 +1,14 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/calendar"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -38,6 +40,7 @@ func ParseBan(values []string) (b Ban, err error) {
 			return b, fmt.Errorf("the number of %s can't come with the request; write it here, like `after 3/10m`", spelling.Clip(value))
 		case word == "after":
 			b.After, err = ParseRate(value)
+			err = cmp.Or(err, b.checkAfter())
 		case word == "growing":
 			b.Growing, err = parseBanLength(value)
 		default:
@@ -80,7 +83,15 @@ func (b Ban) Check() error {
 	if b.After.Limit == 0 {
 		return errors.New("after 0 denied requests everybody would be banned; write how many in how long, like `ban 15m after 3/10m`, or remove after for the first one")
 	}
-	return b.After.Check()
+	return cmp.Or(b.checkAfter(), b.After.Check())
+}
+
+// checkAfter rejects a window of a calendar: denials are counted by zones that have none.
+func (b Ban) checkAfter() error {
+	if name, ok := calendar.Name(b.After.Window); ok {
+		return fmt.Errorf("denials can't be counted by the %s; write a length, like `after 3/1d`", name)
+	}
+	return nil
 }
 
 // String returns the ban as ParseBan reads it, "" for none.

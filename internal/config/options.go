@@ -74,6 +74,7 @@ var (
 		{"limit_default", "<rate>...", "limit_default 60/1m", "limits[].default", 0},
 		{"concurrent", "<requests>", "concurrent 4", "", 0},
 		{"algorithm", strings.Join(algorithms.KindNames(), "|"), "algorithm token_bucket", "", OfLimit | Tells},
+		{"calendar", "<time zone> [from <day>]", "calendar Europe/Berlin from 15", "", OfLimit},
 		{"burst", "<requests>", "burst 50", "", OfLimit},
 		{"sub_windows", "<number>", "sub_windows 10", "", OfLimit | Tells},
 		{"queue", "<requests>", "queue 10", "", OfLimit},

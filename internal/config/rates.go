@@ -22,15 +22,15 @@ type Rate struct {
 	// Limit is the number of requests, 0 or more; 0 denies all. Where the number comes with the
 	// request it is the default.
 	Limit int64
-	// Window is MinWindow to MaxWindow.
+	// Window is MinWindow to MaxWindow, or one of a calendar, such as algorithms.Month.
 	Window time.Duration
 	// From is the placeholder that the number comes from with each request, in its braces; "" where
 	// it is the same for all.
 	From string
 }
 
-// ParseRate reads a rate, how many in how long: 100/1m, 10/s, 5/90s, 1/1d. The number is 0 or more,
-// 0 denies all. ParseWindow reads the window.
+// ParseRate reads a rate, how many in how long: 100/1m, 10/s, 5/90s, 1/1d, 250000/month. The number
+// is 0 or more, 0 denies all. ParseWindow reads the window, unless it is one of a calendar.
 func ParseRate(s string) (Rate, error) {
 	r, err := parseRate(s)
 	if near := nearRate(s); err != nil && near != "" {
@@ -60,7 +60,7 @@ func parseRate(s string) (Rate, error) {
 	if text == "" {
 		return Rate{}, fmt.Errorf("%q has no window; write how many in how long, in one word, like %d/1m", spelling.Clip(s), n)
 	}
-	window, err := ParseWindow(text)
+	window, err := parseRateWindow(text)
 	if err != nil {
 		return Rate{}, err
 	}
@@ -109,7 +109,7 @@ func ParseLimit(s string) (Rate, error) {
 		return Rate{}, err
 	}
 	var err error
-	r.Window, err = ParseWindow(text)
+	r.Window, err = parseRateWindow(text)
 	return r, err
 }
 

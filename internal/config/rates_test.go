@@ -85,7 +85,7 @@ func TestParseRateErrors(t *testing.T) {
 		"100req/min":               "did you mean 100/1m?",
 		"100perhour":               "did you mean 100/1h?",
 		"100/2Hours":               "did you mean 100/2h?",
-		"100/month":                "not a duration",
+		"100/fortnight":            "not a duration",
 		"99999999999999999999/min": "too large",
 		"1/inf":                    "not a duration",
 		"1/ 1m":                    "not a duration",

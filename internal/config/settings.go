@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/calendar"
 	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
@@ -71,6 +72,8 @@ type Settings struct {
 	// Bandwidth is how many bytes a second the responses of a key share, 0 for any number.
 	Bandwidth Bandwidth       `option:"bandwidth"`
 	Kind      algorithms.Kind `option:"algorithm"`
+	// Calendar is that of limits by day, week, month or year. Without such a limit it has no zone.
+	Calendar Calendar `option:"calendar"`
 	// Burst is 0 for the limit.
 	Burst int64 `option:"burst"`
 	// SubWindows is 1 or more.
@@ -140,7 +143,20 @@ const maxScaled = 1 << 53
 
 // Params describes one of the limits to its algorithm.
 func (z *Settings) Params(r Rate) algorithms.Params {
-	return algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, SubWindows: z.SubWindows, Reserves: z.Settles()}
+	p := algorithms.Params{Kind: z.Kind, Limit: r.Limit, Burst: z.Burst, Queue: z.Queue, Window: r.Window, SubWindows: z.SubWindows, Reserves: z.Settles()}
+	if z.Calendar.Zone != "" {
+		p.Calendar = z.CalendarOf(r)
+	}
+	return p
+}
+
+// CalendarOf returns what numbers the windows of a limit, nil where they have one length.
+func (z *Settings) CalendarOf(r Rate) *algorithms.Calendar {
+	if _, ok := calendar.Name(r.Window); !ok {
+		return nil
+	}
+	c, _ := calendar.Of(r.Window, z.Calendar.Zone, z.Calendar.From) // it was found before
+	return c
 }
 
 // LongestWindow and FirstWindow are those of the limits, 0 and a second where there are none.
@@ -155,7 +171,7 @@ func (z *Settings) FirstWindow() time.Duration {
 	if len(z.Limits) == 0 {
 		return time.Second
 	}
-	return z.Limits[0].Window
+	return asLength(z.Limits[0].Window)
 }
 
 // Lines returns what zones of one name have in common, as lines of a Caddyfile, always the same

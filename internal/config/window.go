@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-tide/ratelimit/internal/calendar"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -37,7 +38,15 @@ func ParseWindow(s string) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("the window %q is not a duration of %s at most; write one like 1s, 90s, 1m, 1h or 1d", spelling.Clip(s), WindowText(MaxWindow))
 	}
-	return window, checkWindow(window)
+	return asLength(window), checkWindow(window)
+}
+
+// parseRateWindow reads the window of a rate: ParseWindow's, or day, week, month or year.
+func parseRateWindow(s string) (time.Duration, error) {
+	if window, ok := calendar.Window(s); ok {
+		return window, nil
+	}
+	return ParseWindow(s)
 }
 
 var wordyWindow = regexp.MustCompile(`(?i)^([0-9.]*)(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)$`)
@@ -105,10 +114,14 @@ var units = []struct {
 }
 
 // WindowText returns a duration with the largest unit that needs no fraction: 1m, 90s, 1d, 1500ms.
-// Different durations have different texts, so it can be part of a name.
+// Different durations have different texts, so it can be part of a name. A window of a calendar is
+// day, week, month or year.
 func WindowText(d time.Duration) string {
 	if d == 0 {
 		return "0s"
+	}
+	if name, ok := calendar.Name(d); ok {
+		return name
 	}
 	for _, u := range units {
 		if d%u.unit == 0 {

@@ -284,8 +284,14 @@ func (c *Config) inherit(before *Config) {
 				l.Resume(counts, nil) // the zone's name has changed
 			}
 			if stays && from == nil && !l.Settings.CountsDenials {
-				c.Logger.Info("a zone's algorithm, window or sub-windows have changed: this limit starts at zero",
-					zap.String("zone", l.Settings.Name), zap.Stringer("algorithm", l.Settings.Kind), zap.Stringer("limit", l.Rate))
+				fields := []zap.Field{zap.String("zone", l.Settings.Name), zap.Stringer("algorithm", l.Settings.Kind), zap.Stringer("limit", l.Rate)}
+				if l.Settings.CalendarOf(l.Rate) != nil {
+					fields = append(fields, zap.Stringer("calendar", l.Settings.Calendar))
+					c.Logger.With(fields...).Warn("a zone's calendar or window has changed: this limit starts at zero, so all have their whole quota once more",
+						warning.Field(warning.ShortLived))
+					continue
+				}
+				c.Logger.Info("a zone's algorithm, window or sub-windows have changed: this limit starts at zero", fields...)
 			}
 		}
 	}

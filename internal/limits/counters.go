@@ -153,7 +153,7 @@ func newCounters(key, namespace string, z *config.Settings, r config.Rate) *Coun
 
 // hold gives counters a table of one state.
 func hold[S any](c *Counters, z *config.Settings, r config.Rate) {
-	t := table.New[S](z.Kind, z.MaxKeys)
+	t := table.NewOf(z.Kind, algorithms.MachineBy[S](z.Kind, z.Params(r).Calendar), z.MaxKeys)
 	c.Table, c.Source = t, ratesync.NewSource(t, SpecOf(z, r))
 	c.fork = func(l algorithms.Limit, k Key, now int64) Table { return t.Fork(l, k.Hash, k.ID, now) }
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 )
 
@@ -63,7 +64,8 @@ func (e *Evaluation) Near() (limits []answer.NearLimit) {
 		}
 		for j := range p.limits {
 			l, d := &p.limits[j], &results[p.first+j]
-			if d.Remaining <= d.Size/5 && l.Near.First(p.ask.Key, e.Now, int64(l.Rate.Window), p.MaxKeys) {
+			windows := algorithms.Epochs{Length: int64(l.Rate.Window), Calendar: l.Policy.Calendar}
+			if d.Remaining <= d.Size/5 && l.Near.First(p.ask.Key, windows.At(e.Now), p.MaxKeys) {
 				limits = append(limits, answer.NearLimit{Result: d, Who: p.who(p.ask.Raw)})
 			}
 		}

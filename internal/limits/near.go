@@ -17,13 +17,12 @@ type NearKeys struct {
 	seen   map[keys.Key]struct{}
 }
 
-// First notes that a key is near its limit at now, and reports whether it is so for the first time
-// in this window, whose length and now are in nanoseconds. Of a window it remembers limit keys, and
-// of others none is the first.
-func (k *NearKeys) First(key keys.Key, now, length int64, limit int) bool {
+// First notes that a key is near its limit in a window, given by its number, and reports whether it
+// is so for the first time. Of a window it remembers limit keys, and of others none is the first.
+func (k *NearKeys) First(key keys.Key, window int64, limit int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if window := now / max(length, 1); window != k.window || k.seen == nil {
+	if window != k.window || k.seen == nil {
 		k.window, k.seen = window, map[keys.Key]struct{}{}
 	}
 	if _, again := k.seen[key]; again || len(k.seen) >= limit {

@@ -23,7 +23,7 @@ func NewLimit(namespace string, z *config.Settings, r config.Rate, sets answer.H
 
 // policyOf returns what answers tell of one of a zone's limits.
 func policyOf(z *config.Settings, r config.Rate) answer.Policy {
-	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind.Traits().Fixed, Bytes: z.CountsBytes()}
+	p := answer.Policy{Zone: z.Name, Name: z.Name, Limit: r.Limit, Window: r.Window, Varies: r.From != "", Fixed: z.Kind.Traits().Fixed, Bytes: z.CountsBytes(), Calendar: z.Params(r).Calendar}
 	if c := z.Params(r).Compile(); c.Size != c.N || p.Varies && z.Burst > 0 {
 		p.Size = c.Size
 	}

@@ -16,6 +16,7 @@ import (
 var tower = [][]string{
 	{"internal/cell", "internal/clock", "internal/cycle", "internal/figures", "internal/heap", "internal/hostport", "internal/keys", "internal/plot", "internal/reset", "internal/saturate", "internal/spelling", "internal/warning"},
 	{"algorithms", "internal/accesslog", "internal/ban", "internal/bandwidth", "internal/gauge", "internal/redisconn", "internal/reqkey"},
+	{"internal/calendar"},
 	{"internal/answer", "internal/config", "internal/table"},
 	{"internal/metrics", "internal/sim", "sync"},
 	{"internal/control"},

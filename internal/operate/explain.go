@@ -104,6 +104,8 @@ type ExplainedLimit struct {
 	Decision answer.Reason `json:"decision"`
 	// Wait is how many seconds a denied request should wait.
 	Wait float64 `json:"wait,omitempty"`
+	// Until is when a window of a calendar ends, in its time zone; nil for one of a length.
+	Until *time.Time `json:"until,omitempty"`
 }
 
 // ExplainZones says what the zones of a handler would do with a request.
@@ -377,6 +379,9 @@ func (z *ExplainedZone) add(o limits.Outcome, f *limits.Zone) {
 		}
 		if d.Policy.Size > 0 {
 			l.Limit, l.AtOnce = rate.Limit, d.Quota
+		}
+		if c := d.Policy.Calendar; c != nil {
+			l.Until = new(time.Unix(0, c.At(clock.Now()).End).In(c.Zone))
 		}
 		if o.Limits[i].IsDivided() {
 			l.Share = s.Size

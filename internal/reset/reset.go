@@ -6,8 +6,6 @@
 // matter when each node applies a reset, and nothing has to be deleted.
 package reset
 
-import "time"
-
 // A Reset is when one key was reset. The zero Reset is never.
 type Reset struct {
 	// Stamp orders resets, in microseconds. It is the store's time, or more where that has stepped
@@ -17,9 +15,6 @@ type Reset struct {
 	// anything of; both by the store's clock, in nanoseconds.
 	At, Until int64
 }
-
-// Boundary is the last epoch, of that length, that is forgiven. There must be a reset.
-func (r Reset) Boundary(epoch time.Duration) int64 { return r.At / max(1, int64(epoch)) }
 
 // Replaces reports whether a reset takes the place of another one: it is later, or of the same
 // stamp and forgives less. Who learns of a stamp from a bucket takes it for the instant of its

@@ -43,23 +43,23 @@ func (s *Store) Say(now int64, node string, p algorithms.Params, said []table.Sa
 		if p.Kind.Traits().Draining {
 			replies[i].Sum = c.fill(now, node, p.Window, &said[i])
 		} else {
-			replies[i].Sum = c.count(now, node, p.Epoch(), p.Compile().History, said[i].State)
+			replies[i].Sum = c.count(now, node, p.Epochs(), p.Compile().History, said[i].State)
 		}
 	}
 	return replies
 }
 
-// count is about windows. length is that of an epoch, and live how many before the current one
+// count is about windows. epochs are its, and live how many before the current one
 // count.
-func (c *cellOf) count(now int64, node string, length time.Duration, live int, state cell.State) (sum cell.Sum) {
+func (c *cellOf) count(now int64, node string, epochs algorithms.Epochs, live int, state cell.State) (sum cell.Sum) {
 	if state.Seq > c.said[node].Seq {
 		state.Totals = slices.Clone(state.Totals)
 		c.said[node] = state
-		if stays := int64(length)*int64(live+1) + int64(time.Minute); c.expires < now+stays {
+		if stays := epochs.Length*int64(live+1) + int64(time.Minute); c.expires < now+stays {
 			c.expires = now + 2*stays
 		}
 	}
-	sum.Epoch = now / int64(length)
+	sum.Epoch = epochs.At(now)
 	for _, one := range c.said {
 		sum.Epoch = max(sum.Epoch, one.Epoch)
 	}

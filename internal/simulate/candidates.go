@@ -76,7 +76,7 @@ type candidatesOf[S any] struct {
 
 func newCandidatesOf[S any](l *limits.Limit, numbers []int64) candidates {
 	r := &candidatesOf[S]{
-		machine: algorithms.MachineOf[S](l.Settings.Kind), penalize: l.Settings.CountDenied,
+		machine: algorithms.MachineBy[S](l.Settings.Kind, l.Settings.CalendarOf(l.Rate)), penalize: l.Settings.CountDenied,
 		start: numbers[0] / 2, part: partOf(l.Rate.Window),
 	}
 	for _, n := range numbers {

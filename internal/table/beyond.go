@@ -20,7 +20,7 @@ func sharedOf(key keys.Key) keys.Key { return keys.Key{A: key.A>>48<<48 | key.A>
 // beyond returns the shared counters, and makes them where there are none.
 func (t *Table[S]) beyond() *Table[S] {
 	if t.shared.Load() == nil {
-		t.shared.CompareAndSwap(nil, New[S](t.kind, sharedCounters))
+		t.shared.CompareAndSwap(nil, NewOf(t.kind, t.machine, sharedCounters))
 	}
 	return t.shared.Load()
 }

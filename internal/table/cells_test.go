@@ -62,7 +62,7 @@ func (s *store) say(now int64, node string, b *SyncConfig, said []Said) []cell.R
 			k.said[node] = state
 		}
 		if !b.Params.Kind.Traits().Draining {
-			heard[i].Sum = k.epochs(now/int64(b.Epoch), b.Limit.History)
+			heard[i].Sum = k.epochs(b.Epochs.At(now), b.Limit.History)
 		}
 	}
 	return heard

@@ -72,7 +72,7 @@ func (t *Table[S]) shift(st *stripe[S], i uint32, b *SyncConfig, now, step int64
 	e, by := t.withSyncState(st, i), time.Duration(step)
 	l := t.machine.Ledger(&e.state)
 	t.machine.Shift(&e.state, b.Limit, now, by)
-	t.reservations.Shift(e.key, int64(by.Round(b.Epoch)/b.Epoch), l.Epoch)
+	t.reservations.Shift(e.key, b.Epochs.Passed(now, by), l.Epoch)
 	if e.At != 0 {
 		e.At += step
 	}

@@ -68,7 +68,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, reply *cell.Reply, all
 		if isLatest || said.State.Stamp == t.resetOf(said.ID).Stamp {
 			t.file(b, e, server, units)
 			if isLatest {
-				said.add(b, server/int64(b.Epoch), units, t.bucket != nil)
+				said.add(b, b.Epochs.At(server), units, t.bucket != nil)
 				forgot = t.mergeOne(b, e, server, server, said, reply, t.isEarly(b, now), reports[:0])
 			}
 			if l := t.machine.Ledger(&e.state); l.Unsent(b.Limit.History) > 0 || l.Corrects(b.Limit.History) {
@@ -96,7 +96,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, reply *cell.Reply, all
 			taken.noted = reply.Sum.Added - (units - before)
 			t.reserveInParts(g.Limit, said.Key, &taken)
 		case g.Admitted:
-			t.reserve(g.Limit, said.Key, &taken, server/int64(b.Epoch))
+			t.reserve(g.Limit, said.Key, &taken, b.Epochs.At(server))
 		}
 		dst = append(dst, taken)
 	}
@@ -109,7 +109,7 @@ func (t *Table[S]) file(b *SyncConfig, e entry[S], server, units int64) {
 		return
 	}
 	t.machine.Advance(&e.state, b.Limit, server)
-	epoch := min(server/int64(b.Epoch), t.machine.Ledger(&e.state).Epoch)
+	epoch := min(b.Epochs.At(server), t.machine.Ledger(&e.state).Epoch)
 	t.machine.Adopt(&e.state, b.Limit, epoch, units)
 }
 
@@ -142,7 +142,7 @@ func (t *Table[S]) stateOf(b *SyncConfig, server int64, reply *cell.Reply, repor
 	if t.bucket != nil {
 		return s
 	}
-	newest := server / int64(b.Epoch)
+	newest := b.Epochs.At(server)
 	for age := range int64(b.Limit.History + 1) {
 		reports = append(reports, algorithms.Report{Epoch: newest - age, Remote: reply.Sum.In(newest - age)})
 	}

@@ -35,9 +35,9 @@ type SyncConfig struct {
 	// asked about before the next cycle unless a request comes.
 	After func(time.Duration, func())
 
-	// Limit and Epoch follow from Params: see Compile.
-	Limit algorithms.Limit
-	Epoch time.Duration
+	// Limit and Epochs follow from Params: see Compile.
+	Limit  algorithms.Limit
+	Epochs algorithms.Epochs
 }
 
 // IsShared reports whether what a table counts is synced.
@@ -48,6 +48,6 @@ func (b *SyncConfig) AsksAgain() bool { return b.Params.Reserves && b.Early && b
 
 // Compile works out what follows from the settings.
 func (b *SyncConfig) Compile() *SyncConfig {
-	b.Limit, b.Epoch = b.Params.Compile(), b.Params.Epoch()
+	b.Limit, b.Epochs = b.Params.Compile(), b.Params.Epochs()
 	return b
 }

@@ -29,7 +29,7 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 			}
 			var s S
 			restoreSaved(t.machine, b.Limit, &s, at, reports)
-			forgiven += t.machine.Reset(&s, b.Limit, at, at/int64(b.Epoch))
+			forgiven += t.machine.Reset(&s, b.Limit, at, b.Epochs.At(at))
 			return true
 		})
 		if had == nil && next.All.Stamp > 0 || had != nil && next.All.Stamp > had.All.Stamp {
@@ -55,10 +55,10 @@ func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r
 	t.reservations.Forget(st.slot(i).key)
 	at := st.clock.In(now)
 	if !b.IsShared() { // its epochs have no names
-		return t.machine.Reset(&st.slot(i).state, b.Limit, at, max(r.Boundary(b.Epoch), at/int64(b.Epoch)))
+		return t.machine.Reset(&st.slot(i).state, b.Limit, at, max(b.Epochs.At(r.At), b.Epochs.At(at)))
 	}
 	e := t.withSyncState(st, i)
-	forgiven := t.machine.Reset(&e.state, b.Limit, at, r.Boundary(b.Epoch))
+	forgiven := t.machine.Reset(&e.state, b.Limit, at, b.Epochs.At(r.At))
 	*e.syncState = syncState{flags: e.flags &^ (confirm | confirming | failed)}
 	st.markDirty(i, e)
 	return forgiven

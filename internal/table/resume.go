@@ -31,7 +31,7 @@ func (t *Table[S]) Resume(p algorithms.Params, now int64, counts SavedCounts) in
 	defer t.walking.Unlock()
 	now = t.in(now)
 	l := p.Compile()
-	t.saved.Replace(counts, p.Epoch())
+	t.saved.Replace(counts, p.Epochs())
 	left := t.saved.Prune(l, now)
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) { t.restore(&e.state, l, now, t.saved.Take(e.id, l, now)) })
 	return left

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
@@ -27,10 +26,10 @@ type savedStore struct {
 
 const heldParts = 1024
 
-// heldCounts are the counts, and the length of the epochs that they are in.
+// heldCounts are the counts, and the epochs that they are in.
 type heldCounts struct {
-	epoch int64
-	parts [heldParts]heldPart
+	epochs algorithms.Epochs
+	parts  [heldParts]heldPart
 }
 
 type heldPart struct {
@@ -43,12 +42,12 @@ func (h *heldCounts) partOf(id [16]byte) *heldPart {
 }
 
 // Replace puts counts in place of what is held.
-func (s *savedStore) Replace(counts SavedCounts, epoch time.Duration) {
+func (s *savedStore) Replace(counts SavedCounts, epochs algorithms.Epochs) {
 	if len(counts) == 0 {
 		s.held.Store(nil)
 		return
 	}
-	all := &heldCounts{epoch: int64(epoch)}
+	all := &heldCounts{epochs: epochs}
 	for id, reports := range counts {
 		p := all.partOf(id)
 		if p.counts == nil {
@@ -84,7 +83,7 @@ func (s *savedStore) look(id [16]byte, l algorithms.Limit, now int64, takes bool
 	if takes {
 		delete(p.counts, id)
 	}
-	return scaleOf(l, all.epoch, now).renumber(reports)
+	return scaleOf(l, all.epochs, now).renumber(reports)
 }
 
 // Prune drops the keys that have not come back in time: nothing they had spent counts any more. It
@@ -94,7 +93,7 @@ func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
 	if all == nil {
 		return 0
 	}
-	scale := scaleOf(l, all.epoch, now)
+	scale := scaleOf(l, all.epochs, now)
 	all.each(func(counts SavedCounts) {
 		maps.DeleteFunc(counts, func(_ [16]byte, reports []algorithms.Report) bool {
 			return !slices.ContainsFunc(scale.renumber(reports), scale.matters)
@@ -111,7 +110,7 @@ func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
 // it returns true. A part's lock is held meanwhile.
 func (s *savedStore) Drop(l algorithms.Limit, now int64, f func(id [16]byte, reports []algorithms.Report) bool) {
 	if all := s.held.Load(); all != nil {
-		scale := scaleOf(l, all.epoch, now)
+		scale := scaleOf(l, all.epochs, now)
 		all.each(func(counts SavedCounts) {
 			maps.DeleteFunc(counts, func(id [16]byte, reports []algorithms.Report) bool { return f(id, scale.renumber(reports)) })
 		})
@@ -141,12 +140,11 @@ func (h *heldCounts) each(f func(SavedCounts)) {
 // what was saved says nothing of that.
 type scale struct {
 	epoch, now int64
-	span       int64
 	limit      algorithms.Limit
 }
 
-func scaleOf(l algorithms.Limit, span, now int64) scale {
-	return scale{epoch: now / span, now: now, span: span, limit: l}
+func scaleOf(l algorithms.Limit, epochs algorithms.Epochs, now int64) scale {
+	return scale{epoch: epochs.At(now), now: now, limit: l}
 }
 
 // hasDrained reports whether nothing is left of the level of a report.

@@ -12,6 +12,8 @@ import (
 
 // What an earlier process has saved is gone through in parts: a new key waits for one of them at
 // most.
+var minutes = algorithms.Epochs{Length: int64(time.Minute)}
+
 func TestNoPartIsLarge(t *testing.T) {
 	const keyCount = 200_000
 	counts := make(SavedCounts, keyCount)
@@ -20,7 +22,7 @@ func TestNoPartIsLarge(t *testing.T) {
 		counts[[16]byte(id[:16])] = []algorithms.Report{{Remote: 1}}
 	}
 	var s savedStore
-	s.Replace(counts, time.Minute)
+	s.Replace(counts, minutes)
 	most, all := 0, 0
 	s.held.Load().each(func(part SavedCounts) {
 		most, all = max(most, len(part)), all+len(part)
@@ -40,7 +42,7 @@ func TestAStoreIsEmptied(t *testing.T) {
 	if !s.IsEmpty() || s.Take(first, l, now) != nil || s.Prune(l, now) != 0 || len(s.Left()) != 0 {
 		t.Error("the zero Store is not empty")
 	}
-	s.Replace(SavedCounts{first: report(1000), second: report(997)}, time.Minute)
+	s.Replace(SavedCounts{first: report(1000), second: report(997)}, minutes)
 	if left := s.Prune(l, now); left != 1 || len(s.Left()) != 1 || s.IsEmpty() {
 		t.Errorf("%d keys are left, want the one of now", left)
 	}
@@ -62,7 +64,7 @@ func TestASavedLevelDrainsAtItsOwnRate(t *testing.T) {
 	id := [16]byte{1}
 	for rate, want := range map[int64]int{1: 1, 0: 0, 1 << 20: 0} {
 		var s savedStore
-		s.Replace(SavedCounts{id: {{Epoch: at / int64(time.Minute), Level: 50, LevelAt: at, Rate: rate}}}, time.Minute)
+		s.Replace(SavedCounts{id: {{Epoch: at / int64(time.Minute), Level: 50, LevelAt: at, Rate: rate}}}, minutes)
 		now := at + int64(30*time.Minute)
 		if left := s.Prune(fast, now); left != want {
 			t.Errorf("rate %d: %d keys left after 30m, want %d", rate, left, want)

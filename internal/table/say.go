@@ -133,7 +133,11 @@ func (t *Table[S]) Merge(now, server int64, said []Said, replies []cell.Reply) (
 // microseconds, or a little later. It matters as long as something counts that was spent before.
 func resetAt(stamp, server int64, b *SyncConfig) reset.Reset {
 	at := stamp * int64(time.Microsecond)
-	return reset.Reset{Stamp: stamp, At: at, Until: max(at, server) + 2*int64(b.Params.Counts()) + int64(time.Minute)}
+	until := max(at, server) + 2*int64(b.Params.Counts())
+	if c := b.Params.Calendar; c != nil {
+		until = c.At(max(at, server)).End // the store may keep nothing longer than a day beyond
+	}
+	return reset.Reset{Stamp: stamp, At: at, Until: until + int64(time.Minute)}
 }
 
 // mergeOne merges the answer to the latest message of one key. There is room for reports.
@@ -142,7 +146,7 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Sai
 	e.flags &^= failed
 	l := t.machine.Ledger(&e.state)
 	t.machine.Advance(&e.state, b.Limit, now)
-	newest := server / int64(b.Epoch) // by the store's clock
+	newest := b.Epochs.At(server) // by the store's clock
 	first, last := max(l.Epoch, newest)-int64(b.Limit.History), min(l.Epoch, newest+1)
 	switch {
 	case h.Err != "", h.Under == 0 && t.bucket == nil && lessThanSaid(m, h, first, last):

@@ -32,7 +32,7 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	t.walking.Lock()
 	defer t.walking.Unlock()
 	at, counted := t.in(now), b.IsShared()
-	epoch, epochs := at/int64(b.Epoch), int64(max(2, b.Limit.History+1))
+	epoch, epochs := b.Epochs.At(at), int64(max(2, b.Limit.History+1))
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
 		s := Spend{Key: e.key, ID: e.id, Regions: e.syncState != nil && e.regions&inOthers != 0}

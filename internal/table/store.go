@@ -109,7 +109,12 @@ func (s *slot[S]) used() bool { return s.key != keys.Key{} }
 
 // New returns an empty table for at most maxKeys keys of a kind, whose state is S.
 func New[S any](kind algorithms.Kind, maxKeys int) *Table[S] {
-	t := &Table[S]{kind: kind, machine: algorithms.MachineOf[S](kind)}
+	return NewOf(kind, algorithms.MachineOf[S](kind), maxKeys)
+}
+
+// NewOf is New with the machine of that kind.
+func NewOf[S any](kind algorithms.Kind, machine algorithms.Machine[S], maxKeys int) *Table[S] {
+	t := &Table[S]{kind: kind, machine: machine}
 	t.bucket, _ = t.machine.(algorithms.Bucketed[S])
 	t.maxKeys.Store(int64(maxKeys))
 	return t

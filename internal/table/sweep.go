@@ -21,7 +21,7 @@ func (t *Table[S]) Sweep(now int64) {
 			t.drop(st, i)
 		}
 	})
-	t.reservations.Prune(at/int64(b.Epoch) - int64(b.Limit.History) - 1)
+	t.reservations.Prune(b.Epochs.At(at) - int64(b.Limit.History) - 1)
 	t.compact()
 	t.sweepBeyond(now)
 }

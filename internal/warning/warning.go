@@ -145,10 +145,15 @@ const (
 	// monitoring take them for successes: leave the status out there. See
 	// docs/responses.md#error-routes.
 	HiddenDenial = "TIDE050"
+	// ShortLived is counts of a day, week, month or year that may not last so long. Redis evicts
+	// keys, the process ends and nothing is saved, there is a counter for each address, or a
+	// calendar has changed and its counts begin at zero. The line says what to write. See
+	// docs/quotas.md.
+	ShortLived = "TIDE052"
 )
 
 // newest is the last code.
-const newest = HiddenDenial
+const newest = ShortLived
 
 // trouble are the codes that tell of something that is broken while the server runs.
 var trouble = []string{SyncFails, ForeignKey, CountsLost, NotSent, NotSaved, NotRestored, Backlog, WrongRegion, RegionLost, ClocksApart}

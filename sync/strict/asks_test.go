@@ -40,7 +40,7 @@ type tableOfCells interface {
 func tableFor(r algorithms.Params, maxKeys int) tableOfCells {
 	switch k := r.Kind; {
 	case k.Traits().Windowed:
-		return table.New[algorithms.WindowState](r.Kind, maxKeys)
+		return table.NewOf(r.Kind, algorithms.MachineBy[algorithms.WindowState](r.Kind, r.Calendar), maxKeys)
 	case k.Traits().Draining:
 		return table.New[algorithms.BucketState](r.Kind, maxKeys)
 	}

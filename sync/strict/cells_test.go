@@ -104,7 +104,11 @@ func withCells(t *testing.T, timeout time.Duration, rule algorithms.Params, test
 // Random lives of a key: each request is told what one counter in Redis would tell it, whatever it
 // costs, whatever its limit, and after refunds. A log counts by sixteenths there.
 func TestCellsAreDecidedAsTheAlgorithmDoes(t *testing.T) {
-	for name, rule := range cellsOf(30, 70*time.Second) {
+	rules := cellsOf(30, 70*time.Second)
+	// The next day begins in ten minutes.
+	days := &algorithms.Calendar{Window: algorithms.Day, Zone: time.FixedZone("west", -600), From: 1}
+	rules["calendar"] = algorithms.Params{Kind: algorithms.FixedWindow, Limit: 30, Window: algorithms.Day, Calendar: days}
+	for name, rule := range rules {
 		withCells(t, time.Second, rule, func(t *testing.T, _ *line, n, other *cellNode) {
 			random, m := rand.New(rand.NewPCG(1, 1)), modelFor(rule)
 			for step := range redistest.Times(200, 2000) {

@@ -42,7 +42,7 @@ func modelFor(r algorithms.Params) model {
 }
 
 func newModel[S any](r algorithms.Params) model {
-	return &modelOf[S]{Machine: algorithms.MachineOf[S](r.Kind), limit: r.Compile()}
+	return &modelOf[S]{Machine: algorithms.MachineBy[S](r.Kind, r.Calendar), limit: r.Compile()}
 }
 
 // near compares waits: a script has microseconds, an algorithm nanoseconds.

@@ -2,6 +2,7 @@ package behaviour_test
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -91,10 +92,11 @@ func TestHeadersOfAZone(t *testing.T) {
 	})
 }
 
-// The page's Caddyfile for preflights leaves them alone, and lets the page read its headers.
-func TestPreflightsOfThePage(t *testing.T) {
-	global, site := sitetest.SiteInPage(t, "docs/keys.md", "api.example.com")
-	s := sitetest.StartCaddy(t, global, site)
+// The example for preflights leaves them alone, and lets the page read its headers.
+func TestPreflightsOfTheExample(t *testing.T) {
+	_, site, _ := strings.Cut(sitetest.ReadPage(t, "examples/preflights/Caddyfile"), "http://localhost:8080 {\n")
+	site = regexp.MustCompile(`\n\t*limit .*`).ReplaceAllString(strings.TrimSuffix(strings.TrimSpace(site), "}"), "\nlimit 100/30d")
+	s := sitetest.StartCaddy(t, "", site)
 	origin := sitetest.Header("Origin", "https://app.example.com")
 	for range 101 {
 		a, err := s.Get(t.Context(), "HTTP/2.0", sitetest.Method(http.MethodOptions), origin, sitetest.Header("Access-Control-Request-Method", "POST"))

@@ -109,7 +109,14 @@ var attacks = map[string][]attack{
 		attack{send: "GET /", most: 600, again: 60, each: as("X-Api-Key", always("silver-0001")), vary: []func(int, *http.Request){
 			line("X-Api-Key", fresh), line("X-Api-Key", always("gold-0001")), as("X-Api-Key", always("Silver-0001")),
 		}}),
-	"docs/tiers.md customer (2)":                       holdsNobody("a service says who asks: TestPlansOfAService"),
+	"docs/tiers.md customer (2)": holdsNobody("a service says who asks: TestPlansOfAService"),
+	"docs/quotas.md plan": {{send: "GET /v1/names", most: 0, each: as("X-Api-Key", fresh)}, {send: "GET /v1/names", most: 10000, each: as("X-Api-Key", always("gold-0001")), vary: []func(int, *http.Request){
+		line("X-Api-Key", fresh), line("X-Api-Key", always("silver-0001")), as("X-Api-Key", always("Gold-0001")),
+	}}},
+	"docs/quotas.md tokens": {signedIn(200)},
+	"examples/quota/Caddyfile plan": {{send: "GET /v1/names", most: 5, each: as("X-Api-Key", always("gold-0001")), vary: []func(int, *http.Request){
+		line("X-Api-Key", fresh), line("X-Api-Key", always("silver-0001")), as("X-Api-Key", always("Gold-0001")),
+	}}},
 	"docs/tiers.md api_key":                            keyed(60),
 	"docs/tiers.md address":                            madeUp(6000),
 	"examples/users/Caddyfile guesses":                 {{send: "GET /", most: 600, each: user(fresh)}},
@@ -121,7 +128,6 @@ var attacks = map[string][]attack{
 	"docs/configuration.md b.example.com 100/1m":         {{send: "GET /", most: 100, each: many}},
 	"docs/configuration.md uploads":                      {{send: "POST /upload/*", most: 10}, {send: "PUT /upload/*", most: 10}},
 	"docs/configuration.md all":                          anything(1000),
-	"docs/keys.md api":                                   {{send: "GET /", most: 100, vary: preflighted}},
 	"docs/keys.md country":                               {{send: "GET /", most: 60, vary: []func(int, *http.Request){as("CF-IPCountry", always("DE")), line("CF-IPCountry", fresh)}}},
 	"docs/keys.md hosting":                               {{send: "GET /", most: 300, each: from("[2001:db8:0:%x::1]:4711", 256)}},
 	"docs/keys.md bots":                                  {{send: "GET /", most: 100, each: with(many, as("User-Agent", cases("Googlebot")))}},

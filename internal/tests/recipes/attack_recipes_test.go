@@ -260,6 +260,12 @@ func stretch(zone any) {
 	limits, _ := zone.(map[string]any)["limits"].([]any)
 	for _, l := range limits {
 		rate := l.(map[string]any)
+		if name, ok := rate["window"].(string); ok { // of a calendar
+			if name == "day" {
+				rate["window"] = "year"
+			}
+			continue
+		}
 		window, _ := rate["window"].(json.Number).Int64()
 		rate["window"] = window + stretched
 	}

@@ -62,7 +62,7 @@ func TestExamples(t *testing.T) {
 			validateCaddyfile(t, file, sitetest.ReadPage(t, file))
 			requests := filepath.Join(dir, "requests.txt")
 			port := strconv.Itoa(redistest.FreePort(t))
-			config, err := sitetest.Adapt(strings.NewReplacer("localhost:8080", ":"+port, "admin localhost:2019", "admin off\n\tpersist_config off").Replace(sitetest.ReadPage(t, file)))
+			config, err := sitetest.Adapt(strings.NewReplacer("localhost:8080", ":"+port, "admin localhost:2019", "admin off\n\tpersist_config off", "persist storage", "persist off").Replace(sitetest.ReadPage(t, file)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -83,6 +83,7 @@ var places = []string{
 	":80 {\nrate_limit {\n%s {\nlimit 5/1m\n}\n}\n}",
 	":80 {\n@a path /a\n@api path /api\n@internal path /i\n@paying path /paid\nrate_limit {\nzone z {\n%s\n}\n}\n}",
 	":80 {\n@a path /a\n@api path /api\n@internal path /i\n@paying path /paid\nrate_limit {\nzone z {\nlimit 100/1m\n%s\n}\n}\n}",
+	":80 {\nrate_limit {\nzone z {\nlimit 100/month\n%s\n}\n}\n}",
 	":80 {\nrate_limit {\nzone z {\nlimit {plan}/1m\n%s\n}\n}\n}",
 	":80 {\nrate_limit {\nzone z {\nlimit {plan}/1h\n%s\n}\n}\n}",
 	":80 {\nrate_limit {\nzone z {\nlimit {plan}/1d\n%s\n}\n}\n}",

@@ -17,7 +17,7 @@ var besides = map[string]string{
 	"tls_client_cert": "tls_client_key /etc/caddy/node.key", "tls_client_key": "tls_client_cert /etc/caddy/node.pem",
 	"sentinel_username": "master_name mymaster \n sentinel_password secret", "sentinel_password": "master_name mymaster", "master_name": " ",
 	"tls_enabled": " ", "tls_insecure": "tls_enabled", "tls_server_certs_path": "tls_enabled", "tls_server_name": "tls_enabled",
-	"username": "password secret",
+	"username": "password secret", "calendar": "limit 5/month",
 }
 
 // Each example of the page of options loads in the block that the page has it in, with no more than

@@ -374,3 +374,17 @@ func TestSimulateFlags(t *testing.T) {
 		t.Errorf("with an option of another algorithm: %v", err)
 	}
 }
+
+// A log of forty days is decided by the days and months of a calendar, as they were.
+func TestSimulationOfACalendarIsTrue(t *testing.T) {
+	config := simulated(`{"handler":"rate_limit","rate_limits":{"plan":{"limits":[{"max_events":7,"window":"day"},{"max_events":90,"window":"month"}],"calendar":{"zone":"America/St_Johns","from":31}}}}`)
+	server := serverOf(t, config)
+	log := drive(t, server, 480, 5, func(rng *rand.Rand, _ *http.Request) { time.Sleep(time.Duration(rng.Int64N(int64(4 * time.Hour)))) })
+	if err := server.Routes[0].Handlers[0].(*caddyhttp.Subroute).Routes[0].Handlers[0].(*ratelimit.Handler).Cleanup(); err != nil {
+		t.Fatal(err)
+	}
+	r, differ := replayed(t, config, log, simulate.Options{})
+	if r.Reached != 480 || differ > 0 || r.DeniedInLog < 40 || r.DeniedInLog > 400 {
+		t.Errorf("%d came to the limit, %d were denied, and %d are decided otherwise", r.Reached, r.DeniedInLog, differ)
+	}
+}

@@ -1,0 +1,78 @@
+package ratesync
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
+)
+
+// A node whose zone data has a day end an hour later counts that hour into the day before, and
+// decides alone on it, as the others have forgotten that day. What they count of the new one stays,
+// and later all agree. Whoever was idle decides on one request by what it knew.
+func TestNodesWithOtherZoneData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(1, 2))
+		s := &schedule[algorithms.WindowState]{t: t, random: random, rate: 500 * time.Millisecond, store: newLuaStore(t), net: &network{random: random}, evicted: map[string]bool{}}
+		// Their days begin after ten minutes and after seventy.
+		west := func(seconds int) *algorithms.Calendar {
+			return &algorithms.Calendar{Window: algorithms.Day, Zone: time.FixedZone("Atlantic/Azores", -seconds), From: 1}
+		}
+		for _, c := range []*algorithms.Calendar{west(600), west(600), west(4200)} {
+			s.alg = algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: algorithms.Day, Calendar: c}
+			s.name()
+			s.join()
+		}
+		takes := func(node, n, want int) {
+			t.Helper()
+			m, admitted := s.nodes[node], 0
+			for range n {
+				s.take(m, "k", 1)
+				time.Sleep(5 * time.Second) // until all is said and heard
+			}
+			if admitted, m.taken = len(m.taken), nil; admitted != want {
+				t.Errorf("node %d admits %d, want %d", node, admitted, want)
+			}
+		}
+		takes(0, 2, 2)
+		takes(1, 3, 3)
+		takes(2, 1, 1)
+		takes(0, 9, 4) // all 10 of the first day
+		time.Sleep(20 * time.Minute)
+		takes(0, 3, 3)
+		takes(2, 3, 3) // where it is still the day before
+		takes(1, 9, 7)
+		time.Sleep(time.Hour)
+		takes(2, 3, 1) // what the others have admitted of the new day
+		takes(0, 3, 1)
+		takes(2, 3, 0)
+		s.close()
+	})
+}
+
+// Where quotas are counted in a Redis that may evict them, a node says so once.
+func TestARedisThatEvicts(t *testing.T) {
+	server := redistest.Start(t, redistest.Config("--maxmemory-policy", "volatile-lru"))
+	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: algorithms.Day, Calendar: lisbon}
+	core, logs := observer.New(zap.WarnLevel)
+	r := NewReplicator(server.Client(), "test", 10*time.Second, wallClock, zap.New(core))
+	for range 2 {
+		tab := tableOf[algorithms.WindowState](p, 10)
+		source := NewSource(tab, SpecOf("z", p))
+		tab.Configure(table.SyncConfig{Params: p, Rate: time.Second, Waker: source.Waker}, 10)
+		r.Attach(source, time.Second)
+		defer source.Detach()
+	}
+	defer r.Close()
+	redistest.Eventually(t, "a warning", func() bool {
+		return logs.FilterField(zap.String("maxmemory_policy", "volatile-lru")).FilterField(zap.String("code", warning.ShortLived)).Len() == 1
+	})
+}
