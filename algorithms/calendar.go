@@ -1,7 +1,6 @@
 package algorithms
 
 import (
-	"sync/atomic"
 	"time"
 )
 
@@ -44,7 +43,12 @@ type Calendar struct {
 	Zone   *time.Location
 	From   int
 
-	last atomic.Pointer[Span] // what At returned
+	// Last keeps the window that At returned last, for who asks again; nil keeps none. It is safe
+	// for concurrent use, as an atomic.Pointer is.
+	Last interface {
+		Load() *Span
+		Store(s *Span)
+	}
 }
 
 // known is an instant from 1970 to 2116: what is before or after is no clock's.
@@ -53,8 +57,10 @@ func known(now int64) int64 { return min(max(now, 0), 1<<62) }
 // At returns the window of an instant.
 func (c *Calendar) At(now int64) Span {
 	now = known(now)
-	if s := c.last.Load(); s != nil && now >= s.Begin && now < s.End {
-		return *s
+	if c.Last != nil {
+		if s := c.Last.Load(); s != nil && now >= s.Begin && now < s.End {
+			return *s
+		}
 	}
 	n := c.number(time.Unix(0, now).In(c.Zone))
 	for c.begin(n) > now {
@@ -64,7 +70,9 @@ func (c *Calendar) At(now int64) Span {
 		n++
 	}
 	s := Span{n, c.begin(n), c.begin(n + 1)}
-	c.last.Store(&s)
+	if c.Last != nil {
+		c.Last.Store(&s)
+	}
 	return s
 }
 

@@ -2,6 +2,7 @@ package algorithms
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,7 +213,7 @@ var stJohns = func() map[time.Duration]*Calendar {
 	}
 	all := map[time.Duration]*Calendar{}
 	for _, window := range []time.Duration{Day, Week, Month, Year} {
-		all[window] = &Calendar{Window: window, Zone: zone, From: 31}
+		all[window] = &Calendar{Window: window, Zone: zone, From: 31, Last: new(atomic.Pointer[Span])}
 	}
 	return all
 }()

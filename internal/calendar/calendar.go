@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	_ "time/tzdata" // for containers that have none
 
@@ -43,7 +44,7 @@ func Of(window time.Duration, zone string, from int) (*algorithms.Calendar, erro
 	if err != nil {
 		return nil, fmt.Errorf("%q is not the name of a time zone; write one like Europe/Berlin or America/New_York, or UTC", zone)
 	}
-	c, _ := found.LoadOrStore(k, &algorithms.Calendar{Window: window, Zone: location, From: from})
+	c, _ := found.LoadOrStore(k, &algorithms.Calendar{Window: window, Zone: location, From: from, Last: new(atomic.Pointer[algorithms.Span])})
 	return c.(*algorithms.Calendar), nil
 }
 
