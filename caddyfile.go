@@ -289,7 +289,8 @@ func (p parser) zoneOption(z *Zone, option string, block config.Block) error {
 		"key":                   func() (err error) { z.Key, err = p.key(); return err },
 		"limit":                 func() error { return p.limit(z) },
 		"limit_default":         func() (err error) { z.defaults, err = p.rates(config.ParseRate); return err },
-		"count_responses":       func() (err error) { z.CountResponses, err = p.responses(); return err },
+		"count_responses":       func() (err error) { z.CountResponses, err = p.responses("count_responses 401 403", "4xx"); return err },
+		"forgive_responses":     func() (err error) { z.ForgiveResponses, err = p.responses("forgive_responses 303", "3xx"); return err },
 		"cost":                  func() error { return p.cost(z) },
 		"response_cost":         func() error { return p.responseCost(z) },
 		"cost_default":          func() (err error) { z.CostDefault, err = pointer(p.size(z)); return err },
@@ -355,9 +356,11 @@ func (p parser) reserve(z *Zone) error {
 // mistypedClass matches classes of statuses that lack an x, or have large ones.
 var mistypedClass = regexp.MustCompile(`(?i)^([1-5])xx?$`)
 
-// responses reads which responses count: codes and classes, or Caddy's block of a response matcher.
-func (p parser) responses() (*caddyhttp.ResponseMatcher, error) {
+// responses reads responses of an option, of which example is a line, and class a class: codes and
+// classes, or Caddy's block of a response matcher.
+func (p parser) responses(example, class string) (*caddyhttp.ResponseMatcher, error) {
 	m := new(caddyhttp.ResponseMatcher)
+	option, _, _ := strings.Cut(example, " ")
 	codes := p.RemainingArgs()
 	for _, code := range codes {
 		digits := code
@@ -369,7 +372,7 @@ func (p parser) responses() (*caddyhttp.ResponseMatcher, error) {
 			return nil, fmt.Errorf("there is no %q; did you mean %sxx?", code, m[1])
 		}
 		if err != nil || len(code) != 3 {
-			return nil, fmt.Errorf("%q is neither a status nor a class of them; write codes and classes like `count_responses 401 403` or `count_responses 4xx`, or a block with `status` and `header` in it", spelling.Clip(code))
+			return nil, fmt.Errorf("%q is neither a status nor a class of them; write codes and classes like `%s` or `%s %s`, or a block with `status` and `header` in it", spelling.Clip(code), example, option, class)
 		}
 		m.StatusCode = append(m.StatusCode, status)
 	}

@@ -190,6 +190,10 @@ type Zone struct {
 	// every admitted request counts.
 	CountResponses *caddyhttp.ResponseMatcher `json:"count_responses,omitempty"`
 
+	// ForgiveResponses says which responses clear what their key has spent in the zone, on all
+	// nodes. It needs count_responses. Default: none.
+	ForgiveResponses *caddyhttp.ResponseMatcher `json:"forgive_responses,omitempty"`
+
 	// Cost is what a request takes of each limit, in units: the sum of its entries, rounded up.
 	// Range: 0 to 2^40. Default: 1.
 	Cost []config.CostTerm `json:"cost,omitempty"`

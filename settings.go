@@ -612,12 +612,16 @@ func (c *zoneCheck) selects() error {
 
 // responses sets which responses count.
 func (c *zoneCheck) responses() error {
-	m := c.CountResponses
-	if c.s.CountResponses = m; m == nil {
-		return nil
-	}
-	const option = "count_responses"
+	m, forgives := c.CountResponses, c.ForgiveResponses
+	c.s.CountResponses, c.s.ForgiveResponses = m, forgives
+	const option, forgiving = "count_responses", "forgive_responses"
 	switch {
+	case forgives != nil && m == nil:
+		return wrongf(forgiving, "every response counts, so there is no wrong login that a right one could forgive; add the responses that count, like `count_responses 401 403`, or remove it")
+	case forgives != nil && len(forgives.StatusCode)+len(forgives.Headers) == 0:
+		return wrongf(forgiving, "it is empty, so every response would forgive, and nothing would be limited; write those of a right login, like `forgive_responses 303`, or remove it")
+	case m == nil:
+		return nil
 	case len(m.StatusCode)+len(m.Headers) == 0:
 		return wrongf(option, "it is empty, so every response would count, as without it; write the responses that count, like `count_responses 401 403`, or remove it")
 	case c.s.Kind.Traits().Queues:
@@ -625,10 +629,22 @@ func (c *zoneCheck) responses() error {
 	case c.s.CountDenied:
 		return wrongf(option, "count_denied counts requests that get no response from behind rate_limit, so that nothing says whether these count; keep one of the two")
 	}
-	for _, status := range m.StatusCode {
-		if class := status < 10; class && (status < 2 || status > 5) || !class && status != http.StatusSwitchingProtocols && (status < 200 || status > 599) {
-			return wrongf(option, "%d is not the status of a response; write codes and classes like `count_responses 401 403` or `count_responses 4xx`", status)
-		}
+	isNone := func(status int) bool {
+		class := status < 10
+		return class && (status < 2 || status > 5) || !class && status != http.StatusSwitchingProtocols && (status < 200 || status > 599)
+	}
+	if i := slices.IndexFunc(m.StatusCode, isNone); i >= 0 {
+		return wrongf(option, "%d is not the status of a response; write codes and classes like `count_responses 401 403` or `count_responses 4xx`", m.StatusCode[i])
+	}
+	if forgives == nil {
+		return nil
+	}
+	if i := slices.IndexFunc(forgives.StatusCode, isNone); i >= 0 {
+		return wrongf(forgiving, "%d is not the status of a response; write codes and classes like `forgive_responses 200 303` or `forgive_responses 3xx`", forgives.StatusCode[i])
+	}
+	if reqkey.IsAddress(c.s.Key) {
+		c.warn(warning.ForgivesGuesser, "its key is an address alone, so one who guesses passwords of others clears the count by a login of an account of his own; "+
+			"write a key with the user's name, like `key {http.request.uri.query.user}`, and limit the address in a zone of its own, without forgive_responses")
 	}
 	return nil
 }

@@ -377,8 +377,10 @@ func (p *pair) sayCells(ctx context.Context, all []pulled) error {
 		state.Span = span
 		was, falls := p.lower[one.name]
 		if falls = falls && p.believes(was.read); falls {
-			state.Totals = slices.Clone(state.Totals)
-			state.RaiseAll(&was.state)
+			if was.state.Stamp == state.Stamp { // else it was forgiven since
+				state.Totals = slices.Clone(state.Totals)
+				state.RaiseAll(&was.state)
+			}
 		}
 		one.family.Opens = !falls
 		node.family = one.family.String()

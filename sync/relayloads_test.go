@@ -105,6 +105,9 @@ func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
 			}
 		}
 		sum, mine = 0, 3 // under the reset's stamp
+	case "forgiven":
+		here.nodes[0].table.ForgiveKey(keys.KeyOf(raw), 0, wallClock())
+		sum, mine = -4, 3 // what is spent there before it hears of it is forgiven
 	case "reload":
 		for _, r := range w.regions {
 			for _, m := range r.nodes {
@@ -120,6 +123,10 @@ func silent[S any](t *testing.T, alg algorithms.Params, happens string) {
 	time.Sleep(table.ResentReserved + 20*time.Second)
 	if n := told(here, there); n != mine {
 		t.Errorf("the other region has been told of %d, want %d", n, mine)
+	}
+	if happens == "forgiven" { // what a node takes before it hears of that is forgiven
+		take(there, 0)
+		time.Sleep(5 * time.Second)
 	}
 	take(here, 1)
 	take(there, 1)
@@ -163,10 +170,45 @@ func TestKindsOverASilentLink(t *testing.T) {
 		"token_bucket":   func(t *testing.T, what string) { silent[algorithms.BucketState](t, of(algorithms.TokenBucket), what) },
 		"gcra":           func(t *testing.T, what string) { silent[algorithms.BucketState](t, of(algorithms.GCRA), what) },
 	} {
-		for _, what := range []string{"nothing", "reset", "reload"} {
+		for _, what := range []string{"nothing", "reset", "forgiven", "reload"} {
 			t.Run(name+" "+what, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { run(t, what) }) })
 		}
 	}
+}
+
+// What a region had less of than it was told, as a response has refunded it, comes not back once
+// the key is forgiven there.
+func TestAForgivingAfterARefundGoesToOtherRegions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := startWorld[algorithms.WindowState](t, 2, 2, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 100, Window: 240 * time.Hour})
+		here, there, raw := w.regions[0], w.regions[1], []byte("client")
+		l, at := w.alg.Compile(), here.nodes[0].table
+		at.Take(l, keys.KeyOf(raw), raw, wallClock(), 30, 0)
+		time.Sleep(5 * time.Second)
+		last := at.Take(l, keys.KeyOf(raw), raw, wallClock(), 10, 0)
+		time.Sleep(5 * time.Second)
+		at.Refund(l, keys.KeyOf(raw), last, 10)
+		time.Sleep(5 * time.Second)
+		if n := told(here, there); n < 30 {
+			t.Errorf("the other region was told of %d, want 30", n)
+		}
+		at.ForgiveKey(keys.KeyOf(raw), wallClock(), wallClock())
+		time.Sleep(5 * time.Second)
+		for passed := range 120 {
+			if n := told(here, there); n != 0 {
+				t.Fatalf("%d s later the other region is told of %d, which is forgiven", passed, n)
+			}
+			time.Sleep(time.Second)
+		}
+		there.nodes[1].table.Take(l, keys.KeyOf(raw), raw, wallClock(), 0, 0)
+		time.Sleep(5 * time.Second) // it has heard of that
+		d := there.nodes[1].table.Take(l, keys.KeyOf(raw), raw, wallClock(), 1, 0)
+		time.Sleep(5 * time.Second)
+		if d = there.nodes[1].table.Take(l, keys.KeyOf(raw), raw, wallClock(), 1, 0); d.Remaining != 98 {
+			t.Errorf("a node of the other region has %d left, want 98", d.Remaining)
+		}
+		w.close()
+	})
 }
 
 // A ban that began while a link was silent is read when it is back, with what is left of it.

@@ -84,6 +84,7 @@ var (
 		{"empty_key", strings.Join(EmptyKeyNames, "|"), "empty_key skip", "", Tells},
 		{"count_denied", onOff, "count_denied", "", OfLimit | Tells},
 		{"count_responses", "<code>...|{ <response matcher> }", "count_responses 401 403", "", OfLimit | Tells},
+		{"forgive_responses", "<code>...|{ <response matcher> }", "forgive_responses 303", "", OfLimit | Tells},
 		{"cost", "<number>|<placeholder>|bytes [* <factor>]", "cost 10", "", Repeats | OfLimit},
 		{"cost_default", "<number>", "cost_default 10", "", 0},
 		{"response_cost", "header <field>|json <path>...|bytes|<placeholder> [* <factor>]", "response_cost json usage.total_tokens", "", Repeats | OfLimit},

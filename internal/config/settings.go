@@ -100,6 +100,8 @@ type Settings struct {
 	Reserve []Reserve `option:"reserve"`
 	// CountResponses matches the responses that count, nil where all requests do.
 	CountResponses *caddyhttp.ResponseMatcher `option:"count_responses"`
+	// ForgiveResponses matches those that clear what a key has spent, nil for none.
+	ForgiveResponses *caddyhttp.ResponseMatcher `option:"forgive_responses"`
 }
 
 // CountsBytes reports whether all that is counted is bytes.

@@ -82,6 +82,7 @@ type Table interface {
 	// What they ask whose response decides whether they count.
 	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
 	Settle(key keys.Key, r table.Reserved, now, m int64)
+	ForgiveKey(key keys.Key, since, now int64)
 	AdmitsReleased(l algorithms.Limit, key keys.Key, now, n int64) bool
 	Reservations() *table.Reservations
 

@@ -175,6 +175,10 @@ func holdCounts(e *Evaluation, p *check, h *Held) {
 				p.countRefund(p.ask.N, h)
 			}
 		}
+		if p.ForgiveResponses != nil {
+			z, key, since := units[0].zone, p.ask.Key, e.Now
+			h.OnBegin(func(r Response) { z.forgive(key, since, r) })
+		}
 	}
 	if p.slot > 0 {
 		if s := &e.slots[p.slot-1]; s.Allowed && !s.Again {

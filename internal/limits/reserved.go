@@ -42,10 +42,7 @@ func (u *reservedUnit) Settle(counts bool, at int64) {
 
 // settle settles what is reserved to m units, now where at is 0.
 func (u *reservedUnit) settle(m, at int64) {
-	if at == 0 {
-		at = clock.Now()
-	}
-	u.by.Settle(u.key, u.held, at, m)
+	u.by.Settle(u.key, u.held, instantOf(at), m)
 	if !u.zone.IsStrict() {
 		return
 	}
@@ -54,4 +51,26 @@ func (u *reservedUnit) settle(m, at int64) {
 			l.Source.SayLate()
 		}
 	}
+}
+
+// forgive clears what a key has spent in all limits of the zone, whose request came at since, where
+// its response is one that forgives. What else of the key is under way is forgiven with it.
+func (z *Zone) forgive(key keys.Key, since int64, r Response) {
+	if r.Status == 0 || !z.ForgiveResponses.Match(r.Status, r.Header) {
+		return
+	}
+	for l := range z.Each {
+		l.Table.ForgiveKey(key, since, instantOf(r.At))
+		if z.IsStrict() {
+			l.Source.SayLate()
+		}
+	}
+}
+
+// instantOf is an instant, now for 0.
+func instantOf(at int64) int64 {
+	if at == 0 {
+		return clock.Now()
+	}
+	return at
 }

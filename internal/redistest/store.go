@@ -25,7 +25,6 @@ type Store struct {
 
 	mu      sync.Mutex
 	state   *lua.LState
-	scripts map[string]*lua.FunctionProto
 	values  map[string]any // map[string]string, string or map[string]float64
 	expires map[string]time.Time
 	// declared are the keys of the script that runs, and asked the commands of all scripts by name.
@@ -39,7 +38,7 @@ type Store struct {
 
 // NewStore makes a store that goes by a clock.
 func NewStore(t testing.TB, clock func() time.Time) *Store {
-	s := &Store{t: t, clock: clock, state: lua.NewState(), scripts: map[string]*lua.FunctionProto{}, values: map[string]any{}, expires: map[string]time.Time{}, asked: map[string]int{}}
+	s := &Store{t: t, clock: clock, state: lua.NewState(), values: map[string]any{}, expires: map[string]time.Time{}, asked: map[string]int{}}
 	t.Cleanup(s.state.Close)
 	api := s.state.NewTable()
 	api.RawSetString("call", s.state.NewFunction(func(l *lua.LState) int { return s.called(l, false) }))
@@ -53,16 +52,9 @@ func NewStore(t testing.TB, clock func() time.Time) *Store {
 func (s *Store) Eval(source string, keys []string, args ...any) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	proto := s.scripts[source]
-	if proto == nil {
-		chunk, err := parse.Parse(strings.NewReader(source), "script")
-		if err != nil {
-			return nil, err
-		}
-		if proto, err = lua.Compile(chunk, "script"); err != nil {
-			return nil, err
-		}
-		s.scripts[source] = proto
+	proto, err := compiled(source)
+	if err != nil {
+		return nil, err
 	}
 	if s.declared = keys; slices.Contains(s.FindKeys, source) {
 		s.declared = nil
@@ -83,6 +75,24 @@ func (s *Store) Eval(source string, keys []string, args ...any) (any, error) {
 	reply := s.state.Get(-1)
 	s.state.Pop(1)
 	return replyOf(reply), nil
+}
+
+// scripts are those that were compiled, by their source: *lua.FunctionProto.
+var scripts sync.Map
+
+func compiled(source string) (*lua.FunctionProto, error) {
+	if proto, ok := scripts.Load(source); ok {
+		return proto.(*lua.FunctionProto), nil
+	}
+	chunk, err := parse.Parse(strings.NewReader(source), "script")
+	if err != nil {
+		return nil, err
+	}
+	proto, err := lua.Compile(chunk, "script")
+	if err == nil {
+		scripts.Store(source, proto)
+	}
+	return proto, err
 }
 
 // Do runs a command, which must not fail.

@@ -94,6 +94,12 @@ func HasAddress(template string) bool {
 	return slices.ContainsFunc(parts, func(p part) bool { return p.address })
 }
 
+// IsAddress reports whether an address is all that tells clients apart in a template.
+func IsAddress(template string) bool {
+	parts, _ := parse(template)
+	return HasAddress(template) && !slices.ContainsFunc(parts, func(p part) bool { return p.tells && !p.address && !p.literal })
+}
+
 // ForAddress mends a template of the older plugin, where a placeholder that doesn't exist gave the
 // empty text: where it was meant for the client's address, the limit held for all clients together.
 // A name in Caddy's own http.request. becomes the client's address. mayBeAnother is set where there

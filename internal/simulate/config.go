@@ -215,8 +215,10 @@ func (p *Policy) limits(h object) bool {
 		if zones[name] == nil {
 			continue
 		}
-		if asObject(z["count_responses"])["headers"] != nil {
-			p.warn(fmt.Sprintf("zone %q: the headers of responses are not replayed, so count_responses counts none here", name))
+		for _, option := range []string{"count_responses", "forgive_responses"} {
+			if asObject(z[option])["headers"] != nil {
+				p.warn(fmt.Sprintf("zone %q: the headers of responses are not replayed, so %s matches none here", name, option))
+			}
 		}
 		p.note(z["match"])
 		p.note(z["except"])

@@ -226,6 +226,7 @@ func options(z *limits.Zone) (all []string) {
 	with(z.CountsUnits(), "cost, so that limits and the most of a client are in its units")
 	with(len(z.ResponseCost.Terms) > 0, "response_cost as the log has it, when a response had ended")
 	with(z.CountResponses != nil, "count_responses by the status of the log")
+	with(z.ForgiveResponses != nil, "forgive_responses by the status of the log")
 	for _, share := range z.Reserve {
 		with(true, "reserve "+share.String()+" for requests that match")
 	}

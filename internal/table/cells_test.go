@@ -11,14 +11,15 @@ import (
 )
 
 // store is say.lua in Go, as far as a table needs it: cells, with what each node has said of a key.
-// It knows of no resets, grants, or ends.
+// It knows of no grants or ends.
 type store struct {
 	cells map[keys.ID]*kept
 }
 
 // kept is one cell.
 type kept struct {
-	said map[string]cell.State
+	said  map[string]cell.State
+	stamp int64 // of the reset that it is under
 	basin
 }
 
@@ -33,7 +34,7 @@ func newStore() *store { return &store{cells: make(map[keys.ID]*kept)} }
 func (s *store) copied() *store {
 	c := newStore()
 	for id, k := range s.cells {
-		other := &kept{said: make(map[string]cell.State), basin: k.basin}
+		other := &kept{said: make(map[string]cell.State), stamp: k.stamp, basin: k.basin}
 		for node, state := range k.said {
 			other.said[node] = state
 		}
@@ -51,6 +52,12 @@ func (s *store) say(now int64, node string, b *SyncConfig, said []Said) []cell.R
 			k = &kept{said: make(map[string]cell.State)}
 			s.cells[said[i].ID] = k
 		}
+		if under := said[i].State.Stamp; under > k.stamp {
+			*k = kept{said: make(map[string]cell.State), stamp: under}
+		} else if under < k.stamp {
+			heard[i].Under = k.stamp
+			continue
+		}
 		heard[i].Held = k.said[node]
 		if b.Params.Kind.Traits().Draining {
 			window := b.Params.Window.Microseconds()
@@ -64,6 +71,7 @@ func (s *store) say(now int64, node string, b *SyncConfig, said []Said) []cell.R
 		if !b.Params.Kind.Traits().Draining {
 			heard[i].Sum = k.epochs(b.Epochs.At(now), b.Limit.History)
 		}
+		heard[i].Sum.Stamp = k.stamp
 	}
 	return heard
 }

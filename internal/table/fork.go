@@ -37,6 +37,9 @@ func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, id keys.ID, now int64)
 		return f
 	}
 	s.state = t.machine.Clone(&had.state)
+	if one, ok := st.forgiven[id]; ok {
+		to.forgiven = map[keys.ID]forgiven{id: one}
+	}
 	t.reservations.CopyTo(&f.reservations, key)
 	if t.bucket != nil { // what is said from now on has a later name, even if it is read before
 		t.bucket.Begin(&s.state, at-int64(time.Second))

@@ -61,11 +61,12 @@ func (t *Table[S]) Granted(now, server int64, said *Said, reply *cell.Reply, all
 		}
 	}
 	st, i, ok := t.lock(said.Key)
+	takenAt := server
 	if ok {
 		e := t.withSyncState(st, i)
 		e.flags &^= asking
 		isLatest := said.State.Seq == e.said // or the clock has stepped, or it is another store
-		if isLatest || said.State.Stamp == t.resetOf(said.ID).Stamp {
+		if isLatest || said.State.Stamp == t.resetOf(st, said.ID, server).Stamp {
 			t.file(b, e, server, units)
 			if isLatest {
 				said.add(b, b.Epochs.At(server), units, t.bucket != nil)
@@ -74,6 +75,9 @@ func (t *Table[S]) Granted(now, server int64, said *Said, reply *cell.Reply, all
 			if l := t.machine.Ledger(&e.state); l.Unsent(b.Limit.History) > 0 || l.Corrects(b.Limit.History) {
 				t.changed(st, b, e, i)
 			}
+		} else {
+			takenAt = said.At // before the key was forgiven, so that nothing is refunded
+			t.changed(st, b, e, i)
 		}
 	}
 	clock := st.clock
@@ -84,7 +88,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, reply *cell.Reply, all
 		if g.Admitted {
 			before += g.N
 		}
-		taken := Taken{N: g.N, At: server, clock: clock, Unspent: !g.Admitted || g.N == 0}
+		taken := Taken{N: g.N, At: takenAt, clock: clock, Unspent: !g.Admitted || g.N == 0}
 		if t.bucket != nil {
 			t.tellBucket(server, g, levelOf(&reply.Sum, server), units-before, &taken)
 		} else {

@@ -18,7 +18,7 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 	defer t.walking.Unlock()
 	t.taking.Lock()
 	defer t.taking.Unlock()
-	had := t.Resets()
+	had := t.recorded()
 	at := t.in(now)
 	next := had.With(latest, at)
 	if b := t.config.Load(); b != nil && next.IsNewer(had) {
@@ -36,8 +36,8 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 			t.shared.Store(nil) // its keys are not known one by one
 		}
 		t.each(func(st *stripe[S], i uint32, e entry[S]) {
-			if isNew(e.id) {
-				forgiven += t.resetKey(st, b, i, now, next.Of(e.id))
+			if r := next.Of(e.id); r.Replaces(t.resetOf(st, e.id, at)) {
+				forgiven += t.resetKey(st, b, i, now, r)
 			}
 		})
 	}
@@ -46,8 +46,10 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 }
 
 // isForgiven reports whether what a request took was forgiven since.
-func (t *Table[S]) isForgiven(id keys.ID, taken Taken) bool {
-	return t.resets.Load().Forgave(id, taken.At-taken.clock.ahead)
+func (t *Table[S]) isForgiven(st *stripe[S], id keys.ID, taken Taken) bool {
+	at := taken.At - taken.clock.ahead
+	one, ok := st.forgiven[id]
+	return ok && at <= one.when || t.resets.Load().Forgave(id, at)
 }
 
 // resetKey forgets what one key had spent.
@@ -64,10 +66,13 @@ func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r
 	return forgiven
 }
 
-// resetOf is the reset that a key counts under.
-func (t *Table[S]) resetOf(id keys.ID) (r reset.Reset) {
+// resetOf is the reset that a key counts under at an instant of the table's clock.
+func (t *Table[S]) resetOf(st *stripe[S], id keys.ID, at int64) (r reset.Reset) {
 	if a := t.resets.Load(); a != nil {
 		r = a.Of(id)
+	}
+	if one, ok := st.forgiven[id]; ok && one.Until > at && one.Replaces(r) {
+		r = one.Reset
 	}
 	return r
 }
@@ -81,16 +86,30 @@ func (t *Table[S]) Forgive(now int64, counts SavedCounts, under *reset.Set) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	had := t.Resets()
+	had := t.recorded()
 	maps.DeleteFunc(counts, func(id [16]byte, _ []algorithms.Report) bool { return had.Of(id).Stamp > under.Of(id).Stamp })
 	t.resets.Store(t.resets.Load().Next(had.With(under, t.in(now)), now))
 }
 
 // ForgetResets prepares for another store, which knows of others.
-func (t *Table[S]) ForgetResets() { t.resets.Store(nil) }
+func (t *Table[S]) ForgetResets() {
+	t.resets.Store(nil)
+	t.eachForgiven(func(of *map[keys.ID]forgiven) { *of = nil })
+}
 
 // Resets are those that the keys count under, nil for none.
 func (t *Table[S]) Resets() *reset.Set {
+	single := &reset.Set{Keys: make(map[[16]byte]reset.Reset)}
+	t.eachForgiven(func(of *map[keys.ID]forgiven) {
+		for id, one := range *of {
+			single.Keys[id] = one.Reset
+		}
+	})
+	return t.recorded().With(single, 0)
+}
+
+// recorded are those that the record has told of, nil for none.
+func (t *Table[S]) recorded() *reset.Set {
 	if a := t.resets.Load(); a != nil {
 		return a.Set
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
 // What this node has spent of a key is said in full, under a number that grows, whenever it differs
@@ -62,7 +61,7 @@ func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, interval time.
 		totals = dst[:n+1][n].State.Totals[:0]
 	}
 	m := Said{Key: e.key, ID: e.id, At: now, Reasons: l.Resend}
-	m.State = cell.State{Seq: seq, Stamp: t.resetOf(e.id).Stamp, Epoch: l.Epoch}
+	m.State = cell.State{Seq: seq, Stamp: t.resetOf(t.stripe(e.key), e.id, now).Stamp, Epoch: l.Epoch}
 	m.State.Open, _ = t.reservations.In(e.key, l.Epoch)
 	e.said, l.Resend = seq, l.Resend&^algorithms.Settled
 	if t.bucket != nil {
@@ -99,15 +98,8 @@ func (t *Table[S]) Merge(now, server int64, said []Said, replies []cell.Reply) (
 	}
 	early := b.Params.Reserves && t.reservations.InDoubt(now, b.Rate) || t.isEarly(b, now)
 	reports := make([]algorithms.Report, 0, b.Limit.History+1)
-	newer := map[[16]byte]reset.Reset(nil)
 	for i := range said {
 		m, h := &said[i], &replies[i]
-		if h.Under > t.resetOf(m.ID).Stamp {
-			if newer == nil {
-				newer = make(map[[16]byte]reset.Reset)
-			}
-			newer[m.ID] = resetAt(h.Under, server, b)
-		}
 		st, j, ok := t.lock(m.Key)
 		if ok {
 			e, at := t.current(st, j, now)
@@ -119,25 +111,13 @@ func (t *Table[S]) Merge(now, server int64, said []Said, replies []cell.Reply) (
 				e.flags |= confirm // others may have said something after this one asked
 				st.markDirty(j, e)
 			}
-			e.flags &^= confirming
+			if e.flags &^= confirming; h.Under > t.resetOf(st, m.ID, at).Stamp {
+				t.forgive(st, b, j, now, resetAt(h.Under, server, b))
+			}
 		}
 		st.mu.Unlock()
 	}
-	if newer != nil {
-		t.Reset(now, &reset.Set{Keys: newer})
-	}
 	return forgot
-}
-
-// resetAt is the reset with a stamp, as far as that tells: the stamp is the instant of the reset in
-// microseconds, or a little later. It matters as long as something counts that was spent before.
-func resetAt(stamp, server int64, b *SyncConfig) reset.Reset {
-	at := stamp * int64(time.Microsecond)
-	until := max(at, server) + 2*int64(b.Params.Counts())
-	if c := b.Params.Calendar; c != nil {
-		until = c.At(max(at, server)).End // the store may keep nothing longer than a day beyond
-	}
-	return reset.Reset{Stamp: stamp, At: at, Until: until + int64(time.Minute)}
 }
 
 // mergeOne merges the answer to the latest message of one key. There is room for reports.
@@ -159,6 +139,7 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Sai
 	if h.Sum.Stamp < m.State.Stamp {
 		h.Held, h.Sum = cell.State{}, cell.Sum{} // what was only asked about is forgiven
 	}
+	t.stripe(m.Key).noteHeld(b, server, m.ID, h.Sum.Stamp)
 	known, lately := l.Resend&algorithms.Forgotten != 0 && !rejected, l.Synced && e.At != 0
 	var sent, theirs int64
 	var less bool

@@ -89,7 +89,9 @@ type stripe[S any] struct {
 	outgoing []uint32 // dirty before the last cycle began, not sent yet
 	free     []uint32
 
-	_ [48]byte // to whole cache lines: the neighbour's lock is on another one
+	forgiven map[keys.ID]forgiven // see forgive.go
+
+	_ [40]byte // to whole cache lines: the neighbour's lock is on another one
 }
 
 // slot is what is kept of one key. The zero key is a slot without one.
@@ -346,6 +348,7 @@ func (st *stripe[S]) allocate() uint32 {
 func (t *Table[S]) drop(st *stripe[S], i uint32) {
 	e := st.at(i)
 	st.index.Remove(tagOf(e.key), i)
+	delete(st.forgiven, e.id)
 	*e.slot = slot[S]{}
 	if e.syncState != nil {
 		// the slot may still stand in a list
@@ -369,7 +372,7 @@ func (t *Table[S]) idle(st *stripe[S], l algorithms.Limit, now int64) (hand uint
 	now, hand = st.clock.In(now), st.hand
 	for range min(st.size, 8) {
 		hand = (hand + 1) % st.size
-		if e := st.at(hand); e.used() && t.isIdle(e, l, now) {
+		if e := st.at(hand); e.used() && t.isIdle(st, e, l, now) {
 			return hand, true
 		}
 	}
@@ -377,9 +380,9 @@ func (t *Table[S]) idle(st *stripe[S], l algorithms.Limit, now int64) (hand uint
 }
 
 // isIdle reports whether a key can be dropped at now: not while it waits for an answer of the
-// store, nor for a response, whose cost may have to be charged to it.
-func (t *Table[S]) isIdle(e entry[S], l algorithms.Limit, now int64) bool {
-	return !e.isInFlight() && t.machine.Idle(&e.state, l, now) && t.reservations.isEmpty(e.key)
+// store, nor for a response, whose cost may have to be charged to it, nor while it is forgiven.
+func (t *Table[S]) isIdle(st *stripe[S], e entry[S], l algorithms.Limit, now int64) bool {
+	return !e.isInFlight() && t.machine.Idle(&e.state, l, now) && t.reservations.isEmpty(e.key) && st.forgiven[e.id].Until <= now
 }
 
 // correct has f change the state of a key after a Take, at being the instant of that Take by the
@@ -389,7 +392,7 @@ func (t *Table[S]) correct(key keys.Key, taken Taken, f func(s *S, at int64)) {
 	b := t.config.Load()
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
-	if !ok || t.isForgiven(st.slot(i).id, taken) {
+	if !ok || t.isForgiven(st, st.slot(i).id, taken) {
 		return
 	}
 	f(&st.slot(i).state, st.since(taken))

@@ -17,7 +17,7 @@ func (t *Table[S]) Sweep(now int64) {
 	at := t.in(now)
 	t.saved.Prune(b.Limit, at)
 	t.each(func(st *stripe[S], i uint32, e entry[S]) {
-		if t.isIdle(e, b.Limit, at) {
+		if t.isIdle(st, e, b.Limit, at) {
 			t.drop(st, i)
 		}
 	})

@@ -145,6 +145,9 @@ const (
 	// monitoring take them for successes: leave the status out there. See
 	// docs/responses.md#error-routes.
 	HiddenDenial = "TIDE050"
+	// ForgivesGuesser is forgive_responses with an address alone as the key. A guesser clears the
+	// count by a login of his own. See docs/login.md#a-right-login.
+	ForgivesGuesser = "TIDE051"
 	// ShortLived is counts of a day, week, month or year that may not last so long. Redis evicts
 	// keys, the process ends and nothing is saved, there is a counter for each address, or a
 	// calendar has changed and its counts begin at zero. The line says what to write. See

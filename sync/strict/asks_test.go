@@ -35,6 +35,7 @@ type tableOfCells interface {
 	Penalize(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Totals(now int64) table.Totals
 	Reset(now int64, set *reset.Set) int64
+	ForgiveKey(key keys.Key, since, now int64)
 }
 
 func tableFor(r algorithms.Params, maxKeys int) tableOfCells {

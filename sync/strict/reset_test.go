@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -35,6 +36,18 @@ func (n *resetNode) take(units int) (admitted int) {
 		n.got = append(n.got, g)
 	}
 	return admitted
+}
+
+// forgive has a response of a node forgive the key.
+func (n *resetNode) forgive() {
+	x, key := n.tables(), id(1)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, one := range x.all {
+		if one.zone == n.zone {
+			one.ForgiveKey(keys.KeyOf(key[:]), clock.Now(), clock.Now())
+		}
+	}
 }
 
 // resetNow is a reset of the key, as an operator of this Redis makes it.
@@ -68,7 +81,7 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 			r := redistest.Start(t)
 			for _, scenario := range []string{
 				"quiet", "late", "newcomer", "killed", "twice", "of all", "after FLUSHALL", "before FLUSHALL", "after a failover", "before a failover",
-				"refunds", "penalties",
+				"refunds", "penalties", "by a response",
 			} {
 				t.Run(scenario, func(t *testing.T) { testReset(t, r, rule, scenario) })
 			}
@@ -114,6 +127,11 @@ func (run *resetRun) spend(want int) {
 
 // apply tells all nodes of a reset.
 func (run *resetRun) apply() *reset.Set {
+	if run.scenario == "by a response" {
+		run.nodes[1].forgive()
+		settles(run.t, run.nodes[1].Limiter)
+		return nil
+	}
 	set := resetNow(run.t, run.r)
 	if run.scenario == "of all" {
 		set = &reset.Set{All: set.Of(keyID())}

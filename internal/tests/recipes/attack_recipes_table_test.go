@@ -97,6 +97,8 @@ var attacks = map[string][]attack{
 	"docs/cost.md calls":            {{send: "GET /any", most: 300}},
 	"docs/cost.md uploads":          holdsNobody("it counts bytes, and these requests have none: TestTermsOfACostAddUp"),
 	"docs/login.md login":           passwords(5),
+	"docs/login.md account":         {{send: "POST /login", most: 5, again: 5, status: http.StatusUnauthorized, each: with(many, query(always("user=bob")))}},
+	"docs/login.md address":         {{send: "POST /login", most: 50, status: http.StatusUnauthorized}},
 	"docs/login.md wordpress":       {{send: "POST /wp-login.php", most: 5, status: http.StatusOK}},
 	"docs/login.md login (2)":       {{send: "POST /login", most: 5, status: http.StatusFound, fails: func(h http.Header) { h.Set("Location", "/login?error") }}},
 	"docs/reserve.md backend":       {{send: "GET /", most: 80, each: many, vary: unpaid}},

@@ -98,6 +98,7 @@ var places = []string{
 	":80 {\nrate_limit {\nzone z {\nlimit 100/1m\ncost_default 5\ncost bytes %s\n}\n}\n}",
 	":80 {\nrate_limit {\nzone z {\nlimit 100/1m\nqueue 5\n%s\n}\n}\n}",
 	":80 {\nrate_limit {\nzone z {\nlimit 100/1m\nresponse_cost json usage.total\n%s\n}\n}\n}",
+	":80 {\nrate_limit {\nzone z {\nlimit 100/1m\ncount_responses 401\n%s\n}\n}\n}",
 	":80 {\nrate_limit {\nzone z {\nlimit 100/1m\nban 15m %s\n}\n}\n}",
 	":80 {\nrate_limit {\nzone z {\nlimit 100/1m\nmatch {\n%s\n}\n}\n}\n}",
 	":80 {\nrate_limit {\nzone z {\nlimit 100/1m\nexcept {\n%s\n}\n}\n}\n}",

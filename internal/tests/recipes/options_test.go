@@ -14,7 +14,8 @@ import (
 var besides = map[string]string{
 	"limit_default": "limit {plan}/1m", "burst": "limit 100/1m \n algorithm token_bucket", "queue": "limit 100/1m \n algorithm leaky_bucket",
 	"cost_default": "limit 100/1m \n cost {units}", "response_cost_default": "limit 100/1m \n cost 500 \n count_responses 2xx \n response_cost json usage.total_tokens", "limit": " ",
-	"tls_client_cert": "tls_client_key /etc/caddy/node.key", "tls_client_key": "tls_client_cert /etc/caddy/node.pem",
+	"forgive_responses": "limit 100/1m \n count_responses 401",
+	"tls_client_cert":   "tls_client_key /etc/caddy/node.key", "tls_client_key": "tls_client_cert /etc/caddy/node.pem",
 	"sentinel_username": "master_name mymaster \n sentinel_password secret", "sentinel_password": "master_name mymaster", "master_name": " ",
 	"tls_enabled": " ", "tls_insecure": "tls_enabled", "tls_server_certs_path": "tls_enabled", "tls_server_name": "tls_enabled",
 	"username": "password secret", "calendar": "limit 5/month",

@@ -259,9 +259,9 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	core, logs := observer.New(zap.WarnLevel)
 	defer client.Close()
 	shared := limits.BorrowRedis(client, limits.RedisOptions{
-		Namespace: redisconn.DefaultNamespace, Timeout: 5 * time.Second, StrictTimeout: 5 * time.Second, Logger: zap.New(core),
+		Namespace: redisconn.DefaultNamespace, Timeout: time.Minute, StrictTimeout: time.Minute, Logger: zap.New(core),
 	})
-	current := &lifecycle.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: 5 * time.Second}
+	current := &lifecycle.Config{Logger: zap.NewNop(), Redis: shared, StrictTimeout: time.Minute}
 	add := func(s config.Settings, namespace string) *limits.Limit {
 		z := newZone(t, limits.ZoneOptions{Settings: s, Namespace: namespace, Redis: shared, Sweep: time.Minute})
 		t.Cleanup(z.Release)

@@ -86,6 +86,27 @@ func TestRecipeOfALoginThatAnswers200(t *testing.T) {
 	s.Answers("HTTP/1.1", 2, http.StatusTooManyRequests, 2, guess("yes"))
 }
 
+// A right login clears what wrong ones of its user have spent.
+//
+// no clock: the page's rate is replaced by a longer one.
+func TestRecipeOfARightLogin(t *testing.T) {
+	global, site := sitetest.SiteInPage(t, "docs/login.md", "shop.example.com")
+	s := sitetest.StartCaddy(t, global, strings.NewReplacer("reverse_proxy localhost:9000", "@right header Password right\n\trespond @right 303\n\trespond 401", "5/15m", "5/30d").Replace(site))
+	guess := func(user, password string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Method, r.URL.Path, r.URL.RawQuery = http.MethodPost, "/login", "user="+user
+			r.Header.Set("Password", password)
+		}
+	}
+	s.Answers("HTTP/1.1", 4, http.StatusUnauthorized, 4, guess("alice", "wrong"))
+	s.Answers("HTTP/1.1", 4, http.StatusUnauthorized, 4, guess("bob", "wrong"))
+	s.Answers("HTTP/1.1", 1, http.StatusSeeOther, 1, guess("alice", "right"))
+	s.Answers("HTTP/1.1", 5, http.StatusUnauthorized, 5, guess("alice", "wrong"))
+	s.Answers("HTTP/1.1", 1, http.StatusTooManyRequests, 1, guess("alice", "right"))
+	s.Answers("HTTP/1.1", 1, http.StatusUnauthorized, 1, guess("bob", "wrong"))
+	s.Answers("HTTP/1.1", 1, http.StatusTooManyRequests, 1, guess("bob", "wrong"))
+}
+
 // The country is what the CDN says, and a header of anybody else is not read.
 //
 // no clock: the page's rates are replaced by longer ones.
