@@ -30,6 +30,8 @@ type shared struct {
 	// first is when the first unit was spent that the store doesn't have, 0 where it has all, and
 	// later the first that was not said.
 	first, later int64
+	// answered is set once there was an answer.
+	answered bool
 	// asked is set where a request was decided since the last answer.
 	asked bool
 	// filled is set where a penalty has filled the bucket since.

@@ -31,7 +31,9 @@ type BucketSaid struct {
 	// Start names the state, Total is what was spent in it, and Fresh what of that the store is not
 	// known to have, as far as it may still stand in the bucket.
 	Start, Total, Fresh int64
-	// Span is how long ago the first unit of these was spent, in microseconds.
+	// Span is how long ago the first unit of these was spent, in microseconds. Before the first
+	// answer nobody has noted that, and all that is in the bucket is this node's own. So it is
+	// then the time in which what no longer stands of Fresh has drained.
 	Span int64
 	// Whole and Rest are the level, in requests and parts of the window in microseconds; Size is
 	// how much the bucket holds at least, and Rate what flows out in a window. Asked says that this
@@ -86,6 +88,10 @@ func (*bucket) Say(s *BucketState, l Limit, now int64, interval time.Duration) (
 		b.Span = since / int64(time.Microsecond)
 		flowed := l.drains(uint64(2 * interval)).whole
 		b.Fresh = min(unsaid, level.plus(amount{whole: flowed}, l.Window).ceil())
+		if !s.shared.answered && l.N > 0 {
+			gone := amount{whole: b.Fresh}.minus(level, l.Window)
+			b.Span = l.drainsTo(gone, 0) / int64(time.Microsecond)
+		}
 	}
 	return b
 }
@@ -128,6 +134,7 @@ func (*bucket) MergeReply(s *BucketState, l Limit, now int64, h BucketReply) {
 	if s.shared == nil {
 		s.shared = new(shared)
 	}
+	s.shared.answered = true
 	c := &s.ledger.Cur
 	unsaid := c.Own - h.Total
 	if h.OnlyAsked && h.Total <= c.Acked { // the store has nothing of what was said last

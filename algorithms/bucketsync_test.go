@@ -199,3 +199,39 @@ func TestAPenaltyThatAnAnswerLacksOnlyFillsTheBucket(t *testing.T) {
 		}
 	}
 }
+
+// What is said first of a bucket, which has drained since it was spent, and was filled by penalties
+// with parts of a request, has a store that has nothing take what stands in it. A store that takes
+// more denies who waits as this node told.
+func TestTheFirstOfABucketIsWhatStands(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var b bucket
+		var s BucketState
+		l := Params{
+			Kind: GCRA, Limit: rapid.Int64Range(1, 6).Draw(t, "limit"), Burst: rapid.Int64Range(0, 4).Draw(t, "burst"),
+			Window: rapid.SampledFrom([]time.Duration{time.Second, 4 * time.Second, 7 * time.Second}).Draw(t, "window"),
+		}.Compile()
+		now := epoch
+		for range rapid.IntRange(1, 12).Draw(t, "requests") {
+			now += rapid.SampledFrom([]int64{0, int64(time.Millisecond), int64(300 * time.Millisecond), int64(time.Second)}).Draw(t, "later")
+			if !b.Take(&s, l, now, 1, 0).Allowed {
+				b.Penalize(&s, l, now, 1)
+			}
+		}
+		now += rapid.SampledFrom([]int64{0, int64(1700 * time.Microsecond), int64(time.Second)}).Draw(t, "said later")
+		interval := rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "interval")
+		parts := l.Window / int64(time.Microsecond)
+		for _, again := range []string{"", ", said again without an answer"} {
+			said := b.Say(&s, l, now, interval)
+			stands, fresh := said.Whole*parts+said.Rest, said.Fresh*parts
+			has := fresh - said.Rate*said.Span // as bucket in say.lua works it out
+			if stands >= fresh {
+				has = max(has, stands)
+			}
+			if more := has - stands; more < -1 || more > said.Rate {
+				t.Fatalf("%d/%d of a request stand, and the store has %d/%d more by %+v%s", stands, parts, more, parts, said, again)
+			}
+			now += int64(time.Millisecond)
+		}
+	})
+}

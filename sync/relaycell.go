@@ -48,8 +48,8 @@ func (p *pair) follow(ctx context.Context, shard int, page page) error {
 		from, had := at, at
 		switch {
 		case page.err != nil:
-		case page.highest < page.after: // that Redis has gone back to an older copy
-			had = 0
+		case 0 < page.highest && page.highest < page.after && page.after == at:
+			had = 0 // that Redis has gone back to an older copy
 			page = p.page(ctx, shard, 0, pageSize)
 		case page.after > at: // the one here has forgotten since that was asked
 			page = p.page(ctx, shard, at, pageSize)

@@ -3,6 +3,7 @@ package ratesync
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -178,6 +179,9 @@ func (s *slotSchedule) agree() {
 				want[n.src.Node()] = int64(has)
 			}
 		}
+		if len(want) == 0 {
+			s.dropEnded(key, stored)
+		}
 		if fmt.Sprint(stored) != fmt.Sprint(want) {
 			s.t.Errorf("%s: the store has %v, want %v", key, stored, want)
 		}
@@ -193,6 +197,18 @@ func (s *slotSchedule) agree() {
 					s.t.Errorf("%s: a node has %d and knows of %d, want %d and %d", key, g.Own, g.Others, want[n.src.Node()], others)
 				}
 			})
+		}
+	}
+}
+
+// dropEnded drops the gauges of nodes that have ended, of a key that nobody has slots of: a hash
+// that nobody writes to any more lives longer by what the clock was set back since.
+func (s *slotSchedule) dropEnded(key string, stored map[string]int64) {
+	later := s.store.gaugesAt(slotHash(key), s.store.time().Add(time.Duration(s.store.back.Load())))
+	for node := range stored {
+		lives := slices.ContainsFunc(s.nodes, func(n *slotNode) bool { return n.src.Node() == node })
+		if _, stays := later[node]; !lives && !stays {
+			delete(stored, node)
 		}
 	}
 }

@@ -55,14 +55,17 @@ func (s *slotStore) step(d time.Duration) {
 }
 
 // gauges are the gauges above 0 of a key that still count, by node.
-func (s *slotStore) gauges(key string) map[string]int64 {
+func (s *slotStore) gauges(key string) map[string]int64 { return s.gaugesAt(key, s.time()) }
+
+// gaugesAt are those that count at an instant, as far as nothing is written until then.
+func (s *slotStore) gaugesAt(key string, at time.Time) map[string]int64 {
 	all := map[string]int64{}
 	s.Do("EXISTS", key) // what has expired goes
 	for node, value := range s.Hash(key) {
 		parts := strings.Fields(value)
 		gauge, _ := strconv.ParseInt(parts[1], 10, 64)
 		expiry, _ := strconv.ParseInt(parts[2], 10, 64)
-		if gauge > 0 && expiry > s.time().UnixMilli() {
+		if gauge > 0 && expiry > at.UnixMilli() {
 			all[node] = gauge
 		}
 	}
