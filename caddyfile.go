@@ -28,13 +28,13 @@ func init() {
 	httpcaddyfile.RegisterDirectiveOrder("rate_limit", httpcaddyfile.After, "try_files")
 }
 
-// UnmarshalCaddyfile sets the handler up from a Caddyfile. docs/configuration.md#grammar has all:
+// UnmarshalCaddyfile sets the handler up from a Caddyfile:
 //
 //	rate_limit [<matcher>] [<rate>...] {
 //		<options>
 //	}
 //
-// The tables of internal/config have the options.
+// The tables of internal/config have the options, and docs/options.md tells of them.
 func (h *Handler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	p, err := parseHandler(d, nil, "")
 	if err != nil {

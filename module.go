@@ -52,7 +52,7 @@ type Handler struct {
 	Message string `json:"message,omitempty"`
 
 	// Headers are the sets of informational headers to send. Range: "ietf", "kong", "github",
-	// several of them, or "off". Default: draft.
+	// several of them, or "off". Default: "ietf".
 	Headers []string `json:"headers,omitempty"`
 
 	// Jitter lengthens Retry-After at random by up to this share, so that clients don't return

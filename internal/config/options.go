@@ -11,18 +11,19 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
-// A Block is a block of a Caddyfile: its options in the order in which the grammar and errors list
-// them.
+// A Block is a block of a Caddyfile: its options in the order in which docs/options.md and errors
+// list them.
 type Block struct {
 	place   optionPlace
 	Options []Option
 }
 
-// An Option is all that is said of an option outside of what it does: parsing, messages, the
-// grammar and the page of options go by it.
+// An Option is all that is said of an option outside of what it does: parsing, messages and
+// the page of options go by it.
 type Option struct {
 	Name string
-	// Values are those of its line, in the words of the grammar.
+	// Values are those of its line: <name> stands for a value, [ ] for what may be left out, | for a
+	// choice, ... for several.
 	Values string
 	// Example is such a line.
 	Example string

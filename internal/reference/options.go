@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,30 +8,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 )
 
-// grammarOf are the lines of a block, in columns.
-func grammarOf(b config.Block, indent string) string {
-	width := 0
-	for _, o := range b.Options {
-		width = max(width, len(o.Name))
-	}
-	var text strings.Builder
-	for _, o := range b.Options {
-		if o.Is&config.Older != 0 {
-			continue
-		}
-		text.WriteString(indent + strings.TrimRight(fmt.Sprintf("%-*s %s", width, o.Name, strings.ReplaceAll(o.Values, "…", "...")), " ") + "\n")
-	}
-	return text.String()
-}
-
-func (s *source) grammar() string {
-	return "In a site, or in a `route` or `handle` block:\n\n```text\n" +
-		"rate_limit [<matcher>] <rate>... {\n\t<options of the limit and of the handler>\n}\n\nrate_limit [<matcher>] {\n\tzone <name> {\n" + grammarOf(config.Zone, "\t\t") + "\t}\n\n\t# options of the handler\n" +
-		grammarOf(config.Block{Options: config.Handler.Options[1:]}, "\t") + "}\n```\n\nAmong the global options, at the top of the Caddyfile:\n\n```text\nrate_limit {\n" +
-		grammarOf(config.Global, "\t") + "}\n\nredis {\n" + grammarOf(config.Redis, "\t") + "}\n\nregions {\n" + grammarOf(config.Regions, "\t") + "}\n```\n"
-}
-
-// A section is a block of the grammar on the page of options.
+// A section is a block of a Caddyfile on the page of options.
 type section struct {
 	title, intro string
 	of           string // the type of its JSON
@@ -55,8 +31,8 @@ var nested = map[string][]string{"limit": {"Limit"}, "ban": {"Ban", "BanAfter"},
 var further = map[string]string{
 	"match": "[Matching](security.md#requests-that-a-zone-matches)", "except": "[Exceptions](keys.md#exceptions)", "key": "[Keys](keys.md)",
 	"limit": "[Rates](configuration.md#rates)", "limit_default": "[Placeholders](configuration.md#limits-that-come-with-the-request)",
-	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[SubWindows](algorithms.md#token_bucket)",
-	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Rates](sync.md)", "ipv6_prefix": "[Networks](security.md#networks)",
+	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Bursts](algorithms.md#token_bucket)",
+	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Sync](sync.md)", "ipv6_prefix": "[Networks](security.md#networks)",
 	"empty_key": "[Keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "cost": "[Costs](cost.md)",
 	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[Intervals](sync.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Downloads](bandwidth.md)",
 	"max_keys": "[Floods](security.md#floods-of-keys)", "enforce": "[Shadow](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Reserves](reserve.md)",
@@ -67,10 +43,9 @@ var further = map[string]string{
 
 const optionsIntro = `# What does each option do?
 
-Each begins with an example; [configuration](configuration.md) says where they go, and has the
-[grammar](configuration.md#grammar). Where no default is named, there is none; a flag
-without a value is on. Durations are Caddy's, ` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also
-nanoseconds. All are there since ` + since + `, unless it says otherwise.
+[Configuration](configuration.md) says where options go. Each begins with an example. Where no
+default is named, there is none; a flag is off, and on without a value. Durations are Caddy's,
+` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also nanoseconds.
 `
 
 func (s *source) optionsPage() string {
@@ -105,7 +80,7 @@ func (s *source) entry(of section, o *config.Option, again bool) string {
 		f = s.structs["Limit"]["default"]
 	}
 	begin := "`" + o.Example + "`"
-	if !again && strings.Contains(strings.ReplaceAll(o.Values, "[on|off]", ""), "|") {
+	if !again && o.Values != "[on|off]" && (strings.ContainsAny(o.Values, "|[") || strings.HasSuffix(o.Values, "...")) {
 		begin = "`" + o.Name + " " + o.Values + "`, as " + begin
 	}
 	if name != o.Name {
@@ -164,11 +139,14 @@ func sentence(more string) string {
 var plainWord = regexp.MustCompile(`"?[a-z0-9_:/]+"?`)
 
 // facts are the default, the range, and the version that brought the option, if that is not the
-// first one. What the grammar lists is marked as code, and no range if it lists all.
+// first one. What the syntax lists is marked as code, and no range if it lists all.
 func (f *field) facts(o *config.Option) string {
 	text := "**Default**: " + marked(strings.Replace(f.initial, "false", "off", 1)) + "."
-	if f.initial == "true" {
+	switch f.initial {
+	case "true":
 		text = "**Default**: on."
+	case "false":
+		text = ""
 	}
 	if more, none := strings.CutPrefix(f.initial, "none"); none {
 		text = sentence(more)
@@ -189,7 +167,7 @@ func (f *field) facts(o *config.Option) string {
 	return strings.TrimSpace(text)
 }
 
-// listed is a range that has nothing but choices of the grammar.
+// listed is a range that has nothing but choices of the syntax.
 var listed = regexp.MustCompile("^(`\\w+`|,| |or|several of them)+$")
 
 // onlyInJSON lists the fields that a Caddyfile has no *config.Option for.
