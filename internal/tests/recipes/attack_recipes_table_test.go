@@ -92,7 +92,6 @@ var attacks = map[string][]attack{
 	"docs/concurrent.md backend":    {{send: "GET /api/*", held: 200, most: 200}},
 	"docs/migration.md api":         holdsNobody("it is not enforced"),
 	"docs/observability.md api":     anything(100),
-	"docs/observability.md traced":  anything(100),
 	"docs/cost.md tokens":           {{send: "POST /v1/chat/completions", most: 7}},
 	"docs/cost.md calls":            {{send: "GET /any", most: 300}},
 	"docs/cost.md uploads":          holdsNobody("it counts bytes, and these requests have none: TestTermsOfACostAddUp"),
