@@ -33,11 +33,11 @@ var further = map[string]string{
 	"limit": "[Rates](configuration.md#rates)", "limit_default": "[Placeholders](configuration.md#limits-that-come-with-the-request)",
 	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Bursts](algorithms.md#token_bucket)",
 	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Sync](sync.md)", "ipv6_prefix": "[Networks](security.md#networks)",
-	"empty_key": "[Keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "cost": "[Costs](cost.md)",
+	"empty_key": "[Keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "cost": "[Costs](cost.md)", "response_cost": "[Tokens](cost.md#tokens-of-a-model)", "zone": "[Names](configuration.md#names-of-limits)",
 	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[Intervals](sync.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Downloads](bandwidth.md)",
 	"max_keys": "[Floods](security.md#floods-of-keys)", "enforce": "[Shadow](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Reserves](reserve.md)",
 	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[Privacy](security.md#what-is-stored-of-a-key)",
-	"persist": "[Restarts](outages.md#keep-counts-without-redis)", "redis": "[Redis](redis.md)", "strict_timeout": "[Outages](outages.md)",
+	"persist": "[Restarts](outages.md#keep-counts-without-redis)", "redis": "[Redis](redis.md)", "strict_timeout": "[Outages](outages.md#strict-zones)",
 	"username": "[Permissions](redis.md#acl)",
 }
 
