@@ -45,7 +45,8 @@ const optionsIntro = `# What does each option do?
 
 [Configuration](configuration.md) says where options go. Each begins with an example. Where no
 default is named, there is none; a flag is off, and on without a value. Durations are Caddy's,
-` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also nanoseconds.
+` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also nanoseconds. A kB is 1,000 bytes, a
+KiB 1,024.
 `
 
 func (s *source) optionsPage() string {
