@@ -22,8 +22,8 @@ type Block struct {
 // the page of options go by it.
 type Option struct {
 	Name string
-	// Values are those of its line: <name> stands for a value, [ ] for what may be left out, | for a
-	// choice, ... for several.
+	// Values are those of its line: <name> stands for a value, [ ] for what may be left out, | for
+	// a choice, ... for several.
 	Values string
 	// Example is such a line.
 	Example string
