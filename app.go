@@ -50,8 +50,7 @@ type App struct {
 	Namespace string `json:"namespace,omitempty"`
 
 	// StrictTimeout is how long a call of a strict zone waits for an answer, once it has a
-	// connection. A silent Redis delays requests by up to twice that, once. Range: 1ms to 1m.
-	// Default: 100ms.
+	// connection. Range: 1ms to 1m. Default: 100ms.
 	StrictTimeout caddy.Duration `json:"strict_timeout,omitempty"`
 
 	// Persist keeps the counters of zones that don't sync, and changes at run time, over a

@@ -35,9 +35,8 @@ func init() {
 // Handler limits the rate of requests. A request is checked against every zone that matches it. If
 // one of them denies it, it consumes nothing in any of them.
 type Handler struct {
-	// RateLimits are the zones by name. Zones of one name share their counters, across handlers,
-	// nodes and reloads, so they must have the same settings. Range: printable ASCII without quotes
-	// or backslashes, at most 128 characters. Default: none.
+	// RateLimits are the zones by name. Range: printable ASCII without quotes or backslashes, at
+	// most 128 characters. Default: none.
 	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
 
 	// SyncRate is the sync_rate of this handler's zones. Range: as in a zone. Default: the global
@@ -52,7 +51,7 @@ type Handler struct {
 	Message string `json:"message,omitempty"`
 
 	// Headers are the sets of informational headers to send. Range: "ietf", "kong", "github",
-	// several of them, or "off". Default: draft.
+	// several of them, or "off". Default: "ietf".
 	Headers []string `json:"headers,omitempty"`
 
 	// Jitter lengthens Retry-After at random by up to this share, so that clients don't return
@@ -203,8 +202,7 @@ type Zone struct {
 	CostDefault *int64 `json:"cost_default,omitempty"`
 
 	// ResponseCost is where the response says what the request has cost, in units. Entries add up,
-	// and are rounded up. cost is then an estimate: it is reserved, and the difference refunded or
-	// charged. Not with leaky_bucket or count_denied. Default: none.
+	// and are rounded up. Not with leaky_bucket or count_denied. Default: none.
 	ResponseCost []config.ResponseTerm `json:"response_cost,omitempty"`
 
 	// ResponseCostDefault is the least that a response costs that counts, and ends without a figure
@@ -226,8 +224,7 @@ type Zone struct {
 	Regions *bool `json:"regions,omitempty"`
 
 	// Enforce is the share of keys that the zone is enforced for, in steps of 0.0001, the same keys
-	// on all nodes. The others are counted and never denied. Range: 0 to 1; 0 or off is shadow mode
-	// for all. Default: 1.
+	// on all nodes. Range: 0 to 1; 0 or off is shadow mode for all. Default: 1.
 	Enforce *float64 `json:"enforce,omitempty"`
 
 	// Ban denies all requests of a key for a while once it was denied too often. Default: none.

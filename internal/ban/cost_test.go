@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
-// What a banned key costs in memory is what docs/sizing.md says: between two of the sizes that a
-// map takes, and with what is to be sent.
+// What a banned key costs in memory is what docs/internals/costs.md says: between two of the sizes
+// that a map takes, and with what is to be sent.
 func TestBytesPerBan(t *testing.T) {
 	heap := func() int64 {
 		var m runtime.MemStats
@@ -39,6 +39,6 @@ func TestBytesPerBan(t *testing.T) {
 		}
 	}
 	if least < 50 || most > 160 {
-		t.Errorf("%d to %d bytes a ban, want what docs/sizing.md says", least, most)
+		t.Errorf("%d to %d bytes a ban, want what docs/internals/costs.md says", least, most)
 	}
 }

@@ -22,7 +22,8 @@ type Block struct {
 // grammar and the page of options go by it.
 type Option struct {
 	Name string
-	// Values are those of its line, in the words of the grammar.
+	// Values are those of its line, in the words of the grammar: <name> stands for a value, [ ] for
+	// what may be left out, | for a choice, ... for several.
 	Values string
 	// Example is such a line.
 	Example string

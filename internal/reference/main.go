@@ -1,7 +1,7 @@
 // Command reference writes the pages of docs that list what the code has: the grammar, the options
-// with their defaults, the warnings, and the metrics. The texts stand in
-// the code: in the comments of the types that JSON is read into, in those of the codes of warnings,
-// in the help of the metrics, and in the grammar on the parser's functions.
+// with their defaults, the warnings, and the metrics. The texts stand in the code: in the rows of
+// the options, in the comments of the types that JSON is read into, in those of the codes of
+// warnings, and in the help of the metrics.
 //
 //	go run ./internal/reference
 //
@@ -165,7 +165,7 @@ func newField(name, doc string) *field {
 	return f
 }
 
-var codeWords = regexp.MustCompile("`[^`]+`" + `|"[^"]+"|\{[^}]+\}|rediss?://|unix://|\b(?:[a-z0-9]+_[a-z0-9_]+|gcra|draft|[0-9]+[a-z]+)\b`)
+var codeWords = regexp.MustCompile("`[^`]+`" + `|"[^"]+"|\{[^}]+\}|rediss?://|unix://|\b(?:[a-z0-9]+_[a-z0-9_]+|gcra|[0-9]+[a-z]+)\b`)
 
 // marked puts what is code in a text into backticks.
 func marked(text string) string {

@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 )
@@ -62,8 +63,14 @@ func (s *source) metrics() (string, error) {
 		for _, l := range f.GetMetric()[0].GetLabel() {
 			labels = append(labels, "`"+l.GetName()+"`")
 		}
-		kind := strings.ToLower(f.GetType().String())
-		fmt.Fprintf(&page, "\n### %s\n\n%s", f.GetName(), wrap(fmt.Sprintf("%s *%s by %s*", marked(f.GetHelp()), kind, strings.Join(labels, ", ")), ""))
+		if isTotal := strings.HasSuffix(f.GetName(), "_total"); isTotal != (f.GetType() == dto.MetricType_COUNTER) {
+			return "", fmt.Errorf("%s is a %s: the page says that counters end in _total, and gauges don't", f.GetName(), f.GetType())
+		}
+		text := marked(f.GetHelp())
+		if by := strings.Join(labels, ", "); by != "`zone`" {
+			text += " *By " + by + "*."
+		}
+		fmt.Fprintf(&page, "\n### %s\n\n%s", f.GetName(), wrap(text, ""))
 	}
 	if err := s.countedAs(counted); err != nil {
 		return "", err

@@ -55,22 +55,22 @@ var nested = map[string][]string{"limit": {"Limit"}, "ban": {"Ban", "BanAfter"},
 var further = map[string]string{
 	"match": "[Matching](security.md#requests-that-a-zone-matches)", "except": "[Exceptions](keys.md#exceptions)", "key": "[Keys](keys.md)",
 	"limit": "[Rates](configuration.md#rates)", "limit_default": "[Placeholders](configuration.md#limits-that-come-with-the-request)",
-	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[SubWindows](algorithms.md#token_bucket)",
-	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Rates](sync.md)", "ipv6_prefix": "[Networks](security.md#networks)",
-	"empty_key": "[Keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "forgive_responses": "[Logins](login.md#a-right-login)", "cost": "[Costs](cost.md)",
+	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Bursts](algorithms.md#token_bucket)",
+	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Sync](sync.md)", "ipv6_prefix": "[Networks](security.md#networks)",
+	"empty_key": "[Keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "forgive_responses": "[Logins](login.md#a-right-login)", "cost": "[Costs](cost.md)", "response_cost": "[Tokens](cost.md#tokens-of-a-model)", "zone": "[Names](configuration.md#names-of-limits)",
 	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[Intervals](sync.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Downloads](bandwidth.md)",
 	"max_keys": "[Floods](security.md#floods-of-keys)", "enforce": "[Shadow](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Reserves](reserve.md)",
 	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[Privacy](security.md#what-is-stored-of-a-key)",
-	"persist": "[Restarts](outages.md#keep-counts-without-redis)", "redis": "[Redis](redis.md)", "strict_timeout": "[Outages](outages.md)",
+	"persist": "[Restarts](outages.md#keep-counts-without-redis)", "redis": "[Redis](redis.md)", "strict_timeout": "[Outages](outages.md#strict-zones)",
 	"username": "[Permissions](redis.md#acl)",
 }
 
 const optionsIntro = `# What does each option do?
 
-Each begins with an example; [configuration](configuration.md) says where they go, and has the
-[grammar](configuration.md#grammar). Where no default is named, there is none; a flag
-without a value is on. Durations are Caddy's, ` + "`90s`, `1h30m`, `1d`" + `, at most ten years; in JSON also
-nanoseconds. All are there since ` + since + `, unless it says otherwise.
+[Configuration](configuration.md) says where options go, and has the
+[grammar](configuration.md#grammar). Each begins with an example. Where no default is named, there
+is none; a flag is off, and on without a value. Durations are Caddy's, ` + "`90s`, `1h30m`, `1d`" + `, at most
+ten years; in JSON also nanoseconds. A kB is 1,000 bytes, a KiB 1,024.
 `
 
 func (s *source) optionsPage() string {
@@ -167,8 +167,11 @@ var plainWord = regexp.MustCompile(`"?[a-z0-9_:/]+"?`)
 // first one. What the grammar lists is marked as code, and no range if it lists all.
 func (f *field) facts(o *config.Option) string {
 	text := "**Default**: " + marked(strings.Replace(f.initial, "false", "off", 1)) + "."
-	if f.initial == "true" {
+	switch f.initial {
+	case "true":
 		text = "**Default**: on."
+	case "false":
+		text = ""
 	}
 	if more, none := strings.CutPrefix(f.initial, "none"); none {
 		text = sentence(more)

@@ -16,40 +16,39 @@ import (
 // docs/warnings.md has these comments.
 const (
 	// UntrustedProxy is a proxy's header from an address that is not trusted. If that is your
-	// proxy, all clients behind it share one count: set trusted_proxies and trusted_proxies_strict,
-	// on a unix socket trusted_proxies_unix. Otherwise a client made it up. See
-	// docs/security.md#client-addresses-and-trusted-proxies.
+	// proxy, all clients behind it share one count: set trusted_proxies and
+	// trusted_proxies_strict, on a unix socket trusted_proxies_unix. Otherwise a client made it
+	// up. See docs/security.md#client-addresses-and-trusted-proxies.
 	UntrustedProxy = "TIDE001"
 	// TrustNotStrict is trusted_proxies without trusted_proxies_strict. Caddy takes the left-most
 	// address of the header, which a client can write. Add trusted_proxies_strict to the servers
-	// block, unless your proxy replaces the header. Where all addresses are trusted, write those of
-	// your proxies. See docs/security.md#client-addresses-and-trusted-proxies.
+	// block, unless your proxy replaces the header. Where all addresses are trusted, write those
+	// of your proxies.
 	TrustNotStrict = "TIDE002"
 	// ForgeableKey is a key from a header that claims an address, or an exception by one or by
 	// User-Agent. Clients can send any. Write {client_ip}, which reads it from trusted proxies
 	// only, or `except` with addresses.
 	ForgeableKey = "TIDE003"
 	// PoorKey is a key that clients can change at will. With an id, a time or a port in it, each
-	// request has its own count and nothing is limited. The line says what was meant.
+	// request has its own count and nothing is limited.
 	PoorKey = "TIDE004"
-	// UnknownKey is a placeholder without a value. Nothing sets it, or not yet: `message` sends its
-	// name. The line says what was meant. See docs/keys.md#empty-keys.
+	// UnknownKey is a placeholder without a value. Nothing sets it, or not yet: `message` sends
+	// its name. See docs/keys.md#empty-keys.
 	UnknownKey = "TIDE006"
 	// NoZone is a handler without zones, or global options alone. Nothing is limited.
 	NoZone = "TIDE008"
-	// EmptyKey is a key that came out empty. A request had none of its values. See
-	// docs/keys.md#empty-keys.
+	// EmptyKey is a key that came out empty. See docs/keys.md#empty-keys.
 	EmptyKey = "TIDE009"
-	// MaxKeys is more keys than max_keys. Further keys share counters: newcomers may be denied
-	// early. If you have that many clients, raise it; if clients choose their key, write a
-	// `rate_limit` by address above it. See docs/security.md#floods-of-keys.
+	// MaxKeys is more keys than max_keys. Newcomers may be denied early. If you have that many
+	// clients, raise it; if clients choose their key, write a `rate_limit` by address above it.
+	// See docs/security.md#floods-of-keys.
 	MaxKeys = "TIDE010"
 	// NoRedis is an empty address of Redis. A variable is not set, so each node counts for itself.
 	// If that is meant, write `redis {$REDIS_URL:off}`.
 	NoRedis = "TIDE011"
-	// SyncFails is Redis being unavailable. Requests are served and limited meanwhile. It is logged
-	// when an outage begins, at most once a minute; `sync with redis works again` ends it. `reason`
-	// says why, and what to do. See docs/outages.md.
+	// SyncFails is Redis being unavailable. It is logged when an outage begins, at most once a
+	// minute; `sync with redis works again` ends it. `reason` says why, and what to do. See
+	// docs/outages.md.
 	SyncFails = "TIDE012"
 	// ForeignKey is another program's keys in Redis. Give Tide a namespace of its own.
 	ForeignKey = "TIDE013"
@@ -75,8 +74,8 @@ const (
 	// requests or none. Write `enforce off`, or a key that tells clients apart. See
 	// docs/shadow.md#which-keys-are-in.
 	ShareOfOneKey = "TIDE021"
-	// LimitValue is a request's limit that is no number. limit_default was used. Look at what sets
-	// the placeholder; with log_key the line has its value.
+	// LimitValue is a request's limit that is no number. limit_default was used. Look at what
+	// sets the placeholder; with log_key the line has its value.
 	LimitValue = "TIDE022"
 	// BeforeAuth is a key or limit by who the client is, before authentication. Put both into a
 	// route. See docs/configuration.md#order-of-directives.
@@ -99,12 +98,11 @@ const (
 	// docs/security.md#requests-that-a-zone-matches.
 	ExactPath = "TIDE031"
 	// AmbiguousKey is a key with several values. Headers or parameters of one name differ, and
-	// backends read them differently. Such requests share one count. If your proxy adds the second,
-	// have it replace the client's.
+	// backends read them differently. Such requests share one count. If your proxy adds the
+	// second, have it replace the client's.
 	AmbiguousKey = "TIDE032"
-	// ClientsKey is a key that goes by what a client sends, also beside its address. Each new value
-	// has a new count. Add a zone by address, or put rate_limit behind what checks the value. See
-	// docs/security.md#keys-from-headers.
+	// ClientsKey is a key that goes by what a client sends, also beside its address. Each new
+	// value has a new count. See docs/security.md#keys-from-headers.
 	ClientsKey = "TIDE033"
 	// Backlog is strict zones that ask Redis for more than it can answer. Requests waited longer
 	// than strict_timeout and went by on_redis_loss. Raise that or pool_size, or give zones an
@@ -115,31 +113,29 @@ const (
 	// names. Or two Redis have one name: the line comes from one that others don't read. See
 	// docs/regions.md.
 	WrongRegion = "TIDE038"
-	// RegionLost is another region that is lost. Its last counts stay, and on_loss holds. A second
-	// line tells that it is back. Or a Redis user lacks a command that regions need. See
+	// RegionLost is another region that is lost. Its last counts stay, and on_loss holds. A
+	// second line tells that it is back. Or a Redis user lacks a command that regions need. See
 	// docs/regions.md#when-a-region-is-lost and docs/redis.md#acl.
 	RegionLost = "TIDE039"
-	// NoCost is a response without the number that it costs, or a compressed one that hides it. The
-	// line says what to write. See docs/cost.md#what-only-the-response-knows.
+	// NoCost is a response without the number that it costs, or a compressed one that hides it.
+	// See docs/cost.md#what-only-the-response-knows.
 	NoCost = "TIDE041"
 	// ClocksApart is Redis clocks of two regions that differ by a second, or a twentieth of a
 	// window. More or less than the limit passes: keep them by NTP.
 	ClocksApart = "TIDE042"
-	// NotReached is a zone that no request comes to, or no guess. The line says what is in the way.
-	// See docs/configuration.md#order-of-directives.
+	// NotReached is a zone that no request comes to, or no guess. See
+	// docs/configuration.md#order-of-directives.
 	NotReached = "TIDE045"
 	// PeerMatched is remote_ip in a matcher, or {remote_host} in a key, where proxies are trusted.
 	// It is the proxy's: write client_ip.
 	PeerMatched = "TIDE046"
-	// NotMeant is a sync_rate longer than a window, or a file's name as the message. The line says
-	// what to write.
+	// NotMeant is a sync_rate longer than a window, or a file's name as the message.
 	NotMeant = "TIDE047"
 	// UnusedOverrides is overrides of a zone that the configuration lacks. If it was renamed, set
 	// them for its new name, and remove these. See docs/operate.md#give-one-key-another-limit.
 	UnusedOverrides = "TIDE048"
-	// NothingCounted is a zone that has counted none of its first 1,000 requests. The line says how
-	// they were answered. Send one that should count: count_responses needs its status. See
-	// docs/login.md.
+	// NothingCounted is a zone that has counted none of its first 1,000 requests. Send one that
+	// should count: count_responses needs its status. See docs/login.md.
 	NothingCounted = "TIDE049"
 	// HiddenDenial is an error route that answers denials with a status below 400. Clients and
 	// monitoring take them for successes: leave the status out there. See
@@ -150,8 +146,7 @@ const (
 	ForgivesGuesser = "TIDE051"
 	// ShortLived is counts of a day, week, month or year that may not last so long. Redis evicts
 	// keys, the process ends and nothing is saved, there is a counter for each address, or a
-	// calendar has changed and its counts begin at zero. The line says what to write. See
-	// docs/quotas.md.
+	// calendar has changed and its counts begin at zero. See docs/quotas.md.
 	ShortLived = "TIDE052"
 )
 

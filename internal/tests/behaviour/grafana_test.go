@@ -229,7 +229,7 @@ handle {
 	}
 }
 
-// The page's access log says who denied and what was left, and its traces load.
+// The page's access log says who denied and what was left.
 func TestAccessLogOfThePage(t *testing.T) {
 	_, site := sitetest.SiteInPage(t, "docs/observability.md", "api.example.com")
 	file := filepath.Join(t.TempDir(), "access.log")

@@ -92,7 +92,6 @@ var attacks = map[string][]attack{
 	"docs/concurrent.md backend":    {{send: "GET /api/*", held: 200, most: 200}},
 	"docs/migration.md api":         holdsNobody("it is not enforced"),
 	"docs/observability.md api":     anything(100),
-	"docs/observability.md traced":  anything(100),
 	"docs/cost.md tokens":           {{send: "POST /v1/chat/completions", most: 7}},
 	"docs/cost.md calls":            {{send: "GET /any", most: 300}},
 	"docs/cost.md uploads":          holdsNobody("it counts bytes, and these requests have none: TestTermsOfACostAddUp"),
@@ -165,7 +164,6 @@ var attacks = map[string][]attack{
 	"docs/sync.md this_node":                {{send: "GET /", most: 2000, each: many}},
 	"docs/redis.md example.com 100/1m":      anything(100),
 	"docs/redis.md example.com 100/1m (2)":  anything(100),
-	"docs/redis.md example.com 100/1m (3)":  anything(100),
 	"docs/redis.md shop.example.com 100/1m": anything(100),
 	"docs/outages.md example.com 10000/1d":  anything(10000),
 

@@ -236,8 +236,6 @@ func exchange(v any, at place, ofErrors bool, zones map[string]place) {
 			}
 		case "authentication":
 			become(v, "known_user", nil)
-		case "tracing":
-			become(v, "vars", nil)
 		}
 		for _, e := range v {
 			exchange(e, at, ofErrors, zones)
