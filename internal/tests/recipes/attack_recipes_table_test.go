@@ -164,6 +164,7 @@ var attacks = map[string][]attack{
 	"docs/sync.md this_node":                {{send: "GET /", most: 2000, each: many}},
 	"docs/redis.md example.com 100/1m":      anything(100),
 	"docs/redis.md example.com 100/1m (2)":  anything(100),
+	"docs/redis.md example.com 100/1m (3)":  anything(100),
 	"docs/redis.md shop.example.com 100/1m": anything(100),
 	"docs/outages.md example.com 10000/1d":  anything(10000),
 
