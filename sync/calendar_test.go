@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/calendar"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -75,4 +76,101 @@ func TestARedisThatEvicts(t *testing.T) {
 	redistest.Eventually(t, "a warning", func() bool {
 		return logs.FilterField(zap.String("maxmemory_policy", "volatile-lru")).FilterField(zap.String("code", warning.ShortLived)).Len() == 1
 	})
+}
+
+// What two nodes counted of a month stays whatever happens in its middle: to their Redis, which
+// forgets or goes back to an older copy, and to them, which end without a word. Only what a node
+// counted that has ended is lost, where Redis has lost it too.
+func TestAMonthGoesOn(t *testing.T) {
+	month := must(calendar.Of(algorithms.Month, "Europe/Berlin", 15))
+	// Of a limit of 100, 40 are in the copy, and 20 more have been admitted then.
+	for name, tt := range map[string]struct {
+		happens func(m *monthOfNodes)
+		lost    int
+	}{
+		"nothing":       {func(*monthOfNodes) {}, 0},
+		"FLUSHALL":      {func(m *monthOfNodes) { m.store.forget(0, true) }, 0},
+		"an older copy": {func(m *monthOfNodes) { m.store.restore(m.saved) }, 0},
+		"all nodes end": {(*monthOfNodes).end, 0},
+		"an older copy, then all nodes end": {func(m *monthOfNodes) {
+			m.store.restore(m.saved)
+			m.touch()
+			m.end()
+		}, 0},
+		"all nodes end, then an older copy": {func(m *monthOfNodes) {
+			m.end()
+			m.store.restore(m.saved)
+		}, 20},
+		"all nodes end, then FLUSHALL": {func(m *monthOfNodes) {
+			m.end()
+			m.store.forget(0, true)
+		}, 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := &monthOfNodes{schedule: &schedule[algorithms.WindowState]{
+					t: t, random: rand.New(rand.NewPCG(1, 2)), rate: 500 * time.Millisecond, store: newLuaStore(t),
+					net: &network{random: rand.New(rand.NewPCG(1, 3))}, evicted: map[string]bool{},
+					alg: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 100, Window: algorithms.Month, Calendar: month},
+				}}
+				m.name()
+				m.join()
+				m.join()
+				m.admit(0, 20)
+				m.admit(1, 20)
+				m.saved = m.store.Values()
+				m.admit(0, 10)
+				m.admit(1, 10)
+				tt.happens(m)
+				m.touch()
+				for range 120 {
+					m.admit(0, 1)
+				}
+				if m.admitted != 100+tt.lost {
+					t.Errorf("%d are admitted in a month, want %d", m.admitted, 100+tt.lost)
+				}
+				m.close()
+			})
+		})
+	}
+}
+
+// A monthOfNodes is two nodes, and what they have admitted of a key.
+type monthOfNodes struct {
+	*schedule[algorithms.WindowState]
+	admitted int
+}
+
+// admit has a node decide on so many requests at once, and waits until all is said and heard.
+//
+// bubble: of TestAMonthGoesOn.
+func (m *monthOfNodes) admit(node, n int) {
+	by := m.nodes[node]
+	m.take(by, "k", n)
+	m.admitted += len(by.taken)
+	by.taken = nil
+	time.Sleep(5 * time.Second)
+}
+
+// touch has each node decide on one request, which shows it what Redis has lost, and waits until
+// that is sent again.
+//
+// bubble: of TestAMonthGoesOn.
+func (m *monthOfNodes) touch() {
+	for node := range m.nodes {
+		m.admit(node, 1)
+	}
+	time.Sleep(ResendRate + 20*time.Second)
+}
+
+// end ends both nodes without a word, and has two others join.
+func (m *monthOfNodes) end() {
+	for range 2 {
+		by := m.nodes[0]
+		by.wire.cut()
+		by.source.Detach()
+		by.rep.Close()
+		m.nodes = m.nodes[1:]
+		m.join()
+	}
 }

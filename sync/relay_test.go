@@ -81,6 +81,7 @@ type world[S any] struct {
 	restored bool             // a store has gone back to an older copy
 	doubled  *bool            // that a bucket counts more than 2 units twice; nil where none may
 	log      *zap.Logger      // nil for none
+	skewed   bool             // clocks of a region's nodes are a minute apart, the first is behind
 }
 
 // testRegion is a store with its nodes, and a way to the store of each other region.
@@ -144,8 +145,8 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 		net = &network{random: rand.New(rand.NewPCG(uint64(len(r.nodes)), 3))}
 	}
 	m := &member[S]{alg: w.alg, rate: cmp.Or(w.rate, time.Second), wire: &wire{net: net, store: r.store}, table: tableOf[S](w.alg, cmp.Or(w.room, 1000))}
-	m.source = NewSource(m.table, Spec{Zone: "z", Kind: w.alg.Kind.Traits().Code, Window: w.alg.Window, SubWindows: max(1, w.alg.SubWindows), Live: w.alg.Compile().History})
-	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, cmp.Or(w.log, zap.NewNop()).Named(r.name))
+	m.source = NewSource(m.table, SpecOf("z", w.alg))
+	m.rep = NewReplicator(m.wire, "test", time.Second, skewed(w.skew(len(r.nodes))), cmp.Or(w.log, zap.NewNop()).Named(r.name))
 	others := make(map[string]redis.UniversalClient)
 	for _, other := range w.regions {
 		if other != r {
@@ -183,6 +184,14 @@ func (w *world[S]) takeBy(m *member[S], alg algorithms.Params, raw []byte, n int
 		w.own[string(id[:])] += int64(n)
 	}
 	return d.Allowed
+}
+
+// skew is how far the clock of a region's i-th node is ahead.
+func (w *world[S]) skew(i int) time.Duration {
+	if !w.skewed {
+		return 0
+	}
+	return time.Duration(i-1) * time.Minute
 }
 
 // step is one thing that happens, and some time.

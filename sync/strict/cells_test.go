@@ -433,3 +433,60 @@ func TestAnAskThatMayNotBeDoneCountsNothing(t *testing.T) {
 		}
 	}
 }
+
+// Days of 23 and of 25 hours begin and end in strict as anywhere, on two nodes by one Redis: each
+// has the limit once, on both sides of the change of the clocks, and clients are told to wait until
+// its end.
+func TestDaysOfOtherLengthsInStrict(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	day := &algorithms.Calendar{Window: algorithms.Day, Zone: berlin, From: 1}
+	rule := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 6, Window: algorithms.Day, Calendar: day}
+	// An instant, and and when the day ends that is a little earlier, and from then on.
+	for _, tt := range []struct{ at, before, after string }{
+		{"2000-03-26T00:00:00+01:00", "2000-03-26T00:00:00+01:00", "2000-03-27T00:00:00+02:00"},
+		{"2000-03-26T03:00:00+02:00", "2000-03-27T00:00:00+02:00", "2000-03-27T00:00:00+02:00"},
+		{"2000-03-27T00:00:00+02:00", "2000-03-27T00:00:00+02:00", "2000-03-28T00:00:00+02:00"},
+		{"2000-10-29T00:00:00+02:00", "2000-10-29T00:00:00+02:00", "2000-10-30T00:00:00+01:00"},
+		{"2000-10-29T02:00:00+01:00", "2000-10-30T00:00:00+01:00", "2000-10-30T00:00:00+01:00"},
+		{"2000-10-30T00:00:00+01:00", "2000-10-30T00:00:00+01:00", "2000-10-31T00:00:00+01:00"},
+	} {
+		at, before, after := instant(t, tt.at), instant(t, tt.before), instant(t, tt.after)
+		onALine(t, time.Second, func(t *testing.T, l *line, s *Limiter) {
+			time.Sleep(time.Until(at) - 2*time.Second) // virtual time
+			well := l.other(t)
+			n, other := s.cells(t, s.client, rule), well.cells(t, well.client, rule)
+			denies := func(until time.Time) {
+				t.Helper()
+				for _, by := range []*cellNode{n, other} {
+					all, err := by.ask("k", 1)
+					if err != nil || all[0].Allowed || !near(all[0].Retry, time.Until(until)) {
+						t.Errorf("%v from %s: %+v, want a denial for %v; %v", time.Since(at), tt.at, all[0].Decision, time.Until(until), err)
+					}
+				}
+			}
+			if !n.admits("k", 3) || !other.admits("k", 3) {
+				t.Errorf("before %s not all of the limit is admitted", tt.at)
+			}
+			denies(before)
+			time.Sleep(time.Until(at) - time.Microsecond)
+			denies(before)
+			time.Sleep(time.Microsecond)
+			if isNew := before.Equal(at); isNew && (!n.admits("k", 3) || !other.admits("k", 3)) {
+				t.Errorf("at %s not all of the new day's limit is admitted", tt.at)
+			}
+			denies(after)
+		})
+	}
+}
+
+func instant(t *testing.T, text string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
