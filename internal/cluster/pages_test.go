@@ -22,6 +22,7 @@ type taskPage struct {
 	started bool   // it runs, though the page does not say so
 	log     bool   // the access log of docs/simulate.md is there
 	bare    bool   // its picture is of something else: shownPages has it
+	plain   bool   // what its commands print stands in the page, as a picture would be of one month
 }
 
 var taskPages = map[string]taskPage{
@@ -34,7 +35,7 @@ var taskPages = map[string]taskPage{
 	"login":           {},
 	"observability":   {},
 	"operate":         {},
-	"quotas":          {},
+	"quotas":          {plain: true},
 	"redis":           {},
 	"reserve":         {},
 	"responses":       {bare: true},
@@ -65,7 +66,7 @@ func TestTaskPages(t *testing.T) {
 	for name, p := range taskPages {
 		page := filepath.Join("../../docs", name+".md")
 		steps := stepsOf(t, page)
-		if text, err := os.ReadFile(page); err != nil || len(steps) == 0 || !strings.Contains(string(text), "\n![") {
+		if text, err := os.ReadFile(page); err != nil || len(steps) == 0 || !p.plain && !strings.Contains(string(text), "\n![") {
 			t.Errorf("%s has %d commands, and needs some and a picture: %v", page, len(steps), err)
 		}
 		for _, s := range steps {

@@ -444,7 +444,7 @@ func TestDaysOfOtherLengthsInStrict(t *testing.T) {
 	}
 	day := &algorithms.Calendar{Window: algorithms.Day, Zone: berlin, From: 1}
 	rule := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 6, Window: algorithms.Day, Calendar: day}
-	// An instant, and and when the day ends that is a little earlier, and from then on.
+	// An instant, and when the day ends that is a little earlier, and from then on.
 	for _, tt := range []struct{ at, before, after string }{
 		{"2000-03-26T00:00:00+01:00", "2000-03-26T00:00:00+01:00", "2000-03-27T00:00:00+02:00"},
 		{"2000-03-26T03:00:00+02:00", "2000-03-27T00:00:00+02:00", "2000-03-27T00:00:00+02:00"},
