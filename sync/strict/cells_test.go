@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -334,6 +335,7 @@ func TestWhatRedisHasDeniedIsRecalled(t *testing.T) {
 		if n.admits("k", 4) {
 			t.Fatal("7 are admitted of 5")
 		}
+		synctest.Wait() // what was under way has arrived
 		before, _ := l.counts()
 		recalls := func(units int64) bool {
 			r := n.Request
