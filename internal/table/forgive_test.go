@@ -328,3 +328,30 @@ func TestAForgivingOfLongAgo(t *testing.T) {
 		}
 	}
 }
+
+// A key without a slot shares its counter with others, which one of them does not clear.
+func TestAKeyWithoutASlotIsNotForgiven(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 5, Window: time.Hour}
+	tab, l, now := New[algorithms.WindowState](p.Kind, 1), p.Compile(), int64(t0)
+	tab.Configure(SyncConfig{Params: p}, 1)
+	beyond := 0
+	for i := range 200 {
+		raw := fmt.Append(nil, i)
+		key := keys.KeyOf(raw)
+		tab.Take(l, key, raw, now, 3, 0)
+		st, _, ok := tab.lock(key)
+		st.mu.Unlock()
+		if ok {
+			continue
+		}
+		beyond++
+		before := tab.Take(l, key, raw, now, 0, 0).Remaining
+		tab.ForgiveKey(key, now, now)
+		if after := tab.Take(l, key, raw, now, 0, 0).Remaining; after != before || before > 2 {
+			t.Errorf("key %d has %d left, and %d after a right login", i, before, after)
+		}
+	}
+	if beyond == 0 {
+		t.Fatal("every key has a slot")
+	}
+}
