@@ -16,6 +16,7 @@ export CGO_ENABLED := 0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOTESTSUM := gotest.tools/gotestsum@v1.13.0
+CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
 .PHONY: test lint race check chaos stress demo bench fuzz release
 
@@ -110,8 +111,18 @@ stress: redis
 bench:
 	cd bench && go run -tags $(TAGS) ./rivals $(BENCH) && go run -tags $(TAGS) ./compare -servers -latency -rounds 4 $(BENCH)
 
+# The version comes from the tag. The same commit and the same Go make the same programs anywhere.
+DIST := dist
+TARGETS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+VCS := true
 release:
-	GOFLAGS=-buildvcs=true go run ./internal/release -o dist
+	mkdir -p $(DIST)
+	@for target in $(TARGETS); do \
+		os=$${target%/*}; arch=$${target#*/}; program=$(DIST)/caddy-tide-$$os-$$arch; echo $$program; \
+		GOOS=$$os GOARCH=$$arch go build -buildvcs=$(VCS) -trimpath -tags $(TAGS) -ldflags '-s -w' -o $$program ./cmd/caddy && \
+		go run -trimpath $(CYCLONEDX) bin -json -std -noserial -notimestamp -output $$program.cdx.json $$program || exit 1; \
+	done
+	cd $(DIST) && sha256sum caddy-tide-* >SHA256SUMS
 
 demo:
 	go run -tags $(TAGS) ./cmd/demo

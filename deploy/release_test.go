@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"testing"
 
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
@@ -18,13 +19,14 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// release builds what make release does, for this machine, and returns the program.
+// release builds what make release does, for this machine, and returns the program. Two at once
+// would compile everything twice.
 func release(t *testing.T, checkout, dir string) string {
 	t.Helper()
 	target := runtime.GOOS + "/" + runtime.GOARCH
-	cmd := exec.Command("go", "run", "./internal/release", "-o", dir, "-targets", target)
 	// A copy of a checkout has no commit.
-	cmd.Dir, cmd.Env = checkout, append(os.Environ(), "GOFLAGS=-buildvcs=false")
+	cmd := exec.Command("make", "release", "DIST="+dir, "TARGETS="+target, "VCS=false")
+	cmd.Dir = checkout
 	if output, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd, err, output)
 	}
@@ -34,7 +36,6 @@ func release(t *testing.T, checkout, dir string) string {
 // The program of a release starts in a root that holds nothing else, as nobody, who can't write
 // there, and limits.
 func TestReleaseStartsAlone(t *testing.T) {
-	t.Parallel()
 	needRoot(t)
 	program := release(t, "..", t.TempDir())
 	isStatic(t, program)
@@ -61,7 +62,6 @@ func TestReleaseStartsAlone(t *testing.T) {
 
 // Another directory makes the same bytes, and the checksums are those of all files.
 func TestReleaseIsReproducible(t *testing.T) {
-	t.Parallel()
 	copied, one, other := t.TempDir(), t.TempDir(), t.TempDir()
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -107,7 +107,6 @@ func TestReleaseIsReproducible(t *testing.T) {
 
 // The bill of materials has the program's hash, and the versions of the modules in go.mod.
 func TestReleaseSaysWhatItIsMadeOf(t *testing.T) {
-	t.Parallel()
 	dir := t.TempDir()
 	program := release(t, "..", dir)
 	text, err := os.ReadFile(program + ".cdx.json")
@@ -124,8 +123,10 @@ func TestReleaseSaysWhatItIsMadeOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if hashes := *bom.Metadata.Component.Hashes; !bytes.HasPrefix(sums, []byte(hashes[0].Value+"  ")) || hashes[0].Algorithm != cyclonedx.HashAlgoSHA256 {
-		t.Errorf("the program has the hash %v, and SHA256SUMS is\n%s", hashes, sums)
+	if !slices.ContainsFunc(*bom.Metadata.Properties, func(p cyclonedx.Property) bool {
+		return p.Name == "cdx:gomod:binary:hash:SHA-256" && bytes.HasPrefix(sums, []byte(p.Value+"  "))
+	}) {
+		t.Errorf("the bill has %v, and SHA256SUMS is\n%s", *bom.Metadata.Properties, sums)
 	}
 	mod, err := os.ReadFile("../go.mod")
 	if err != nil {
@@ -134,7 +135,7 @@ func TestReleaseSaysWhatItIsMadeOf(t *testing.T) {
 	has := map[string]string{}
 	for _, c := range *bom.Components {
 		has[c.Name] = c.Version
-		if c.PackageURL == "" || c.BOMRef != c.PackageURL {
+		if c.PackageURL == "" || c.BOMRef == "" {
 			t.Errorf("%+v has no URL", c)
 		}
 	}
@@ -144,10 +145,13 @@ func TestReleaseSaysWhatItIsMadeOf(t *testing.T) {
 			t.Errorf("%s is %q, want %q as in go.mod", name, has[name], want)
 		}
 	}
-	if "go"+has["std"] != runtime.Version() {
+	if has["std"] != runtime.Version() {
 		t.Errorf("the standard library is %q, want that of %s", has["std"], runtime.Version())
 	}
-	if on := *bom.Dependencies; len(on) != 1 || len(*on[0].Dependencies) != len(*bom.Components) {
-		t.Error("the program doesn't depend on all of its components")
+	isAll := func(d cyclonedx.Dependency) bool { // but the standard library
+		return d.Dependencies != nil && len(*d.Dependencies) == len(*bom.Components)-1
+	}
+	if !slices.ContainsFunc(*bom.Dependencies, isAll) {
+		t.Error("the program doesn't depend on all modules")
 	}
 }
