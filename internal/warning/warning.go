@@ -129,7 +129,8 @@ const (
 	// PeerMatched is remote_ip in a matcher, or {remote_host} in a key, where proxies are trusted.
 	// It is the proxy's: write client_ip.
 	PeerMatched = "TIDE046"
-	// NotMeant is a sync_rate longer than a window, or a file's name as the message.
+	// NotMeant is a sync_rate longer than a window, or a file's name as the message. Nodes hear of
+	// each other too late for that limit; clients get the name. The line says what to write.
 	NotMeant = "TIDE047"
 	// UnusedOverrides is overrides of a zone that the configuration lacks. If it was renamed, set
 	// them for its new name, and remove these. See docs/operate.md#give-one-key-another-limit.
