@@ -114,7 +114,8 @@ func TestADeniedUploadIsNotAskedFor(t *testing.T) {
 }
 
 // Error routes belong to a listener. A denial is left to them where one of them matches it, and
-// answered otherwise, whatever a neighbour has.
+// answered otherwise, whatever a neighbour has. Routes that match by their path see the request as it
+// came.
 func TestSitesOnOneListenerAnswerForThemselves(t *testing.T) {
 	for name, c := range map[string]routedDenial{
 		"no error routes":           {site: "rate_limit 0/30d", contentType: problem},
@@ -134,14 +135,6 @@ func TestSitesOnOneListenerAnswerForThemselves(t *testing.T) {
 			site:        "rate_limit {\n" + sitetest.ZoneBlock("routed", "limit 0/30d") + "}\nhandle_errors {\n@z `{http.rate_limit.exceeded.name} == \"other\"`\nrespond @z page\n}",
 			contentType: problem,
 		},
-	} {
-		t.Run(name, c.check)
-	}
-}
-
-// Routes of errors that match by their path see the request as it came.
-func TestErrorRoutesOfAPath(t *testing.T) {
-	for name, c := range map[string]routedDenial{
 		"a path that is another":  {site: "rate_limit 0/30d\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", contentType: problem},
 		"a path that is this one": {site: "rate_limit 0/30d\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", path: "/api/x", body: "page"},
 		"a path before it was rewritten": {
