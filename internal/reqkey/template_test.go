@@ -2,7 +2,6 @@ package reqkey
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -478,27 +477,4 @@ func fuzzKey(t *testing.T, k *Template, a, b, client string) string {
 	repl.Set("b", b)
 	key, _ := keyOf(t, k, r)
 	return key
-}
-
-func BenchmarkKeyClientIP(b *testing.B) {
-	r, _ := prepared(b, request("/"), "192.0.2.1")
-	r = r.WithContext(context.WithValue(r.Context(), caddy.CtxKey("deeper"), 1))
-	k, vars := mustKey(b, "{client_ip}", 32, 64), Vars(r)
-	dst := make([]byte, 0, 64)
-	b.ReportAllocs()
-	for b.Loop() {
-		dst, _ = k.Append(dst[:0], r, vars)
-	}
-}
-
-func BenchmarkKeyComposite(b *testing.B) {
-	r := request("http://example.com/a/b")
-	r.Header.Set("X-Api-Key", "0123456789abcdef")
-	r, _ = prepared(b, r, "192.0.2.1")
-	k, vars := mustKey(b, "{http.request.host}|{http.request.header.X-Api-Key}", 32, 64), Vars(r)
-	dst := make([]byte, 0, 64)
-	b.ReportAllocs()
-	for b.Loop() {
-		dst, _ = k.Append(dst[:0], r, vars)
-	}
 }
