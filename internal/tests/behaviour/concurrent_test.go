@@ -250,21 +250,6 @@ func upgradingBackend(t *testing.T) (address string) {
 	return s.Listener.Addr().String()
 }
 
-// sendEvents answers with events until the client goes.
-func sendEvents(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	for r.Context().Err() == nil {
-		if _, err := io.WriteString(w, "data: x\n\n"); err != nil {
-			return
-		}
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case <-r.Context().Done():
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 // upgrade opens an upgraded connection.
 func upgrade(s *sitetest.Served) (net.Conn, int) {
 	s.T.Helper()

@@ -23,7 +23,7 @@ type starts struct {
 	at []time.Time
 }
 
-// bubble: and in a file for chaos.
+// bubble: it is called in one.
 func (s *starts) next(http.ResponseWriter, *http.Request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

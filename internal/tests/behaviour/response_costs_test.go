@@ -19,6 +19,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"golang.org/x/net/websocket"
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
@@ -191,20 +192,20 @@ func TestAChargeWhileRedisIsAway(t *testing.T) {
 	}
 }
 
-// costEnds is a handler that ends as the path of a request says, and whose responses say what they
+// ends is a handler that ends as the path of a request says, and whose responses say what they
 // have cost.
-type costEnds struct{}
+type ends struct{}
 
 func init() {
-	caddy.RegisterModule(costEnds{})
-	httpcaddyfile.RegisterHandlerDirective("cost_ends", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	caddy.RegisterModule(ends{})
+	httpcaddyfile.RegisterHandlerDirective("ends", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 		h.Next()
-		return costEnds{}, nil
+		return ends{}, nil
 	})
 }
 
-func (costEnds) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "http.handlers.cost_ends", New: func() caddy.Module { return costEnds{} }}
+func (ends) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.ends", New: func() caddy.Module { return ends{} }}
 }
 
 // begin writes a response that costs so much: in a header, in JSON, and in bytes. It may go on.
@@ -223,7 +224,10 @@ func beginWith(w http.ResponseWriter, cost, end string) {
 	_ = http.NewResponseController(w).Flush()
 }
 
-func (costEnds) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+func (ends) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	if r.Method == http.MethodOptions { // isSpent asks
+		return nil
+	}
 	what, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	cost, _, _ := strings.Cut(rest, "/")
 	switch what {
@@ -243,6 +247,10 @@ func (costEnds) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 		w.Header().Set("X-Cost", "99999")
 		w.WriteHeader(http.StatusEarlyHints)
 		begin(w, cost)
+	case "silent":
+	case "twice":
+		w.WriteHeader(http.StatusUnauthorized)
+		w.WriteHeader(http.StatusOK)
 	case "ends":
 		begin(w, cost)
 	case "taken":
@@ -271,8 +279,36 @@ func (costEnds) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 	return nil
 }
 
-// costSources are where the zones of costEndings look for a figure, each with an estimate of 40.
+// costSources are where zones of endings look for a figure, each with an estimate of 40.
 var costSources = []string{"header", "bytes", "json"}
+
+// optionZones are zones with which a request passes all options at once. Each path has one unit of
+// which it depends on the response whether it is spent.
+const optionZones = `
+zone ends-guess {
+	limit 1/30d
+	algorithm fixed_window
+	key {http.request.uri.path}
+	count_responses 401
+}
+zone ends-ban {
+	limit 100000/30d
+	ban 1h
+}
+zone ends-run {
+	concurrent 40
+	key all
+}
+zone ends-keep {
+	limit 100000/30d
+	key all
+	reserve @paying 20%
+}
+zone ends-slow {
+	bandwidth 1GiB/s
+	key all
+}
+`
 
 const costZones = `
 zone costs-header {
@@ -300,9 +336,9 @@ zone costs-json {
 }
 `
 
-// costEndings is a site with each source of a cost, beside these global options.
-func costEndings(t *testing.T, global, upstream string) *sitetest.Served {
-	return sitetest.StartCaddy(t, global, "route {\nrate_limit {\n"+costZones+"}\ncost_ends\nreverse_proxy /refused/* 127.0.0.1:1\nreverse_proxy "+upstream+"\n}\nhandle_errors {\nheader X-Cost 5\nrespond `{\"usage\":5}`\n}")
+// endings is a site with each source of a cost and each option, beside these global options.
+func endings(t *testing.T, global, upstream string) *sitetest.Served {
+	return sitetest.StartCaddy(t, global, "@paying header X-Class paying\nroute {\nrate_limit {\n"+costZones+optionZones+"}\nends\nreverse_proxy /refused/* 127.0.0.1:1\nreverse_proxy "+upstream+"\n}\nhandle_errors {\nheader X-Cost 5\nrespond `{\"usage\":5}`\n}")
 }
 
 // explain says how limits stand for a path.
@@ -344,8 +380,8 @@ func settles(s *sitetest.Served, path string, want ...int64) {
 	})
 }
 
-// cutBackend cuts responses before and after they begin.
-func cutBackend(t *testing.T) string {
+// endingBackend ends responses as an upstream can.
+func endingBackend(t *testing.T) string {
 	b := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		parts := strings.Split(r.URL.Path, "/")
 		switch parts[1] {
@@ -354,7 +390,10 @@ func cutBackend(t *testing.T) string {
 		case "cut-late":
 			beginCut(w, parts[2])
 			panic(http.ErrAbortHandler)
+		case "socket":
+			websocket.Handler(func(c *websocket.Conn) { _, _ = io.Copy(c, c) }).ServeHTTP(w, r)
 		case "waits":
+			_, _ = io.Copy(io.Discard, r.Body) // so that it learns of a client that goes
 			entered <- struct{}{}
 			<-r.Context().Done()
 		}
@@ -366,34 +405,39 @@ func cutBackend(t *testing.T) string {
 // However a request ends, by every protocol, with less and with more than its estimate of 40: what
 // a header said at the beginning holds, bytes are those that left, and of what may have grown it is
 // the estimate, the default of 70 or what was seen, whichever is most. Where nobody knows the
-// status the estimate stays. Who asks for /stays or /waits leaves, and for /whole or /sized leaves
+// status the estimate stays. What all options hold for it is free again, and its unit is spent
+// where the status counts or nobody knows it. Who asks for /stays or /waits leaves, and for /whole or /sized leaves
 // with all of it.
-func TestEveryHardEndOfACost(t *testing.T) {
-	t.Run("local", func(t *testing.T) { everyHardEndOfACost(t, costEndings(t, "", cutBackend(t))) })
+func TestEveryHardEnd(t *testing.T) {
+	t.Run("local", func(t *testing.T) { everyHardEnd(t, endings(t, "", endingBackend(t))) })
 	t.Run("strict", func(t *testing.T) {
 		redis := redistest.Start(t)
-		everyHardEndOfACost(t, costEndings(t, "rate_limit {\nredis "+redis.URL+"\nsync_rate strict\n}", cutBackend(t)))
+		everyHardEnd(t, endings(t, "rate_limit {\nredis "+redis.URL+"\nsync_rate strict\n}", endingBackend(t)))
 	})
 }
 
-func everyHardEndOfACost(t *testing.T, s *sitetest.Served) {
+func everyHardEnd(t *testing.T, s *sitetest.Served) {
 	for _, c := range []struct {
 		path               string
 		header, bytes, obj int64
+		spent, slowed      bool
 	}{
-		{"/ends/30", 30, 30, 30}, {"/ends/500", 500, 500, 500}, {"/hints/30", 30, 30, 30}, {"/hints/500", 500, 500, 500},
-		{"/panics/30", 40, 0, 0}, {"/panics-late/30", 30, 30, 70}, {"/panics-late/500", 500, 500, 500},
-		{"/aborts/30", 40, 40, 40}, {"/aborts-late/30", 30, 30, 70}, {"/aborts-late/500", 500, 500, 500},
-		{"/fails/30", 40, 40, 0}, {"/taken/30", 40, 40, 40}, {"/refused/30", 40, 40, 0},
-		{"/cut/30", 40, 40, 40}, {"/cut-late/30", 30, 30, 70}, {"/cut-late/500", 500, 500, 500},
-		{"/stays/30", 30, 30, 70}, {"/stays/500", 500, 500, 500}, {"/waits/30", 40, 40, 40},
-		{"/whole/30", 30, 30, 30}, {"/whole/500", 500, 500, 500}, {"/sized/30", 30, 30, 30}, {"/sized/500", 500, 500, 500},
+		{"/ends/30", 30, 30, 30, false, true}, {"/ends/500", 500, 500, 500, false, true}, {"/silent/30", 40, 0, 70, false, false},
+		{"/hints/30", 30, 30, 30, false, true}, {"/hints/500", 500, 500, 500, false, true}, {"/twice/30", 40, 0, 0, true, false},
+		{"/panics/30", 40, 0, 0, false, false}, {"/panics-late/30", 30, 30, 70, false, true}, {"/panics-late/500", 500, 500, 500, false, true},
+		{"/aborts/30", 40, 40, 40, true, false}, {"/aborts-late/30", 30, 30, 70, false, true}, {"/aborts-late/500", 500, 500, 500, false, true},
+		{"/fails/30", 40, 40, 0, true, false}, {"/taken/30", 40, 40, 40, true, false}, {"/refused/30", 40, 40, 0, false, false},
+		{"/cut/30", 40, 40, 40, true, false}, {"/cut-late/30", 30, 30, 70, false, true}, {"/cut-late/500", 500, 500, 500, false, true},
+		{"/stays/30", 30, 30, 70, false, true}, {"/stays/500", 500, 500, 500, false, true}, {"/waits/30", 40, 40, 40, true, false},
+		{"/whole/30", 30, 30, 30, false, true}, {"/whole/500", 500, 500, 500, false, true},
+		{"/sized/30", 30, 30, 30, false, true}, {"/sized/500", 500, 500, 500, false, true},
 	} {
 		for _, protocol := range protocols {
-			path, want := c.path+"/"+protocol, []int64{c.header, c.bytes, c.obj}
+			path, want, spent := c.path+"/"+protocol, []int64{c.header, c.bytes, c.obj}, c.spent
 			if strings.HasPrefix(path, "/taken") && protocol != "HTTP/1.1" {
-				want = []int64{40, 40, 0} // they have no connection to take, which is an error 500
+				want, spent = []int64{40, 40, 0}, false // they have no connection to take, which is an error 500
 			}
+			before := bandwidthOf(t, "ends-slow").Bytes
 			// No client sends a POST again by itself. It ends the connection when it has all.
 			change := []func(*http.Request){sitetest.OnPath(path), sitetest.Method(http.MethodPost), func(r *http.Request) { r.Close = strings.HasPrefix(path, "/sized") }}
 			switch what := strings.Split(path, "/")[1]; what {
@@ -405,14 +449,24 @@ func everyHardEndOfACost(t *testing.T, s *sitetest.Served) {
 				_, _ = s.Get(t.Context(), protocol, change...)
 			}
 			settles(s, path, want...)
+			nothingIsHeld(t, path)
+			if n := bandwidthOf(t, "ends-slow").Bytes - before; (n > 0) != c.slowed {
+				t.Errorf("%s: %d bytes went by the bandwidth", path, n)
+			}
+			if got := isSpent(s, path); got != spent {
+				t.Errorf("%s: its unit is spent: %v, want %v", path, got, spent)
+			}
 		}
+	}
+	if n := sitetest.DecidedAs(t, "ends-ban", "denied") + sitetest.DecidedAs(t, "ends-ban", "banned") + sitetest.DecidedAs(t, "ends-keep", "denied"); n != 0 {
+		t.Errorf("%d requests were denied by zones that have room", n)
 	}
 }
 
 // A reload in the middle of responses changes nothing: they settle in the counters that go on. Of a
 // zone that is removed meanwhile there are none, and one that comes back begins at nothing.
 func TestCostsOverReloads(t *testing.T) {
-	s := costEndings(t, "", cutBackend(t))
+	s := endings(t, "", endingBackend(t))
 	var asked sync.WaitGroup
 	ask := func() {
 		for _, path := range []string{"/held/30", "/held/500"} {
@@ -455,7 +509,7 @@ func TestSettlementsAfterTheirCountersHaveEnded(t *testing.T) {
 			fmt.Fprintf(&zones, "zone gone-%[1]s-%[2]s {\nkey all\nlimit 1000/30d\nalgorithm %[1]s\nsync_rate %[2]s\ncost 40\nresponse_cost json usage\n}\n", algorithm, rate)
 		}
 	}
-	s := sitetest.StartCaddy(t, "rate_limit {\nredis "+redis.URL+"\n}", "route {\nrate_limit {\n"+zones.String()+"}\ncost_ends\n}")
+	s := sitetest.StartCaddy(t, "rate_limit {\nredis "+redis.URL+"\n}", "route {\nrate_limit {\n"+zones.String()+"}\nends\n}")
 	end := holdTwo(s)
 	sent := make(map[string]string)
 	for _, algorithm := range settling {

@@ -24,10 +24,6 @@ var wrongPassword = sitetest.Header("Password", "wrong")
 
 var settledAlgorithms = []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"}
 
-type zeros struct{}
-
-func (zeros) Read(b []byte) (int, error) { return len(b), nil }
-
 // A bucket drains faster when an operator raises its rate. What was reserved before has drained
 // with it, and is not refunded in place of what others spent since.
 func TestAUnitEndsSoonerAtAHigherRate(t *testing.T) {

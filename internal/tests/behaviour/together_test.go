@@ -10,8 +10,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -22,8 +20,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/net/websocket"
 
@@ -112,39 +108,6 @@ func TestReservationsBeyondMaxKeys(t *testing.T) {
 			g.reached("after three that don't count", 5, 3, false, beyond)
 			g.s.End()
 		})
-	}
-}
-
-// A denial by concurrent begins no ban. A ban ends nothing that runs, and who is banned takes no
-// place.
-func TestBanBesideConcurrent(t *testing.T) {
-	for _, rate := range []string{"local", "100ms", "strict"} {
-		app := &ratelimit.App{Namespace: t.Name()}
-		if rate != "local" {
-			app = sitetest.AppWith(redistest.Start(t))
-		}
-		s := sitetest.NewSite(t, app, sitetest.ZoneBlock("ban-runs", "limit 4/30d\nconcurrent 2\nban 1h\nsync_rate "+rate))
-		r := runs(s)
-		r.begin("1.2.3.4", 2)
-		s.Admits("1.2.3.4", 5, 0)
-		if n := sitetest.DecidedAs(t, "ban-runs", "banned"); n != 0 {
-			t.Fatalf("%s: %d requests are banned because others ran", rate, n)
-		}
-		r.end(1)
-		run := s.Next
-		s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
-		s.Admits("1.2.3.4", 3, 2)
-		if a := s.Get("1.2.3.4"); !strings.Contains(a.Body, abnormal) {
-			t.Errorf("%s: with the limit spent: %d %s, want a ban", rate, a.Status, a.Body)
-		}
-		if n := inUse(t, "ban-runs"); n != 1 || r.in.Load() != 1 {
-			t.Errorf("%s: %d run and %d have a place during a ban, want the one from before", rate, r.in.Load(), n)
-		}
-		s.Next = run
-		r.end(1)
-		r.begin("1.2.3.5", 2)
-		r.end(2)
-		s.End()
 	}
 }
 
@@ -675,96 +638,8 @@ func endAtRandom(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// ends is a handler that ends as the path of a request says.
-type ends struct{}
-
-func init() {
-	caddy.RegisterModule(ends{})
-	httpcaddyfile.RegisterHandlerDirective("ends", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
-		h.Next()
-		return ends{}, nil
-	})
-}
-
-func (ends) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "http.handlers.ends", New: func() caddy.Module { return ends{} }}
-}
-
 // entered and leave are of requests on the path /held, which wait in the handler.
 var entered, leave = make(chan struct{}), make(chan struct{})
-
-func (ends) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if r.Method == http.MethodOptions { // isSpent asks
-		return nil
-	}
-	switch what, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); what {
-	case "panics":
-		panic("broken")
-	case "panics-late":
-		_, _ = io.WriteString(w, "begun")
-		panic("broken")
-	case "aborts":
-		panic(http.ErrAbortHandler)
-	case "fails":
-		return caddyhttp.Error(http.StatusUnauthorized, errors.New("no"))
-	case "hints":
-		w.WriteHeader(http.StatusEarlyHints)
-		w.WriteHeader(http.StatusOK)
-	case "silent":
-	case "twice":
-		w.WriteHeader(http.StatusUnauthorized)
-		w.WriteHeader(http.StatusOK)
-	case "uploads":
-		n, err := io.Copy(io.Discard, r.Body)
-		_, _ = fmt.Fprint(w, n)
-		return err
-	case "taken":
-		c, buf, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return err
-		}
-		_, _ = buf.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\ntaken")
-		_ = buf.Flush()
-		return c.Close()
-	default:
-		return next.ServeHTTP(w, r)
-	}
-	return nil
-}
-
-// endingBackend ends responses as an upstream can.
-func endingBackend(t *testing.T) string {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch what, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); what {
-		case "cut": // before the status
-			panic(http.ErrAbortHandler)
-		case "cut-late":
-			w.Header().Set("Content-Length", "1000")
-			_, _ = io.WriteString(w, "begun")
-			_ = http.NewResponseController(w).Flush()
-			panic(http.ErrAbortHandler)
-		case "socket":
-			websocket.Handler(func(c *websocket.Conn) { _, _ = io.Copy(c, c) }).ServeHTTP(w, r)
-		case "events":
-			sendEvents(w, r)
-		case "waits":
-			_, _ = io.Copy(io.Discard, r.Body) // so that it learns of a client that goes
-			entered <- struct{}{}
-			<-r.Context().Done()
-		}
-	}))
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
-}
-
-// everyOption is a site on which a request passes all options at once. Each path has one unit of
-// which it depends on the response whether it is spent.
-func everyOption(t *testing.T) *sitetest.Served {
-	zones := sitetest.ZoneBlock("ends-guess", "limit 1/30d\nalgorithm fixed_window\nkey {http.request.uri.path}\ncount_responses 401") +
-		sitetest.ZoneBlock("ends-ban", "limit 100000/30d\nban 1h") + sitetest.ZoneBlock("ends-run", "concurrent 40\nkey all") +
-		sitetest.ZoneBlock("ends-keep", "limit 100000/30d\nkey all\nreserve @paying 20%") + sitetest.ZoneBlock("ends-slow", "bandwidth 1GiB/s\nkey all")
-	return sitetest.StartCaddy(t, "", "@paying header X-Class paying\nroute {\nrate_limit {\n"+zones+"}\nends\nreverse_proxy "+endingBackend(t)+"\n}")
-}
 
 // leavesWith is a client that leaves when it has so many bytes of a response that goes on.
 func leavesWith(s *sitetest.Served, protocol string, bytes int64, change ...func(*http.Request)) {
@@ -816,45 +691,6 @@ func isSpent(s *sitetest.Served, path string) (spent bool) {
 	return spent
 }
 
-// However a request ends, by every protocol: what all options hold for it is free again, and its
-// unit is spent where the status counts or nobody knows it.
-func TestEveryHardEnd(t *testing.T) {
-	s := everyOption(t)
-	for _, c := range []struct {
-		path          string
-		spent, slowed bool
-	}{
-		{"/panics", false, false}, {"/panics-late", false, true}, {"/aborts", true, false}, {"/fails", true, false},
-		{"/hints", false, false}, {"/silent", false, false}, {"/twice", true, false}, {"/taken", true, false},
-		{"/cut", true, false}, {"/cut-late", false, true}, {"/events", false, true}, {"/waits", true, false},
-	} {
-		for _, protocol := range protocols {
-			path, what := c.path+"/"+protocol, protocol+" "+c.path
-			// Other protocols have no connection to take, which is an error 500.
-			spent := c.spent && (c.path != "/taken" || protocol == "HTTP/1.1")
-			before := bandwidthOf(t, "ends-slow").Bytes
-			switch c.path {
-			case "/events":
-				leavesWith(s, protocol, 1, sitetest.OnPath(path))
-			case "/waits":
-				leavesBefore(s, protocol, sitetest.OnPath(path))
-			default:
-				_, _ = s.Get(t.Context(), protocol, sitetest.OnPath(path))
-			}
-			nothingIsHeld(t, what)
-			if n := bandwidthOf(t, "ends-slow").Bytes - before; (n > 0) != c.slowed {
-				t.Errorf("%s: %d bytes went by the bandwidth", what, n)
-			}
-			if got := isSpent(s, path); got != spent {
-				t.Errorf("%s: its unit is spent: %v, want %v", what, got, spent)
-			}
-		}
-	}
-	if n := sitetest.DecidedAs(t, "ends-ban", "denied") + sitetest.DecidedAs(t, "ends-ban", "banned") + sitetest.DecidedAs(t, "ends-keep", "denied"); n != 0 {
-		t.Errorf("%d requests were denied by zones that have room", n)
-	}
-}
-
 // Two handlers with a zone that one request passes reserve a unit each, and settle each.
 func TestTwoHandlersReserveAUnitEach(t *testing.T) {
 	zone := "rate_limit {\n" + sitetest.ZoneBlock("ends-twice", "limit 4/30d\ncount_responses 401\nkey all") + "}\n"
@@ -866,7 +702,7 @@ func TestTwoHandlersReserveAUnitEach(t *testing.T) {
 // A WebSocket is settled when it begins, by its 101, and has its place until it ends. What it sends
 // is not slowed.
 func TestAWebSocketWithEveryOption(t *testing.T) {
-	s := everyOption(t)
+	s := endings(t, "", endingBackend(t))
 	config, err := websocket.NewConfig(fmt.Sprintf("wss://localhost:%d/socket", s.Port), fmt.Sprintf("https://localhost:%d", s.Port))
 	if err != nil {
 		t.Fatal(err)
@@ -893,40 +729,6 @@ func TestAWebSocketWithEveryOption(t *testing.T) {
 	}
 	_ = c.Close()
 	nothingIsHeld(t, "a WebSocket")
-}
-
-// A gigabyte that a client sends passes all options, and nothing keeps it.
-func TestAGigabyteIsUploadedWithEveryOption(t *testing.T) {
-	s := everyOption(t)
-	most, stop := uint64(0), make(chan struct{})
-	var watching sync.WaitGroup
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	before := m.HeapInuse
-	watching.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(20 * time.Millisecond):
-				runtime.ReadMemStats(&m)
-				most = max(most, m.HeapInuse)
-			}
-		}
-	})
-	a, err := s.Get(t.Context(), "HTTP/1.1", sitetest.OnPath("/uploads"), sitetest.Method(http.MethodPost), func(r *http.Request) {
-		r.Body, r.ContentLength = io.NopCloser(io.LimitReader(zeros{}, 1<<30)), 1<<30
-	})
-	close(stop)
-	watching.Wait()
-	if err != nil || a.Body != fmt.Sprint(1<<30) {
-		t.Errorf("%q bytes arrived, %v, want all", a.Body, err)
-	}
-	if most > before+128<<20 {
-		t.Errorf("the heap grew from %d to %d bytes while a gigabyte passed", before, most)
-	}
-	nothingIsHeld(t, "an upload")
 }
 
 // Clients that leave a queue give up their places, turns and units in the zones beside it as the
