@@ -383,11 +383,13 @@ func TestDefaultKeyDoesNotAllocate(t *testing.T) {
 		{"{http.request.host}", "192.0.2.1"},
 		{"{http.request.host}+{client_ip}", "192.0.2.1"},
 		{"all of them", "192.0.2.1"},
+		{"{http.request.header.X-Api-Key}{http.request.header.Authorization}{http.request.uri.query.c}", "192.0.2.1"},
 		{"{http.request.hostport} {http.request.remote.host} {http.vars.client_ip}", "2001:db8::1"},
 		{"{http.request.scheme}://{http.request.host}{http.request.uri.path}?{http.request.uri.query} {http.request.method} {client_ip}", "192.0.2.1"},
 	} {
-		r := request("/a/b?c=d")
+		r := request("/a/b?x=1&c=d&y=2")
 		r.Header.Set("X-Api-Key", "secret")
+		r.Header.Set("Authorization", "Bearer a")
 		r, _ = prepared(t, r, test.client)
 		vars := Vars(r)
 		k := mustKey(t, test.template, 32, 64)

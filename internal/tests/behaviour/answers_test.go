@@ -23,7 +23,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
@@ -191,35 +190,6 @@ func TestCountedOnceOnEveryErrorRoute(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A site's zones need not look whether a request has failed before.
-func TestOnlyErrorRoutesAskForErrors(t *testing.T) {
-	port := redistest.FreePort(t)
-	sitetest.LoadSites(t, fmt.Sprintf(`
-http://site.example:%d {
-	bind 127.0.0.1
-	handle_path /a/* {
-		rate_limit {
-			zone plain {
-				limit 1/30d
-			}
-		}
-	}
-	handle_errors {
-		rate_limit {
-			zone errors {
-				limit 1/30d
-			}
-		}
-	}
-}
-`, port))
-	for name, want := range map[string]bool{"plain": false, "errors": true} {
-		if z := lifecycle.Zone(name); z == nil || z.AfterErrors != want {
-			t.Errorf("zone %s: %v, want %v", name, z, want)
-		}
 	}
 }
 

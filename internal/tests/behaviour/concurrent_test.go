@@ -11,8 +11,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,51 +21,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
-
-// running are requests whose handlers do not return before they are told to.
-type running struct {
-	s     *sitetest.Site
-	leave chan struct{}
-	wg    sync.WaitGroup
-	in    atomic.Int64
-}
-
-func runs(s *sitetest.Site) *running {
-	r := &running{s: s, leave: make(chan struct{})}
-	s.Next = func(w http.ResponseWriter, _ *http.Request) error {
-		r.in.Add(1)
-		defer r.in.Add(-1)
-		<-r.leave
-		return nil
-	}
-	return r
-}
-
-// begin begins requests that are to be admitted.
-func (r *running) begin(ip string, count int) {
-	r.s.T.Helper()
-	for range count {
-		before := r.in.Load()
-		r.wg.Go(func() {
-			if a := r.s.Get(ip); a.Status != http.StatusOK {
-				r.s.T.Errorf("%s: %d, want to be admitted", ip, a.Status)
-			}
-		})
-		redistest.Eventually(r.s.T, "the request runs", func() bool { return r.in.Load() > before })
-	}
-}
-
-// end lets so many of them end.
-func (r *running) end(count int) {
-	want := r.in.Load() - int64(count)
-	for range count {
-		r.leave <- struct{}{}
-	}
-	redistest.Eventually(r.s.T, "they have ended", func() bool { return r.in.Load() == want })
-	if want == 0 {
-		r.wg.Wait()
-	}
-}
 
 // inUse is how many slots of a zone are taken on this node.
 func inUse(t *testing.T, zone string) (n int64) {
@@ -131,8 +84,8 @@ func TestAPlaceIsFreeWithTheLastByte(t *testing.T) {
 // number holds at once.
 func TestConcurrentOverReloads(t *testing.T) {
 	s := sitetest.NewSite(t, &ratelimit.App{Namespace: "one"}, sitetest.ZoneBlock(t.Name(), "concurrent 2"))
-	r := runs(s)
-	r.begin("1.2.3.4", 2)
+	r := guesses(s)
+	r.hold("1.2.3.4", 2)
 	other := sitetest.NewSite(t, &ratelimit.App{Namespace: "two"}, sitetest.ZoneBlock(t.Name(), "concurrent 3"))
 	s.End()
 	other.Admits("1.2.3.4", 1, 1)
@@ -141,9 +94,9 @@ func TestConcurrentOverReloads(t *testing.T) {
 	s3 := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock(t.Name(), "concurrent 2"))
 	s2.End()
 	s3.Admits("1.2.3.4", 1, 0)
-	r.end(1)
+	r.end(1, http.StatusOK)
 	s3.Admits("1.2.3.4", 1, 1)
-	r.end(1)
+	r.end(1, http.StatusOK)
 	if n := inUse(t, t.Name()); n != 0 {
 		t.Errorf("%d run, want none", n)
 	}
@@ -154,8 +107,8 @@ func TestConcurrentAndOperators(t *testing.T) {
 	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("downloads", "concurrent 1")+sitetest.ZoneBlock("both", "limit 100/60d\nconcurrent 2\nkey {http.request.header.K}"))
 	s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
 	s.Admits("1.2.3.4", 1, 1)
-	r := runs(s)
-	r.begin("1.2.3.4", 1)
+	r := guesses(s)
+	r.hold("1.2.3.4", 1)
 
 	var h operate.Explained
 	_, text := sitetest.Ask(http.MethodPost, "/rate_limit/explain", `{"zone":"downloads","key":"1.2.3.4"}`)
@@ -181,16 +134,16 @@ func TestConcurrentAndOperators(t *testing.T) {
 		t.Errorf("a rate for a zone without one: %d %s", status, text)
 	}
 	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"downloads","key":"1.2.3.4","limit":"3"}`)
-	r.begin("1.2.3.4", 1)
-	r.end(2)
-	r.begin("1.2.3.5", 1)
+	r.hold("1.2.3.4", 1)
+	r.end(2, http.StatusOK)
+	r.hold("1.2.3.5", 1)
 	s.Admits("1.2.3.5", 1, 0)
 	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"downloads","key":"1.2.3.5","limit":"unlimited"}`)
-	r.begin("1.2.3.5", 1)
+	r.hold("1.2.3.5", 1)
 	if n := inUse(t, "downloads"); n != 1 {
 		t.Errorf("%d are counted, want the one from before", n)
 	}
-	r.end(2)
+	r.end(2, http.StatusOK)
 	// For a second run of the test.
 	for _, ip := range []string{"1.2.3.4", "1.2.3.5"} {
 		sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"downloads","key":"`+ip+`"}`)
@@ -201,16 +154,9 @@ func TestConcurrentAndOperators(t *testing.T) {
 func TestMetricsOfSlotsAlone(t *testing.T) {
 	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("slots-shown", "concurrent 9\nmax_keys 2\nkey {http.request.header.K}"))
 	defer s.End()
-	under, begin := make(chan struct{}), make(chan struct{})
-	s.Next = func(http.ResponseWriter, *http.Request) error {
-		under <- struct{}{}
-		<-begin
-		return nil
-	}
-	var ended sync.WaitGroup
+	g := guesses(s)
 	for i, want := range []string{"1 0", "2 1", "2 1"} {
-		ended.Go(func() { s.Get("1.2.3.4", sitetest.Header("K", fmt.Sprint(i))) })
-		<-under
+		g.hold("1.2.3.4", 1, sitetest.Header("K", fmt.Sprint(i)))
 		var keys, shared float64
 		sitetest.Scrape(t, func(name string, labels map[string]string, value float64) {
 			switch {
@@ -225,8 +171,7 @@ func TestMetricsOfSlotsAlone(t *testing.T) {
 			t.Errorf("with %d keys the metrics say %s, want %s", i+1, got, want)
 		}
 	}
-	close(begin)
-	ended.Wait()
+	g.end(3, http.StatusOK)
 }
 
 // upgradingBackend serves files, and upgraded connections that last until their client leaves.

@@ -15,9 +15,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode"
-
-	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/control"
@@ -80,20 +77,6 @@ func overrideIDs(t *testing.T) (ids []string) {
 		ids = append(ids, e.ID)
 	}
 	return ids
-}
-
-// A badChange is a change that is rejected, and why.
-type badChange struct {
-	path, body string
-	status     int
-	says       string
-}
-
-func (c badChange) check(t *testing.T) {
-	t.Helper()
-	if status, text := sitetest.Ask(http.MethodPost, c.path, c.body); status != c.status || !strings.Contains(text, c.says) {
-		t.Errorf("POST %s %.80s = %d %s, want %d and %s", c.path, c.body, status, text, c.status, c.says)
-	}
 }
 
 // An override of a key that has one keeps its note, which may say who the key is, unless it has one
@@ -167,9 +150,13 @@ func TestTheEmptyKeyCanBeNamed(t *testing.T) {
 }
 
 // no clock: nothing of it is taken, and no request is sent.
-func TestOverridesThatAreRejected(t *testing.T) {
+func TestChangesThatAreRejected(t *testing.T) {
 	sitetest.NewSite(t, &ratelimit.App{Namespace: "refused"}, sitetest.ZoneBlock("login", "limit 5/1m 20/1h")+sitetest.ZoneBlock("tenant", "limit 10/1m")+sitetest.ZoneBlock("fast", "limit 10/1s"))
-	for _, c := range []badChange{
+	for _, c := range []struct {
+		path, body string
+		status     int
+		says       string
+	}{
 		{sitetest.Overrides, ``, 400, "it is empty"},
 		{sitetest.Overrides, `no json`, 400, "not what is expected"},
 		{sitetest.Overrides, `[]`, 400, "it is of type array"},
@@ -207,21 +194,6 @@ func TestOverridesThatAreRejected(t *testing.T) {
 		{sitetest.Overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","note":"\u202ea"}`, 400, "the note holds"},
 		{sitetest.Overrides, `{"zone":"tenant","key":"192.0.2.1","limit":"5","note":"` + strings.Repeat("x", 257) + `"}`, 400, "257 bytes"},
 		{sitetest.Overrides, `{"all":true,"limit":"deny"}`, 400, "/rate_limit/enforcement"},
-	} {
-		c.check(t)
-	}
-	if status, text := sitetest.Ask(http.MethodDelete, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1"}`); status != http.StatusNotFound {
-		t.Errorf("removing what is not there = %d %s, want 404", status, text)
-	}
-	if ids := overrideIDs(t); len(ids) > 0 {
-		t.Errorf("something was taken for all that: %v", ids)
-	}
-}
-
-// no clock: nothing of it is taken, and no request is sent.
-func TestEnforcementsThatAreRejected(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{Namespace: "refused"}, sitetest.ZoneBlock("login", "limit 5/1m 20/1h")+sitetest.ZoneBlock("tenant", "limit 10/1m"))
-	for _, c := range []badChange{
 		{sitetest.Enforcement, `{"zone":"login","key":"192.0.2.1","share":1}`, 400, "/rate_limit/overrides"},
 		{sitetest.Enforcement, `{"zone":"login"}`, 400, `give "share"`},
 		{sitetest.Enforcement, `{"share":1}`, 400, `give "zone", or "all"`},
@@ -232,8 +204,20 @@ func TestEnforcementsThatAreRejected(t *testing.T) {
 		{sitetest.Enforcement, `{"zone":"lgoin","share":1}`, 404, `did you mean "login"?`},
 		{"/rate_limit/override", `{}`, 404, "there is no /rate_limit/override"},
 		{"/rate_limit/overrides/", `{}`, 404, "there is no /rate_limit/overrides/"},
+		{operate.ResetPath, `{"key":"192.0.2.1"}`, 400, `give "zone"`},
+		{operate.ResetPath, `{"zone":"login"}`, 400, `give "key", "id" or "all"`},
+		{operate.ResetPath, `{"zone":"login","key":"192.0.2.1","all":true}`, 400, `give "key", "id" or "all"`},
+		{operate.ResetPath, `{"zone":"login","all":true,"for":"1h"}`, 400, `the body is not what is expected: there is no "for"`},
+		{operate.ResetPath, `{"zone":"logn","all":true}`, 404, `there is no zone "logn"; did you mean "login"?`},
+		{operate.ResetPath, `{"zone":"login","id":"short"}`, 400, `id: "short" is invalid; an id is hex digits`},
+		{operate.ResetPath, `{"zone":"login","all":true,"x":"` + "\x1b" + `"}`, 400, "the body is not"},
 	} {
-		c.check(t)
+		if status, text := sitetest.Ask(http.MethodPost, c.path, c.body); status != c.status || !strings.Contains(text, c.says) {
+			t.Errorf("POST %s %.80s = %d %s, want %d and %s", c.path, c.body, status, text, c.status, c.says)
+		}
+	}
+	if status, text := sitetest.Ask(http.MethodDelete, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1"}`); status != http.StatusNotFound {
+		t.Errorf("removing what is not there = %d %s, want 404", status, text)
 	}
 	if ids := overrideIDs(t); len(ids) > 0 {
 		t.Errorf("something was taken for all that: %v", ids)
@@ -264,72 +248,6 @@ func TestEnforcementAtRunTime(t *testing.T) {
 	s.Admits("203.0.113.1", 1, 0)
 }
 
-// An operator denies all requests of a key, or admits them without counting, in one zone.
-func TestOverridesThatAreNoRates(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: "no-rates"}, sitetest.ZoneBlock("first", "limit 2/30d")+sitetest.ZoneBlock("second", "limit 5/30d"))
-	const barred, free, other = "203.0.113.1", "203.0.113.2", "203.0.113.3"
-	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"second","key":"203.0.113.1","limit":"deny"}`)
-	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"first","key":"203.0.113.2","limit":"unlimited"}`)
-	for range 2 {
-		a := s.Get(barred)
-		if a.Status != http.StatusForbidden || a.Header.Get("Retry-After") != "" || a.Header.Get("RateLimit") != "" || a.Header.Get("Cache-Control") != "no-store" {
-			t.Errorf("a barred key is answered %d with %v", a.Status, a.Header)
-		}
-	}
-	s.Admits(free, 7, 5) // by the second zone
-	s.Admits(other, 4, 2)
-	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"second","key":"203.0.113.1"}`)
-	s.Admits(barred, 3, 2) // nothing was spent in the first zone
-	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"first","key":"203.0.113.2"}`)
-	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"first","key":"203.0.113.3","limit":"deny"}`)
-	sitetest.Changed(t, http.MethodPost, sitetest.Enforcement, `{"all":true,"share":0}`)
-	s.Admits(other, 1, 1) // the kill switch goes first
-	sitetest.Changed(t, http.MethodDelete, sitetest.Enforcement, `{"all":true}`)
-	if a := s.Get(other); a.Status != http.StatusForbidden {
-		t.Errorf("without the kill switch it is answered %d, want 403", a.Status)
-	}
-	// For a second run of the test.
-	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"first","key":"203.0.113.3"}`)
-}
-
-// A reset gives a key all of its limit again, in zones of every algorithm and however they are
-// synced. An override or another key stays as it is, and explain and top see what is left.
-func TestReset(t *testing.T) {
-	r := redistest.Start(t)
-	for _, options := range []string{
-		"limit 5/30d", "limit 5/30d\nalgorithm fixed_window", "limit 5/30d 7/60d\nalgorithm sliding_log", "limit 5/30d\nalgorithm token_bucket",
-		"limit 5/30d\nalgorithm gcra", "limit 5/60d\nsub_windows 4", "limit {http.vars.plan}/30d\nlimit_default 5/30d",
-		"limit {http.vars.plan}/30d\nlimit_default 5/30d\nalgorithm token_bucket",
-	} {
-		for i, rate := range []string{"local", "200ms", "strict"} {
-			t.Run(rate+" "+options, func(t *testing.T) {
-				app := new(ratelimit.App)
-				if rate != "local" {
-					app = sitetest.AppWith(r)
-					app.StrictTimeout = caddy.Duration(10 * time.Second) // for a busy machine
-				}
-				app.Namespace = fmt.Sprint("reset", i, strings.Map(letters, options))
-				change, vips := "8/30d", 8
-				switch {
-				case strings.Contains(options, "/30d 7/60d"):
-					vips = 7
-				case strings.Contains(options, "/60d"):
-					change = "8/60d"
-				}
-				checkReset(t, sitetest.NewSite(t, app, sitetest.ZoneBlock("login", options+"\nsync_rate "+rate)), change, vips)
-			})
-		}
-	}
-}
-
-// letters drops what is none.
-func letters(r rune) rune {
-	if unicode.IsLetter(r) {
-		return r
-	}
-	return -1
-}
-
 // reset makes a reset, which all nodes must apply.
 func reset(t *testing.T, body string) (r operate.ResetDone) {
 	t.Helper()
@@ -338,33 +256,6 @@ func reset(t *testing.T, body string) (r operate.ResetDone) {
 		t.Fatalf("reset %s = %d %s", body, status, text)
 	}
 	return r
-}
-
-// checkReset drives a zone of 5 requests while keys of it are reset, with an override of one
-// key, which then has vips.
-func checkReset(t *testing.T, s *sitetest.Site, override string, vips int) {
-	const key, other, vip, ofKey = "192.0.2.1", "192.0.2.2", "192.0.2.3", `{"zone":"login","key":"192.0.2.1"}`
-	s.Admits(key, 6, 5)
-	s.Admits(other, 2, 2)
-	if r := reset(t, ofKey); r.Forgiven != 5 || len(r.ID) != 32 || r.Stays != nil {
-		t.Errorf("a reset says %+v, want 5 forgiven", r)
-	}
-	if status, text := sitetest.Ask(http.MethodPost, "/rate_limit/explain", ofKey); status != http.StatusOK || !strings.Contains(text, `"used":0`) || strings.Contains(text, "denied") {
-		t.Errorf("after a reset explain says %d %s, want that nothing is used", status, text)
-	}
-	s.Admits(key, 6, 5)
-	s.Admits(other, 6, 3)
-	sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"login","key":"192.0.2.3","limit":"`+override+`"}`)
-	if a := s.Get(vip); a.Status != http.StatusOK {
-		t.Errorf("with an override it is answered %d", a.Status)
-	}
-	if r := reset(t, `{"zone":"login","all":true}`); r.Forgiven < 10 || r.Forgiven > 11 || !r.All {
-		t.Errorf("a reset of all says %+v, want 11 forgiven", r)
-	}
-	s.Admits(key, 6, 5)
-	s.Admits(other, 6, 5)
-	s.Admits(vip, 10, vips)
-	s.End()
 }
 
 // A reset says what it leaves as it is.
@@ -385,23 +276,6 @@ func TestWhatAResetLeaves(t *testing.T) {
 		t.Errorf("a reset of all keys says %q stays", r.Stays)
 	}
 	s.Admits("192.0.2.9", 6, 5)
-}
-
-func TestResetsThatAreRefused(t *testing.T) {
-	sitetest.NewSite(t, &ratelimit.App{Namespace: "resets"}, sitetest.ZoneBlock("login", "limit 5/30d"))
-	for body, want := range map[string]string{
-		`{"key":"192.0.2.1"}`:                              `400 give "zone"`,
-		`{"zone":"login"}`:                                 `400 give "key", "id" or "all"`,
-		`{"zone":"login","key":"192.0.2.1","all":true}`:    `400 give "key", "id" or "all"`,
-		`{"zone":"login","all":true,"for":"1h"}`:           `400 the body is not what is expected: there is no "for"`,
-		`{"zone":"logn","all":true}`:                       `404 there is no zone "logn"; did you mean "login"?`,
-		`{"zone":"login","id":"short"}`:                    `400 id: "short" is invalid; an id is hex digits`,
-		`{"zone":"login","all":true,"x":"` + "\x1b" + `"}`: "400 the body is not",
-	} {
-		if status, text := sitetest.Ask(http.MethodPost, operate.ResetPath, body); !strings.HasPrefix(fmt.Sprint(status, " ", text), want) {
-			t.Errorf("reset %s = %d %s, want %s", body, status, text, want)
-		}
-	}
 }
 
 // Explain and top over HTTP: what they answer, and what is wrong with a request. Neither counts.

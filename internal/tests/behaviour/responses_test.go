@@ -34,7 +34,7 @@ func TestAUnitEndsSoonerAtAHigherRate(t *testing.T) {
 				app = sitetest.AppWith(redistest.Start(t))
 			}
 			g := guesses(sitetest.NewSite(t, app, sitetest.ZoneBlock("raised", "limit 5/30d\nburst 5\nalgorithm token_bucket\ncount_responses 401\nkey all\nsync_rate "+rate)))
-			g.hold(5)
+			g.hold("203.0.113.9", 5)
 			// 500 a second.
 			sitetest.Changed(t, http.MethodPost, sitetest.Overrides, `{"zone":"raised","key":"all","limit":"1300000000/30d"}`)
 			for range 2 {

@@ -33,21 +33,13 @@ import (
 // guessing is a site whose handler answers 401 to a wrong password. Others wait in it until they
 // are told a status.
 type guessing struct {
-	s     *sitetest.Site
-	under chan struct{}
-	begin chan int
-	ended sync.WaitGroup
+	s            *sitetest.Site
+	under, ended chan struct{}
+	begin        chan int
 }
 
 func guesses(s *sitetest.Site) *guessing {
-	g := &guessing{s: s, under: make(chan struct{}), begin: make(chan int)}
-	g.answer(s)
-	return g
-}
-
-// answer has a site answer so.
-func (g *guessing) answer(s *sitetest.Site) {
-	g.s = s
+	g := &guessing{s: s, under: make(chan struct{}), ended: make(chan struct{}), begin: make(chan int)}
 	s.Next = func(w http.ResponseWriter, r *http.Request) error {
 		if r.Header.Get("Password") == "wrong" {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -57,23 +49,31 @@ func (g *guessing) answer(s *sitetest.Site) {
 		w.WriteHeader(<-g.begin)
 		return nil
 	}
+	return g
 }
 
-// hold sends requests that wait in the handler.
-func (g *guessing) hold(count int, change ...func(*http.Request)) {
-	s := g.s
+// hold sends requests from an address that wait in the handler.
+func (g *guessing) hold(ip string, count int, change ...func(*http.Request)) {
+	g.s.T.Helper()
 	for range count {
-		g.ended.Go(func() { s.Get("203.0.113.9", change...) })
-		<-g.under
+		go func() {
+			g.s.Get(ip, change...)
+			g.ended <- struct{}{}
+		}()
+		select {
+		case <-g.under:
+		case <-g.ended:
+			g.s.T.Fatalf("%s: a request has not reached the handler", ip)
+		}
 	}
 }
 
-// end has as many answered with a status.
+// end has as many of them answered with a status.
 func (g *guessing) end(count, status int) {
 	for range count {
 		g.begin <- status
+		<-g.ended
 	}
-	g.ended.Wait()
 }
 
 // reached sends wrong guesses and wants so many to reach the handler. What is denied then is denied
@@ -102,7 +102,7 @@ func TestReservationsBeyondMaxKeys(t *testing.T) {
 			g := guesses(sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("beyond", "limit 3/30d\nkey {http.request.header.K}\nmax_keys 1\ncount_responses 401\nalgorithm "+algorithm)))
 			g.reached("a key with a counter", 1, 1, false, sitetest.Header("K", "first"))
 			beyond := sitetest.Header("K", "beyond")
-			g.hold(3, beyond)
+			g.hold("203.0.113.9", 3, beyond)
 			g.reached("beside three", 1, 0, true, beyond)
 			g.end(3, http.StatusOK)
 			g.reached("after three that don't count", 5, 3, false, beyond)

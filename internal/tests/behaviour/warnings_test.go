@@ -9,8 +9,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
@@ -79,18 +77,6 @@ func TestFullTableIsWarnedOfOnce(t *testing.T) {
 	}
 	if n := sitetest.Coded(logs, warning.MaxKeys); n != 1 {
 		t.Errorf("warned %d times of a full table, want once", n)
-	}
-}
-
-func TestOneWarningForASnippetInManySites(t *testing.T) {
-	core, logs := observer.New(zap.WarnLevel)
-	said := new(warning.Once)
-	for range 50 {
-		said.Warn(zap.New(core), warning.PoorKey, "the same")
-	}
-	said.Warn(zap.New(core), warning.PoorKey, "another")
-	if logs.Len() != 2 || sitetest.Coded(logs, warning.PoorKey) != 2 {
-		t.Errorf("logged %v, want one of each", logs.All())
 	}
 }
 
