@@ -19,8 +19,8 @@ import (
 // redisTimeout is that of calls, which no stall of a machine is to end.
 const redisTimeout = 20 * time.Second
 
-// borrowing returns a configuration with one zone, which goes by a client of its own. As one of this
-// module the client goes by the contexts of its calls.
+// borrowing returns a configuration with one zone, which goes by a client of its own. As one of
+// this module the client goes by the contexts of its calls.
 func borrowing(t *testing.T, server *redistest.Server, zone string, rate time.Duration) *Config {
 	t.Helper()
 	client := server.Client()

@@ -113,8 +113,8 @@ func TestADeniedUploadIsNotAskedFor(t *testing.T) {
 }
 
 // Error routes belong to a listener. A denial is left to them where one of them matches it, and
-// answered otherwise, whatever a neighbour has. Routes that match by their path see the request as it
-// came.
+// answered otherwise, whatever a neighbour has. Routes that match by their path see the request as
+// it came.
 func TestSitesOnOneListenerAnswerForThemselves(t *testing.T) {
 	for name, c := range map[string]routedDenial{
 		"no error routes":           {site: "rate_limit 0/30d", contentType: problem},

@@ -248,7 +248,8 @@ func TestBandwidthOfWhoLeavesEarly(t *testing.T) {
 			t.Errorf("%s: %d and %d are open while they wait", options, both.Open, slow.Open)
 		}
 		leave()
-		proxy.Set(faultproxy.Reset) // else who has made the call waits for its answer, and the end for all of them
+		// Else who has made the call waits for its answer, and the end for all of them.
+		proxy.Set(faultproxy.Reset)
 		wg.Wait()
 		if both := bandwidthOf(t, "both"); both.Open != 0 || both.Bytes != before.Bytes {
 			t.Errorf("%s: when they have left: %+v, want as before: %+v", options, both, before)

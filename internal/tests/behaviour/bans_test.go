@@ -135,43 +135,6 @@ func TestWhatIsNoReasonForABan(t *testing.T) {
 	}
 }
 
-// A flood of addresses that are all banned fills no more than max_keys. Later newcomers have
-// counters of their own, and are banned for themselves. In `make chaos` it is one of a million
-// addresses.
-func TestAFloodOfBans(t *testing.T) {
-	maxKeys, addresses := 1000, 5000
-	if redistest.Chaos {
-		maxKeys, addresses = 100_000, 1_000_000
-	}
-	synctest.Test(t, func(t *testing.T) {
-		s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("flood", fmt.Sprintf("limit 1/1m\nban 15m after 2/10m\nmax_keys %d", maxKeys)))
-		address := func(net, i int) string { return fmt.Sprintf("%d.%d.%d.%d", net, i>>16, i>>8&255, i&255) }
-		for i := range addresses {
-			for range 3 {
-				s.Get(address(10, i))
-			}
-		}
-		z := operate.CurrentState().Zones[0]
-		t.Logf("after %d addresses with 3 requests each %d keys have a counter and %d are banned", addresses, z.Keys, *z.Banned)
-		if most := int64(maxKeys); z.Keys > maxKeys || *z.Banned > most || *z.Banned < most*9/10 {
-			t.Errorf("%d keys have a counter and %d are banned, want %d at most", z.Keys, *z.Banned, maxKeys)
-		}
-		time.Sleep(16 * time.Minute) // the ban's length, and a minute
-		for i := range maxKeys / 2 {
-			ip := address(11, i)
-			s.Admits(ip, 1, 1)
-			s.Admits(ip, 2, 0)
-			if a := s.Get(ip); !banned(a, 900) {
-				t.Fatalf("newcomer %d: %d %s, want a ban for itself", i, a.Status, a.Body)
-			}
-		}
-		if z := operate.CurrentState().Zones[0]; *z.Banned != int64(maxKeys)/2 || z.Overflow < int64(3*maxKeys) {
-			t.Errorf("%d are banned, %d decisions of shared counters; want %d, and those of the flood", *z.Banned, z.Overflow, maxKeys/2)
-		}
-		s.End()
-	})
-}
-
 // Bans go on over a reload, also one that changes the namespace, and over a restart with persist.
 func TestBansOutliveAConfiguration(t *testing.T) {
 	h := sitetest.NewHome(t, "storage")

@@ -1,7 +1,6 @@
 package behaviour_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -744,23 +743,6 @@ func administrator(t *testing.T) (client *http.Client, publicKey string) {
 	return &http.Client{Transport: transport}, base64.StdEncoding.EncodeToString(pair.Certificate[0])
 }
 
-// askRemote sends a request and reads the answer.
-func askRemote(t *testing.T, c *http.Client, method, url, body string) (status int, text string, err error) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, bytes.NewBufferString(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	a, err := c.Do(r)
-	if err != nil {
-		return 0, "", err
-	}
-	defer a.Body.Close()
-	all, err := io.ReadAll(a.Body)
-	return a.StatusCode, string(all), err
-}
-
 // Over Caddy's remote admin endpoint an operator can do what his certificate is allowed to, path by
 // path and method by method, and nothing else.
 func TestRemoteAdmin(t *testing.T) {
@@ -780,8 +762,19 @@ func TestRemoteAdmin(t *testing.T) {
 			"listen": ["127.0.0.1:%d"], "routes": [{"handle": [{"handler": "rate_limit", "rate_limits": {"remote": {"limits": [{"max_events": 5, "window": "30d"}]}}}]}]}}}}
 	}`, local, remote, looksKey, changesKey, t.TempDir(), redistest.FreePort(t))
 	sitetest.LoadConfig(t, []byte(config))
-	ask := func(c *http.Client, method, path, body string) (int, string, error) {
-		return askRemote(t, c, method, fmt.Sprintf("https://localhost:%d%s", remote, path), body)
+	ask := func(c *http.Client, method, path, body string) (status int, text string, err error) {
+		r, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("https://localhost:%d%s", remote, path), strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		a, err := c.Do(r)
+		if err != nil {
+			return 0, "", err
+		}
+		defer a.Body.Close()
+		all, err := io.ReadAll(a.Body)
+		return a.StatusCode, string(all), err
 	}
 	redistest.Eventually(t, "the remote endpoint has its certificate", func() bool {
 		_, _, err := ask(looks, http.MethodGet, "/rate_limit/", "")

@@ -69,18 +69,14 @@ func usedOf(t *testing.T, path string) int64 {
 
 var settling = []string{"sliding_window", "fixed_window", "sliding_log", "token_bucket", "gcra"}
 
-// eachMode runs a test with the options of zones that count on one node, and of zones for which
-// Redis decides.
-func eachMode(t *testing.T, test func(t *testing.T, l *sitetest.Lifetime, global, zone string)) {
-	t.Run("local", func(t *testing.T) { test(t, sitetest.NewLifetime(t), "", "") })
-	t.Run("strict", func(t *testing.T) {
-		test(t, sitetest.NewLifetime(t), "redis redis://"+redistest.Start(t).Addr+"\nstrict_timeout 30s", "sync_rate strict")
-	})
-}
-
 // A request costs what its response says: in a header, by its length, by a placeholder, or by the
 // sum of them. Without a figure what was reserved stays spent.
-func TestAResponseSaysWhatItCosts(t *testing.T) { eachMode(t, saysWhatItCosts) }
+func TestAResponseSaysWhatItCosts(t *testing.T) {
+	t.Run("local", func(t *testing.T) { saysWhatItCosts(t, sitetest.NewLifetime(t), "", "") })
+	t.Run("strict", func(t *testing.T) {
+		saysWhatItCosts(t, sitetest.NewLifetime(t), "redis redis://"+redistest.Start(t).Addr+"\nstrict_timeout 30s", "sync_rate strict")
+	})
+}
 
 func saysWhatItCosts(t *testing.T, l *sitetest.Lifetime, global, zone string) {
 	var zones strings.Builder
@@ -406,8 +402,8 @@ func endingBackend(t *testing.T) string {
 // a header said at the beginning holds, bytes are those that left, and of what may have grown it is
 // the estimate, the default of 70 or what was seen, whichever is most. Where nobody knows the
 // status the estimate stays. What all options hold for it is free again, and its unit is spent
-// where the status counts or nobody knows it. Who asks for /stays or /waits leaves, and for /whole or /sized leaves
-// with all of it.
+// where the status counts or nobody knows it. Who asks for /stays or /waits leaves, and for /whole
+// or /sized leaves with all of it.
 func TestEveryHardEnd(t *testing.T) {
 	t.Run("local", func(t *testing.T) { everyHardEnd(t, endings(t, "", endingBackend(t))) })
 	t.Run("strict", func(t *testing.T) {
@@ -435,7 +431,8 @@ func everyHardEnd(t *testing.T, s *sitetest.Served) {
 		for _, protocol := range protocols {
 			path, want, spent := c.path+"/"+protocol, []int64{c.header, c.bytes, c.obj}, c.spent
 			if strings.HasPrefix(path, "/taken") && protocol != "HTTP/1.1" {
-				want, spent = []int64{40, 40, 0}, false // they have no connection to take, which is an error 500
+				// They have no connection to take, which is an error 500.
+				want, spent = []int64{40, 40, 0}, false
 			}
 			before := bandwidthOf(t, "ends-slow").Bytes
 			// No client sends a POST again by itself. It ends the connection when it has all.
