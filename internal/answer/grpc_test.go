@@ -21,13 +21,14 @@ func TestReasonsOfDeniedCalls(t *testing.T) {
 		{Denied, 200, "8", "slow down,%0A100 %25", "2001", "slow down,\n100 %"},
 		{Unavailable, 200, "14", "rate limit unavailable, try again in 3 seconds", "2001", ""},
 		{Barred, 200, "7", "these calls are not admitted for now", "-1", ""},
+		{TooLarge, 200, "8", "This costs 11. At most 10 are admitted at once.", "-1", ""},
 		{TooEarly, 425, "", "", "", ""},
 	} {
 		r := prepared(httptest.NewRequest(http.MethodPost, "/shop.Orders/List", strings.NewReader("a message")))
 		r.ProtoMajor = 2
 		r.Header.Set("Content-Type", "application/grpc")
 		w := httptest.NewRecorder()
-		err := NewResponder(Options{Status: 503, Headers: IETF, Message: c.message}).Deny(w, r, &Denial{Reason: c.reason, Zone: "z", Wait: 2*time.Second + 1})
+		err := NewResponder(Options{Status: 503, Headers: IETF, Message: c.message}).Deny(w, r, &Denial{Reason: c.reason, Zone: "z", Wait: 2*time.Second + 1, Cost: 11, Most: 10})
 		h := w.Header()
 		if err != nil || w.Code != c.status || h.Get("Grpc-Status") != c.code || h.Get("Grpc-Message") != c.text || h.Get("Grpc-Retry-Pushback-Ms") != c.resend {
 			t.Errorf("reason %d: %d %v, %v, want %+v", c.reason, w.Code, h, err, c)

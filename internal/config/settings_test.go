@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
 func TestRegistry(t *testing.T) {
@@ -30,13 +28,5 @@ func TestRegistry(t *testing.T) {
 	login.Name = "other"
 	if err := r.Add(login, "fourth"); err != nil {
 		t.Errorf("add of another name = %v", err)
-	}
-}
-
-func TestParams(t *testing.T) {
-	z := Settings{Kind: algorithms.LeakyBucket, Burst: 1, SubWindows: 2, Queue: 3}
-	want := algorithms.Params{Kind: algorithms.LeakyBucket, Limit: 5, Burst: 1, Queue: 3, Window: time.Minute, SubWindows: 2}
-	if got := z.Params(Rate{Limit: 5, Window: time.Minute}); got != want {
-		t.Errorf("Params = %+v, want %+v", got, want)
 	}
 }

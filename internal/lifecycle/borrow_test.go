@@ -19,16 +19,17 @@ import (
 // redisTimeout is that of calls, which no stall of a machine is to end.
 const redisTimeout = 20 * time.Second
 
-// borrowing returns a configuration with one zone, which goes by a client of its own.
-func borrowing(t *testing.T, server *redistest.Server) *Config {
+// borrowing returns a configuration with one zone, which goes by a client of its own. As one of
+// this module the client goes by the contexts of its calls.
+func borrowing(t *testing.T, server *redistest.Server, zone string, rate time.Duration) *Config {
 	t.Helper()
 	client := server.Client()
-	client.Options().ReadTimeout = redisTimeout
+	client.Options().ReadTimeout, client.Options().ContextTimeoutEnabled = redisTimeout, true
 	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "borrow", Timeout: redisTimeout, StrictTimeout: redisTimeout, Logger: zap.NewNop()})
 	z, err := limits.NewZone(limits.ZoneOptions{
 		Settings: config.Settings{
-			Name: "login", Key: "all", Limits: []config.Rate{{Limit: 10, Window: 1000 * time.Hour}}, SubWindows: 1, MaxKeys: 100,
-			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.SyncRate(50 * time.Millisecond),
+			Name: zone, Key: "all", Limits: []config.Rate{{Limit: 10, Window: 1000 * time.Hour}}, SubWindows: 1, MaxKeys: 100,
+			IPv4Prefix: 32, IPv6Prefix: 64, SyncRate: config.SyncRate(rate),
 		},
 		Namespace: "borrow", Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), Once: new(warning.Once),
 	})
@@ -74,7 +75,7 @@ func TestAReloadWithABorrowedClient(t *testing.T) {
 			}
 		}
 	}
-	first := borrowing(t, server)
+	first := borrowing(t, server, "login", 50*time.Millisecond)
 	first.Start()
 	take(first, 9)
 	target, none := control.Target{Zone: "login", Key: &id}, 0.0
@@ -88,7 +89,7 @@ func TestAReloadWithABorrowedClient(t *testing.T) {
 	if _, err := first.Control().Change(unheard, control.Change{Target: control.Target{Zone: "login"}, Body: control.Body{Share: &none}, For: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	second := borrowing(t, server)
+	second := borrowing(t, server, "login", 50*time.Millisecond)
 	second.Start()
 	isOff := func(c *Config) bool {
 		r := c.Control().Zone("login").Load()
@@ -103,7 +104,7 @@ func TestAReloadWithABorrowedClient(t *testing.T) {
 	if got := left(second); got != 7 || !isOff(second) {
 		t.Errorf("after the reload %d are left and the zone is off: %t, want 7 and true", got, isOff(second))
 	}
-	third := borrowing(t, other)
+	third := borrowing(t, other, "login", 50*time.Millisecond)
 	third.Start()
 	second.Stop()
 	settle(t, third)

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -51,7 +52,7 @@ func (w waited) Done() <-chan struct{} {
 // then, and knows soon what is spent; others don't wait.
 func TestARequestBeforeTheStart(t *testing.T) {
 	server := redistest.Start(t)
-	first := borrowing(t, server)
+	first := borrowing(t, server, "login", 50*time.Millisecond)
 	first.Start()
 	for evaluates(t, first.zones[0]) {
 	}
@@ -61,7 +62,7 @@ func TestARequestBeforeTheStart(t *testing.T) {
 	process := limits.Starting
 	limits.Starting = limits.NewStartUp()
 	defer func() { limits.Starting = process }()
-	second := borrowing(t, server)
+	second := borrowing(t, server, "login", 50*time.Millisecond)
 	defer second.Stop()
 	o := second.zones[0].ZoneOptions
 	o.Name, o.SyncRate, o.Logger, o.Once = "local", -1, zap.NewNop(), new(warning.Once)

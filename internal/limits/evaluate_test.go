@@ -14,7 +14,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
@@ -176,30 +175,5 @@ func TestARequestThatWaitedForRedisIsDecidedNow(t *testing.T) {
 		}
 		z.Release()
 		redis.Close()
-	}
-}
-
-// Of a limit of ten, the two requests that leave less than two are near it, by each algorithm.
-func TestNearTheLimit(t *testing.T) {
-	for _, kind := range kinds {
-		s := config.Settings{Name: "near", Key: "all", Kind: kind, Queue: 9, Limits: []config.Rate{{Limit: 10, Window: 30 * 24 * time.Hour}, {Limit: 1000, Window: 60 * 24 * time.Hour}}}
-		if kind == algorithms.LeakyBucket {
-			s.Limits = s.Limits[:1]
-		}
-		zones := arranged(t, s)
-		near := 0
-		for range 12 {
-			e, err := Evaluate(zones, request("x"), clock.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !e.Denied && slices.ContainsFunc(e.Results(), func(r answer.Result) bool { return r.Remaining <= (r.Size-1)/5 }) {
-				near++
-			}
-			e.Free()
-		}
-		if near != 2 {
-			t.Errorf("%s: %d requests are near the limit, want 2", kind, near)
-		}
 	}
 }

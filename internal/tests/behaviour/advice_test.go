@@ -26,6 +26,9 @@ const (
 	proxy     = "reverse_proxy localhost:9000\n"
 )
 
+// userZone and apiZone are zones by who asks: as somebody is known, and as he says himself.
+var userZone, apiZone = zoneOf("key {http.auth.user.id}"), zoneOf("key {header.X-Api-Key}")
+
 // zoneOf is a rate_limit with a zone with these options.
 func zoneOf(options string) string {
 	return "rate_limit {\nzone z {\n" + options + "\nlimit 5/30d\n}\n}\n"
@@ -38,7 +41,6 @@ func denied(route, handlers string) string {
 
 // advisedSites are warned of once with a code, and mended with none.
 var advisedSites = map[string]struct{ code, global, site, mended string }{
-	"an exact path":                     {warning.ExactPath, "", zoneOf("match path /register"), zoneOf("match path /register*")},
 	"of PHP":                            {warning.ExactPath, "", zoneOf("match path /wp-login.php /xmlrpc.php"), zoneOf("match path /wp-login.php* /xmlrpc.php*")},
 	"a path that ends in a slash":       {warning.ExactPath, "", "rate_limit /api/ 5/30d", "@api path /api /api/*\nrate_limit @api 5/30d"},
 	"a suffix of PHP":                   {warning.ExactPath, "", zoneOf("match path *.php"), zoneOf("match path *.php *.php/*")},
@@ -57,7 +59,6 @@ var advisedSites = map[string]struct{ code, global, site, mended string }{
 	"a ban after authentication":        {warning.NotReached, "order rate_limit after basic_auth", zoneOf("ban 15m") + bob, "route {\n" + zoneOf("ban 15m") + bob + "}"},
 	"after it in a handle":              {warning.NotReached, "order rate_limit after basic_auth", "handle /admin/* {\n" + guessZone + bob + "}", "route /admin/* {\n" + guessZone + bob + "}"},
 	"by the user before":                {warning.BeforeAuth, "", zoneOf("key {http.auth.user.id}") + bob, "route {\n" + bob + zoneOf("key {http.auth.user.id}") + "}"},
-	"an exception of the proxy":         {warning.PeerMatched, trust, zoneOf("except remote_ip 10.0.0.0/8"), zoneOf("except client_ip 10.0.0.0/8")},
 	"not the proxy":                     {warning.PeerMatched, trust, zoneOf("match not remote_ip 10.0.0.0/8"), zoneOf("match not client_ip 10.0.0.0/8")},
 	"the proxy by the directive":        {warning.PeerMatched, trust, "@out not remote_ip 10.0.0.0/8\nrate_limit @out 5/30d", "@out not client_ip 10.0.0.0/8\nrate_limit @out 5/30d"},
 	"sync_rate in seconds":              {warning.NotMeant, "rate_limit {\nredis redis://localhost:1/0\n}", zoneOf("sync_rate 2678400"), zoneOf("sync_rate 500ms")},
@@ -65,13 +66,17 @@ var advisedSites = map[string]struct{ code, global, site, mended string }{
 	"responses of a proxy":              {warning.LimitOnErrors, "", "reverse_proxy localhost:9000 {\n@no status 401\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
 	"responses that are intercepted":    {warning.LimitOnErrors, "", "intercept {\n@no status 401 403\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
 	"responses of who authenticates":    {warning.LimitOnErrors, "", "forward_auth localhost:9001 {\nuri /\n@no status 4xx\nhandle_response @no {\nrate_limit 5/30d\n}\n}", guessZone + proxy},
+	"users and addresses before":        {warning.BeforeAuth, "", "route {\n" + userZone + bob + "rate_limit 50/30d\n}", "route {\n" + bob + userZone + "rate_limit 50/30d\n}"},
+	"users in a route of their own":     {warning.BeforeAuth, "", "route {\nroute {\n" + userZone + "}\nroute {\n" + bob + "}\n}", "route {\nroute {\n" + bob + "}\nroute {\n" + userZone + "}\n}"},
+	"users before a route":              {warning.BeforeAuth, "", "route {\nrate_limit 50/30d\n" + userZone + "route {\n" + bob + "}\n}", "route {\nroute {\nrate_limit 50/30d\n" + bob + userZone + "}\n}"},
+	"a key behind an answer":            {warning.ClientsKey, "", "@bad not header X-Api-Key s*\nroute {\nrespond @bad 404\n" + apiZone + "}", "@bad not header X-Api-Key s*\nroute {\nrespond @bad 403\n" + apiZone + "}"},
+	"a key before a proxy":              {warning.ClientsKey, "", apiZone + proxy, "route {\nforward_auth localhost:9001 {\nuri /\n}\n" + apiZone + proxy + "}"},
 	"denials as 200":                    {warning.HiddenDenial, "", denied("handle_errors", `respond "busy" 200`), denied("handle_errors", `respond "busy"`)},
 	"denials as 302":                    {warning.HiddenDenial, "", denied("handle_errors 429", "redir * /busy.html"), denied("handle_errors 429", "rewrite * /busy.html\nfile_server")},
 	"denials as a file":                 {warning.HiddenDenial, "", denied("handle_errors 4xx", "rewrite * /busy.html\ntemplates\nfile_server {\nstatus 200\n}"), denied("handle_errors 4xx", "rewrite * /busy.html\ntemplates\nfile_server")},
 	"denials by an expression":          {warning.HiddenDenial, "", denied("handle_errors", "@busy expression {err.status_code} == 429\nrespond @busy busy 200"), denied("handle_errors", "@busy expression {err.status_code} == 429\nrespond @busy busy {err.status_code}")},
 	"denials of another status":         {warning.HiddenDenial, "", "rate_limit 5/30d {\nstatus 503\n}\nhandle_errors 503 {\nrespond busy 200\n}", "rate_limit 5/30d {\nstatus 503\n}\nhandle_errors 503 {\nrespond busy 503\n}"},
 	"denials below a path":              {warning.HiddenDenial, "", "rate_limit /api/* 5/30d\n" + denied("handle_errors", "handle /api/* {\nrespond busy 200\n}"), "rate_limit /api/* 5/30d\n" + denied("handle_errors", "handle /api/* {\nrespond busy\n}")},
-	"an error route of wrong passwords": {warning.LimitOnErrors, "", bob + "handle_errors 401 {\nrate_limit 5/30d\n}", guessZone + bob},
 }
 
 func TestAdviceAndItsMend(t *testing.T) {
@@ -141,6 +146,12 @@ var fineSites = map[string]struct{ global, site string }{
 	"the path and what is below":      {"", "@login path /login /login/*\nrate_limit @login 5/30d"},
 	"an exact path that costs none":   {"", "handle /usage {\n" + zoneOf("cost 0") + "}"},
 	"remote_ip without proxies":       {"", zoneOf("except remote_ip 10.0.0.0/8")},
+	"users without authentication":    {"", userZone},
+	"addresses before authentication": {"", "route {\nrate_limit 5/30d\n" + bob + "}"},
+	"a map on the error route":        {"", "rate_limit {\nzone z {\nlimit {plan.of.team}/30d\nlimit_default 1/30d\n}\n}\nhandle_errors {\nmap {path} {plan.of.team} {\ndefault 2\n}\n}"},
+	"responses of some requests":      {"", "@post method POST\nroute @post {\n" + zoneOf("count_responses 401") + "}"},
+	"all errors":                      {"", "handle_errors {\nrate_limit 5/30d\n}"},
+	"one of all errors":               {"", "rate_limit 5/30d\nhandle_errors 401 {\nrespond no\n}"},
 	"users after authentication":      {"", "route {\n" + bob + zoneOf("key {http.auth.user.id}\nban 15m") + "}"},
 	"authentication of other paths":   {"", "route {\nbasic_auth /admin/* {\nBob $2a$14$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\n" + guessZone + "}"},
 	"a suffix below a path":           {"", "handle /wp-admin/* {\n" + zoneOf("match path *.php *.php/*") + "}"},

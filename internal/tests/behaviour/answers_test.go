@@ -23,7 +23,6 @@ import (
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
@@ -114,7 +113,8 @@ func TestADeniedUploadIsNotAskedFor(t *testing.T) {
 }
 
 // Error routes belong to a listener. A denial is left to them where one of them matches it, and
-// answered otherwise, whatever a neighbour has.
+// answered otherwise, whatever a neighbour has. Routes that match by their path see the request as
+// it came.
 func TestSitesOnOneListenerAnswerForThemselves(t *testing.T) {
 	for name, c := range map[string]routedDenial{
 		"no error routes":           {site: "rate_limit 0/30d", contentType: problem},
@@ -134,14 +134,6 @@ func TestSitesOnOneListenerAnswerForThemselves(t *testing.T) {
 			site:        "rate_limit {\n" + sitetest.ZoneBlock("routed", "limit 0/30d") + "}\nhandle_errors {\n@z `{http.rate_limit.exceeded.name} == \"other\"`\nrespond @z page\n}",
 			contentType: problem,
 		},
-	} {
-		t.Run(name, c.check)
-	}
-}
-
-// Routes of errors that match by their path see the request as it came.
-func TestErrorRoutesOfAPath(t *testing.T) {
-	for name, c := range map[string]routedDenial{
 		"a path that is another":  {site: "rate_limit 0/30d\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", contentType: problem},
 		"a path that is this one": {site: "rate_limit 0/30d\nhandle_errors {\n@api path /api/*\nhandle @api {\nrespond page\n}\n}", path: "/api/x", body: "page"},
 		"a path before it was rewritten": {
@@ -198,35 +190,6 @@ func TestCountedOnceOnEveryErrorRoute(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A site's zones need not look whether a request has failed before.
-func TestOnlyErrorRoutesAskForErrors(t *testing.T) {
-	port := redistest.FreePort(t)
-	sitetest.LoadSites(t, fmt.Sprintf(`
-http://site.example:%d {
-	bind 127.0.0.1
-	handle_path /a/* {
-		rate_limit {
-			zone plain {
-				limit 1/30d
-			}
-		}
-	}
-	handle_errors {
-		rate_limit {
-			zone errors {
-				limit 1/30d
-			}
-		}
-	}
-}
-`, port))
-	for name, want := range map[string]bool{"plain": false, "errors": true} {
-		if z := lifecycle.Zone(name); z == nil || z.AfterErrors != want {
-			t.Errorf("zone %s: %v, want %v", name, z, want)
-		}
 	}
 }
 

@@ -12,13 +12,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
 
-	"github.com/caddy-tide/ratelimit"
-	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
@@ -170,44 +167,6 @@ var earlyZones atomic.Int64
 // attack matches what does not come for a ticket.
 const attack = "@attack not header K ticket\n"
 
-// Who sends early data from an address that is not his spends nothing that belongs to it, whatever
-// part of the key the address is.
-func TestEarlyDataSpendsNobodysLimit(t *testing.T) {
-	const victim = "127.0.0.9"
-	for name, c := range map[string]struct {
-		global, key string
-		change      []func(*http.Request)
-	}{
-		"the default key":                         {},
-		"the client's address in a composite key": {key: "key {http.request.host}+{client_ip}"},
-		"the peer's address":                      {key: "key {remote_host}"},
-		"the peer's address, not counted without": {key: "key {remote_host}\nempty_key skip"},
-		"the peer's network by Caddy":             {key: "key {http.request.remote.host/24,64}"},
-		"networks":                                {key: "ipv4_prefix 24"},
-		"in place of an empty key":                {key: "key {http.request.header.X-Api-Key}"},
-		"a proxy that is trusted": {
-			global: "servers {\ntrusted_proxies static " + victim + "\ntrusted_proxies_strict\n}",
-			change: []func(*http.Request){sitetest.Header("X-Forwarded-For", "198.51.100.7")},
-		},
-		"a header of a proxy": {
-			key: "key {http.request.header.X-Real-Ip}", change: []func(*http.Request){sitetest.Header("X-Real-Ip", "198.51.100.7")},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			zone := fmt.Sprint("early-", earlyZones.Add(1))
-			s := sitetest.StartCaddy(t, c.global, attack+"rate_limit @attack {\n"+sitetest.ZoneBlock(zone, "limit 20/30d\nalgorithm sliding_log\n"+c.key)+"}\nrespond ok")
-			attacker := overQUIC(s, victim, ticket(s))
-			attacker.early(zone, 30, c.change...)
-			if got := sitetest.DecidedAs(t, zone, "too_early"); got != 30 {
-				t.Errorf("of 30 requests in early data %d were refused as too early, want all", got)
-			}
-			if got := from(s, victim, 25, c.change...); got != 20 {
-				t.Errorf("the owner of the address: %d of 25 requests admitted after early data from it, want 20", got)
-			}
-		})
-	}
-}
-
 // A client whose early data is refused is told to come again when its address is proven, and is
 // admitted then. Nobody takes the refusal for a denial.
 func TestEarlyDataIsRefusedWith425(t *testing.T) {
@@ -267,26 +226,6 @@ func TestEarlyDataIsRefusedWith425(t *testing.T) {
 	}
 }
 
-// Keys that no address can have a part in count the same in early data.
-func TestEarlyDataWithAnotherKey(t *testing.T) {
-	zone := fmt.Sprint("early-", earlyZones.Add(1))
-	s := sitetest.StartCaddy(t, "", "rate_limit {\n"+sitetest.ZoneBlock(zone, "limit 5/30d\nalgorithm sliding_log\nkey {http.request.tls.server_name}")+"}\nrespond ok")
-	// 2 of the 5
-	c, again := overQUIC(s, "127.0.0.9", ticket(s)), overQUIC(s, "127.0.0.9", ticket(s))
-	answers := c.early(zone, 2)
-	c.open()
-	answers()
-	s.Answers("HTTP/1.1", 2, http.StatusOK, 1)
-	answers = again.early(zone, 1)
-	again.open()
-	if a := answers()[0]; a.Err != nil || a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") == "" {
-		t.Errorf("a denial in early data by a key without an address: %d %v, %v, want 429", a.Status, a.Header, a.Err)
-	}
-	if n := loggedMessages(s, "rate limit exceeded"); n != 1 {
-		t.Errorf("%d lines of denials, want 1", n)
-	}
-}
-
 // loggedMessages counts the lines with a message.
 func loggedMessages(s *sitetest.Served, message string) (n int) {
 	s.T.Helper()
@@ -295,31 +234,6 @@ func loggedMessages(s *sitetest.Served, message string) (n int) {
 		s.T.Fatal(err)
 	}
 	return strings.Count(string(written), `"msg":"`+message+`"`)
-}
-
-// Early data asks nobody about a ban: before and after this node has heard of one of the address,
-// it is told to come again, and the ban of another node holds then.
-func TestEarlyDataFromAnAddressBannedElsewhere(t *testing.T) {
-	const victim, zone = "127.0.0.9", "early-banned"
-	r := redistest.Start(t)
-	known := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("key-of", "limit 1/720h"))
-	id := keys.IDOf(rawKey(known, victim))
-	known.End()
-	s := sitetest.StartCaddy(t, "rate_limit {\nredis redis://"+r.Addr+"/0\nnamespace test\nstrict_timeout 30s\n}",
-		attack+"rate_limit @attack {\n"+sitetest.ZoneBlock(zone, "limit 3/720h\nalgorithm fixed_window\nban 720h\nsync_rate strict")+"}\nrespond ok")
-	bannedElsewhere(t, r, zone, id, time.Hour)
-	for i, early := range []int{5, 10} {
-		overQUIC(s, victim, ticket(s)).early(zone, 5)
-		if got := sitetest.DecidedAs(t, zone, "too_early"); got != early {
-			t.Errorf("%d requests in early data are too early, want all %d", got, early)
-		}
-		if got := from(s, victim, 1); got != 0 || sitetest.DecidedAs(t, zone, "banned") != i+1 {
-			t.Errorf("the address that is proven: %d admitted, want it banned", got)
-		}
-	}
-	if got := sitetest.DecidedAs(t, zone, "admitted"); got != 0 {
-		t.Errorf("%d requests are admitted", got)
-	}
 }
 
 // victim is the address that is forged, and other one that is not.
@@ -332,6 +246,10 @@ var byAnotherName = map[string]struct {
 	owner, rest  int // of 5 requests each, after the handshake
 	change       func(*http.Request)
 }{
+	"the default key":                    {zone: "limit 3/30d", owner: 3, rest: 3},
+	"networks":                           {zone: "ipv4_prefix 24\nlimit 3/30d", owner: 3, rest: 0},
+	"the peer, not counted without":      {zone: "key {remote_host}\nempty_key skip\nlimit 3/30d", owner: 3, rest: 3},
+	"in place of an empty key":           {zone: "key {http.request.header.X-Api-Key}\nlimit 3/30d", owner: 3, rest: 3},
 	"a key by map":                       {zone: "key {customer}\nlimit 3/30d", owner: 3, rest: 3},
 	"a key by map, with a ban":           {zone: "key {customer}\nlimit 3/30d\nban 1h", owner: 3, rest: 3},
 	"a key by vars":                      {before: "vars owner {customer}", zone: "key {http.vars.owner}\nlimit 3/30d", owner: 3, rest: 3},

@@ -2,6 +2,7 @@ package behaviour_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -23,7 +24,8 @@ func loginSite(s *sitetest.Site) *sitetest.Site {
 			w.Header().Set("Location", "/")
 			w.WriteHeader(http.StatusSeeOther)
 		}
-		return nil
+		_, err := io.WriteString(w, "xx")
+		return err
 	}
 	return s
 }
@@ -139,16 +141,7 @@ func TestForgiveResponsesInJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Next = func(w http.ResponseWriter, r *http.Request) error {
-		if r.Header.Get("Password") == "right" {
-			w.Header().Set("Location", "/")
-			w.WriteHeader(http.StatusSeeOther)
-		} else {
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-		_, err := w.Write([]byte("xx"))
-		return err
-	}
+	loginSite(s)
 	alice := sitetest.Header("User", "alice")
 	for _, want := range []int{401, 401, 303, 401, 401, 401, 429} {
 		change := wrongPassword

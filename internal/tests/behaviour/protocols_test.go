@@ -34,34 +34,6 @@ func reload(s *sitetest.Served) {
 
 var protocols = []string{"HTTP/1.1", "HTTP/2.0", "HTTP/3.0"}
 
-// Keys as hostile as a client can send them have a count each, the same by every protocol, and the
-// server goes on.
-func TestHostileKeysByEveryProtocol(t *testing.T) {
-	s := sitetest.StartCaddy(t, "", "rate_limit 3/30d {\n algorithm fixed_window\n key {http.request.header.K}{http.request.cookie.c}{http.request.uri}\n empty_key deny\n}\nrespond ok")
-	long := strings.Repeat("x", 12_000)
-	for name, key := range map[string]string{
-		"giant": long, "giant, with another end": long + "y", "high bytes": "\x80\xff\xfe", "a placeholder": "{http.request.host}", "braces": "{}}{",
-		"a tab": "a\tb", "invalid UTF-8": "\xc3\x28", "quotes": `"';--`,
-	} {
-		for _, protocol := range protocols {
-			s.Answers(protocol, 1, http.StatusOK, 1, sitetest.Header("K", key))
-		}
-		for _, protocol := range protocols {
-			if a, err := s.Get(t.Context(), protocol, sitetest.Header("K", key)); err != nil || a.Status != http.StatusTooManyRequests {
-				t.Errorf("%s by %s: %d, %v after three requests of that key, want 429", name, protocol, a.Status, err)
-			}
-		}
-	}
-	for _, protocol := range protocols {
-		// More than the server takes in is refused before it is a key, and costs the server
-		// nothing.
-		if a, err := s.Get(t.Context(), protocol, sitetest.Header("K", strings.Repeat("x", 2<<20))); err == nil && a.Status == http.StatusOK {
-			t.Errorf("%s: a header of 2 MB was let through", protocol)
-		}
-		s.Answers(protocol, 1, http.StatusOK, 1, sitetest.Header("K", "after "+protocol))
-	}
-}
-
 // Clients that send their bodies slowly are decided on by their headers: they hold no more than
 // the queue's places, nobody else waits for them, and when they go away nothing is left. By
 // HTTP/1.1 nobody hears that one has gone whose body is still to be read: it has its place until

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/goleak"
 
 	"github.com/caddy-tide/ratelimit"
@@ -217,107 +216,31 @@ func (r *reloads) checkCounts(all []*traffic) {
 	}
 }
 
-// holder keeps requests in the configuration that took them until the test lets them go on.
-type holder struct{}
-
-var holding struct {
-	sync.Mutex
-	entered chan struct{}
-	release chan struct{}
-}
-
-func init() { caddy.RegisterModule(holder{}) }
-
-func (holder) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "http.handlers.tide_test_hold", New: func() caddy.Module { return new(holder) }}
-}
-
-func (holder) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if r.Header.Get("Hold") != "" {
-		holding.Lock()
-		entered, release := holding.entered, holding.release
-		holding.Unlock()
-		entered <- struct{}{}
-		<-release
-	}
-	return next.ServeHTTP(w, r)
-}
-
 // While a reload hands over, requests that the old configuration took and those that the new one
-// takes share their counters, each under its own limit.
+// takes share their counters, each under its own limit, also where the old one has stopped already:
+// Caddy stops apps in any order.
 func TestTwoConfigurationsServeAtOnce(t *testing.T) {
 	r := redistest.Start(t)
 	for _, rate := range []string{"local", "100ms", "strict"} {
-		for try := range 4 { // Caddy stops apps in a random order
-			l := sitetest.NewLifetime(t)
-			zone := fmt.Sprintf("both-%s-%d", rate, try)
-			config := func(limit int) []byte {
-				text := l.Config("redis "+r.URL+"\nnamespace test\nstrict_timeout 30s", "rate_limit {\n"+
-					sitetest.ZoneBlock(zone, fmt.Sprintf("key all\nlimit %d/30d\nalgorithm fixed_window\nsync_rate %s", limit, rate))+"}\nrespond "+strconv.Itoa(limit), "")
-				return bytes.Replace(text, []byte(`{"handler":"rate_limit"`), []byte(`{"handler":"tide_test_hold"},{"handler":"rate_limit"`), 1)
+		for _, stopped := range []bool{false, true} {
+			site := func(limit int) *sitetest.Site {
+				options := fmt.Sprintf("limit %d/30d\nalgorithm fixed_window\nsync_rate %s", limit, rate)
+				return sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock(fmt.Sprintf("both-%s-%t", rate, stopped), options))
 			}
-			l.Load(config(10))
-			handOver(l, config(15))
-			if err := caddy.Stop(); err != nil {
-				t.Fatal(err)
+			old, next := site(10), site(15)
+			if stopped {
+				old.Ended = true
+				t.Cleanup(old.Cancel)
+				if err := old.App.Stop(); err != nil {
+					t.Error(err)
+				}
 			}
-			l.Client.CloseIdleConnections()
+			next.Admits("1.2.3.4", 12, 12)
+			old.Admits("1.2.3.4", 6, 0)
+			next.Admits("1.2.3.4", 6, 3)
+			old.End()
+			next.End()
 		}
-	}
-}
-
-// handOver reloads from a limit of 10 to one of 15 while 6 requests are held in the old
-// configuration.
-func handOver(l *sitetest.Lifetime, next []byte) {
-	t := l.T
-	const waiting = 6
-	holding.Lock()
-	holding.entered, holding.release = make(chan struct{}, waiting), make(chan struct{})
-	entered, release := holding.entered, holding.release
-	holding.Unlock()
-	old := make(chan int, waiting)
-	for range waiting {
-		go func() {
-			status, _, err := l.Post("/", "Hold", "1")
-			if err != nil {
-				t.Errorf("a request in the old configuration: %v", err)
-			}
-			old <- status
-		}()
-	}
-	for range waiting {
-		<-entered
-	}
-	loaded := make(chan error, 1)
-	go func() { loaded <- caddy.Load(next, true) }()
-	admitted := 0
-	// of the new one's 15; as many as the old one had left when it began may pass there
-	for admitted < 12 {
-		status, body, err := l.Post("/")
-		if err != nil || status != http.StatusOK && body != "10" {
-			if status != http.StatusTooManyRequests {
-				t.Fatalf("after %d requests: %d %q, %v", admitted, status, body, err)
-			}
-			continue // in the old configuration, whose limit is reached
-		}
-		admitted++
-	}
-	close(release)
-	for range waiting {
-		if status := <-old; status != http.StatusTooManyRequests {
-			t.Errorf("a request held in the old configuration: %d, want 429, as 12 of its 10 are spent", status)
-		}
-	}
-	if err := <-loaded; err != nil {
-		t.Fatalf("Load: %v", err)
-	}
-	for range 6 {
-		if status, _, err := l.Post("/"); err == nil && status == http.StatusOK {
-			admitted++
-		}
-	}
-	if admitted != 15 {
-		t.Errorf("%d requests were admitted in both, want 15", admitted)
 	}
 }
 

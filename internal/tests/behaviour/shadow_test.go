@@ -4,7 +4,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -79,32 +78,6 @@ func TestShadowModeBehindAMatcherOfThePage(t *testing.T) {
 	}
 	if a, err := s.Get(t.Context(), "HTTP/1.1", sitetest.OnPath("/other"), sitetest.Header("X-Rate-Limited", "forged")); err != nil || a.Body != "" {
 		t.Errorf("of a request that is not limited the backend is told %q, %v, want nothing", a.Body, err)
-	}
-}
-
-// The page's quarter of the clients: they are denied, and the others go on.
-func TestShareOfThePage(t *testing.T) {
-	_, site := sitetest.SiteInPage(t, "docs/shadow.md", "example.com")
-	s := sitetest.AdaptedSite(t, "example.com {\n"+site+"}\n")
-	const clients = 200
-	in := 0
-	for i := range clients {
-		denied := 0
-		for range 60 { // 30 a minute
-			a := s.Get("203.0.113."+strconv.Itoa(i), sitetest.To("/search"))
-			if a.Status == http.StatusTooManyRequests {
-				denied++
-			}
-			if told := strings.Contains(a.Header.Get("Ratelimit-Policy"), "search"); denied > 0 && !told {
-				t.Fatal("a client that is in is not told of the limit")
-			}
-		}
-		if denied > 0 {
-			in++
-		}
-	}
-	if in < clients*15/100 || in > clients*35/100 {
-		t.Errorf("%d of %d clients are denied, want a quarter", in, clients)
 	}
 }
 

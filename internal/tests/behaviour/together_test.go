@@ -10,8 +10,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -22,8 +20,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/net/websocket"
 
@@ -37,21 +33,13 @@ import (
 // guessing is a site whose handler answers 401 to a wrong password. Others wait in it until they
 // are told a status.
 type guessing struct {
-	s     *sitetest.Site
-	under chan struct{}
-	begin chan int
-	ended sync.WaitGroup
+	s            *sitetest.Site
+	under, ended chan struct{}
+	begin        chan int
 }
 
 func guesses(s *sitetest.Site) *guessing {
-	g := &guessing{s: s, under: make(chan struct{}), begin: make(chan int)}
-	g.answer(s)
-	return g
-}
-
-// answer has a site answer so.
-func (g *guessing) answer(s *sitetest.Site) {
-	g.s = s
+	g := &guessing{s: s, under: make(chan struct{}), ended: make(chan struct{}), begin: make(chan int)}
 	s.Next = func(w http.ResponseWriter, r *http.Request) error {
 		if r.Header.Get("Password") == "wrong" {
 			w.WriteHeader(http.StatusUnauthorized)
@@ -61,23 +49,31 @@ func (g *guessing) answer(s *sitetest.Site) {
 		w.WriteHeader(<-g.begin)
 		return nil
 	}
+	return g
 }
 
-// hold sends requests that wait in the handler.
-func (g *guessing) hold(count int, change ...func(*http.Request)) {
-	s := g.s
+// hold sends requests from an address that wait in the handler.
+func (g *guessing) hold(ip string, count int, change ...func(*http.Request)) {
+	g.s.T.Helper()
 	for range count {
-		g.ended.Go(func() { s.Get("203.0.113.9", change...) })
-		<-g.under
+		go func() {
+			g.s.Get(ip, change...)
+			g.ended <- struct{}{}
+		}()
+		select {
+		case <-g.under:
+		case <-g.ended:
+			g.s.T.Fatalf("%s: a request has not reached the handler", ip)
+		}
 	}
 }
 
-// end has as many answered with a status.
+// end has as many of them answered with a status.
 func (g *guessing) end(count, status int) {
 	for range count {
 		g.begin <- status
+		<-g.ended
 	}
-	g.ended.Wait()
 }
 
 // reached sends wrong guesses and wants so many to reach the handler. What is denied then is denied
@@ -99,44 +95,6 @@ func (g *guessing) reached(what string, count, want int, reserved bool, change .
 	}
 }
 
-// With reserve and count_responses, others reserve no more units than their share, and who pays
-// finds the rest. What is refunded goes to whoever sees it.
-func TestReserveOfReservations(t *testing.T) {
-	redis := redistest.Start(t)
-	for _, rate := range []string{"local", "1h", "strict"} {
-		for _, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket"} {
-			t.Run(rate+" "+algorithm, func(t *testing.T) {
-				app := &ratelimit.App{}
-				if rate != "local" {
-					app = sitetest.AppWith(redis)
-				}
-				name := `"reserved units ` + rate + " " + algorithm + `"`
-				g := guesses(reservedSite(t, app, sitetest.ZoneBlock(name, "key all\nlimit 10/3650d\ncount_responses 401\nsync_rate "+rate+"\nalgorithm "+algorithm), "paying", 20))
-				g.hold(8)
-				g.reached("others beside 8 of theirs", 2, 0, true)
-				g.hold(1, class("paying"))
-				g.reached("who pays beside 9", 2, 1, true, class("paying"))
-				g.end(9, http.StatusOK)
-				g.reached("others with one spent", 9, 7, false)
-				g.reached("who pays with 8 spent", 3, 2, false, class("paying"))
-			})
-		}
-	}
-}
-
-// A share that is changed by a reload holds at once, also for what was used before.
-func TestAReserveOverAReload(t *testing.T) {
-	block := sitetest.ZoneBlock("reserve-reloaded", "key all\nlimit 10/3650d")
-	s := reservedSite(t, &ratelimit.App{}, block, "paying", 20)
-	s.Admits("1.1.1.1", 3, 3)
-	next := reservedSite(t, &ratelimit.App{}, block, "paying", 50)
-	s.End()
-	next.Admits("1.1.1.1", 5, 2)
-	last := sitetest.NewSite(t, &ratelimit.App{}, block)
-	next.End()
-	last.Admits("1.1.1.1", 9, 5)
-}
-
 // Keys beyond max_keys reserve units as others do: what doesn't count is refunded there.
 func TestReservationsBeyondMaxKeys(t *testing.T) {
 	for _, algorithm := range settledAlgorithms {
@@ -144,103 +102,13 @@ func TestReservationsBeyondMaxKeys(t *testing.T) {
 			g := guesses(sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("beyond", "limit 3/30d\nkey {http.request.header.K}\nmax_keys 1\ncount_responses 401\nalgorithm "+algorithm)))
 			g.reached("a key with a counter", 1, 1, false, sitetest.Header("K", "first"))
 			beyond := sitetest.Header("K", "beyond")
-			g.hold(3, beyond)
+			g.hold("203.0.113.9", 3, beyond)
 			g.reached("beside three", 1, 0, true, beyond)
 			g.end(3, http.StatusOK)
 			g.reached("after three that don't count", 5, 3, false, beyond)
 			g.s.End()
 		})
 	}
-}
-
-// Where Redis decides, denials by what is reserved begin no ban, also not over a reload, and those
-// that are for good do. The ban goes on over another one.
-func TestReservedAndBannedOverAReload(t *testing.T) {
-	for _, algorithm := range []string{"fixed_window", "sliding_log", "token_bucket"} {
-		t.Run(algorithm, func(t *testing.T) {
-			app := sitetest.AppWith(redistest.Start(t))
-			block := sitetest.ZoneBlock("reserved-banned", "limit 2/30d\ncount_responses 401\nban 1h\nsync_rate strict\nalgorithm "+algorithm)
-			first := sitetest.NewSite(t, app, block)
-			g := guesses(first)
-			g.hold(1)
-			g.reached("beside one", 4, 1, true)
-			second := sitetest.NewSite(t, app, block)
-			first.End()
-			g.answer(second)
-			g.reached("after a reload, beside one of before", 3, 0, true)
-			g.end(1, http.StatusUnauthorized)
-			if a := second.Get("203.0.113.9"); !strings.Contains(a.Body, abnormal) {
-				t.Errorf("with all spent: %d %v %s, want a ban to begin", a.Status, a.Header, a.Body)
-			}
-			third := sitetest.NewSite(t, app, block)
-			second.End()
-			if a := third.Get("203.0.113.9"); !strings.Contains(a.Body, abnormal) || a.Header.Get("RateLimit") != "" {
-				t.Errorf("after another reload: %d %v %s, want the ban", a.Status, a.Header, a.Body)
-			}
-			third.End()
-		})
-	}
-}
-
-// A denial by concurrent begins no ban. A ban ends nothing that runs, and who is banned takes no
-// place.
-func TestBanBesideConcurrent(t *testing.T) {
-	for _, rate := range []string{"local", "100ms", "strict"} {
-		app := &ratelimit.App{Namespace: t.Name()}
-		if rate != "local" {
-			app = sitetest.AppWith(redistest.Start(t))
-		}
-		s := sitetest.NewSite(t, app, sitetest.ZoneBlock("ban-runs", "limit 4/30d\nconcurrent 2\nban 1h\nsync_rate "+rate))
-		r := runs(s)
-		r.begin("1.2.3.4", 2)
-		s.Admits("1.2.3.4", 5, 0)
-		if n := sitetest.DecidedAs(t, "ban-runs", "banned"); n != 0 {
-			t.Fatalf("%s: %d requests are banned because others ran", rate, n)
-		}
-		r.end(1)
-		run := s.Next
-		s.Next = func(http.ResponseWriter, *http.Request) error { return nil }
-		s.Admits("1.2.3.4", 3, 2)
-		if a := s.Get("1.2.3.4"); !strings.Contains(a.Body, abnormal) {
-			t.Errorf("%s: with the limit spent: %d %s, want a ban", rate, a.Status, a.Body)
-		}
-		if n := inUse(t, "ban-runs"); n != 1 || r.in.Load() != 1 {
-			t.Errorf("%s: %d run and %d have a place during a ban, want the one from before", rate, r.in.Load(), n)
-		}
-		s.Next = run
-		r.end(1)
-		r.begin("1.2.3.5", 2)
-		r.end(2)
-		s.End()
-	}
-}
-
-// Who is banned is answered at once, whatever the bandwidth of his key is taken by. What is open
-// goes on at its rate.
-func TestBanBesideBandwidth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("ban-slow", "limit 1/30d\nban 1h\nbandwidth 20kB/s"))
-		s.Next = writes(40_000, 1000)
-		done := make(chan sitetest.Reply)
-		go func() { done <- s.Get("192.0.2.1") }()
-		redistest.Eventually(t, "the response is open", func() bool { return bandwidthOf(t, "ban-slow").Bytes > 0 })
-		for range 20 {
-			if a := s.Get("192.0.2.1"); !strings.Contains(a.Body, abnormal) {
-				t.Errorf("%d %s, want a ban", a.Status, a.Body)
-			}
-		}
-		select {
-		case a := <-done:
-			t.Errorf("%d bytes at 20 kB/s are there as soon as twenty denials", len(a.Body))
-		default:
-		}
-		if a := <-done; len(a.Body) != 40_000 || a.Status != http.StatusOK {
-			t.Errorf("what was open when the ban began: %d with %d bytes, want all", a.Status, len(a.Body))
-		}
-		if b := bandwidthOf(t, "ban-slow"); b.Bytes != 40_000 || b.Open != 0 {
-			t.Errorf("%+v, want only the bytes of what was admitted", b)
-		}
-	})
 }
 
 // A request waits in the queue, has its place meanwhile, and is then slowed.
@@ -274,19 +142,6 @@ func TestConcurrentBandwidthAndAQueue(t *testing.T) {
 			t.Errorf("%d have a place at the end, and %+v", n, bandwidthOf(t, "three"))
 		}
 	})
-}
-
-// By a key that tells apart who is behind an address, a ban is only of who has overdone it.
-func TestABanBehindASharedAddress(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("shared-address", "limit 2/30d\nban 1h\nkey {http.request.header.X-Api-Key}"))
-	who := func(name string) func(*http.Request) { return sitetest.Header("X-Api-Key", name) }
-	s.Admits("192.0.2.1", 5, 2, who("one"))
-	if a := s.Get("192.0.2.1", who("one")); !strings.Contains(a.Body, abnormal) {
-		t.Errorf("%d %s, want a ban", a.Status, a.Body)
-	}
-	for i := range 3 {
-		s.Admits("192.0.2.1", 2, 2, who(fmt.Sprint("other", i)))
-	}
 }
 
 // A together is a zone with ban, concurrent and count_responses, and a model of it. Requests of a
@@ -681,7 +536,8 @@ func TestBansPlacesAndReservationsAtOnce(t *testing.T) {
 	r := redistest.Start(t)
 	for _, options := range []string{"sync_rate local", "sync_rate local\nmax_keys 7", "sync_rate 50ms", "sync_rate strict"} {
 		app := sitetest.AppWith(r)
-		m := &together{t: t, app: app, ban: time.Hour, block: sitetest.ZoneBlock("together", "key {http.request.header.K}\nlimit 3/30d\nconcurrent 2\nban 1h after 2/30d\ncount_responses 401 403\n"+options)}
+		m := &together{t: t, app: app, ban: time.Hour, block: sitetest.ZoneBlock("together", "key {http.request.header.K}\nlimit 3/30d\nconcurrent 2\nban 1h after 2/30d\ncount_responses 401 403\n"+options) +
+			sitetest.ZoneBlock("together-queue", "limit 260000000000/30d\nalgorithm leaky_bucket\nqueue 1000\nconcurrent 40\nenforce 50%\nkey {http.request.header.K}")}
 		app.Namespace = fmt.Sprint("at-once", len(options))
 		most := 3000
 		if strings.Contains(options, "strict") {
@@ -733,6 +589,7 @@ func TestBansPlacesAndReservationsAtOnce(t *testing.T) {
 		if some < 2 {
 			t.Errorf("%s: %d keys were banned, want more", options, some)
 		}
+		redistest.Eventually(t, "nobody has a place in the queue", func() bool { return inUse(t, "together-queue") == 0 })
 		m.nothingIsLeft()
 	}
 }
@@ -781,99 +638,8 @@ func endAtRandom(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// ends is a handler that ends as the path of a request says.
-type ends struct{}
-
-func init() {
-	caddy.RegisterModule(ends{})
-	httpcaddyfile.RegisterHandlerDirective("ends", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
-		h.Next()
-		return ends{}, nil
-	})
-}
-
-func (ends) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "http.handlers.ends", New: func() caddy.Module { return ends{} }}
-}
-
 // entered and leave are of requests on the path /held, which wait in the handler.
 var entered, leave = make(chan struct{}), make(chan struct{})
-
-func (ends) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if r.Method == http.MethodOptions { // isSpent asks
-		return nil
-	}
-	switch what, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); what {
-	case "panics":
-		panic("broken")
-	case "panics-late":
-		_, _ = io.WriteString(w, "begun")
-		panic("broken")
-	case "aborts":
-		panic(http.ErrAbortHandler)
-	case "fails":
-		return caddyhttp.Error(http.StatusUnauthorized, errors.New("no"))
-	case "hints":
-		w.WriteHeader(http.StatusEarlyHints)
-		w.WriteHeader(http.StatusOK)
-	case "silent":
-	case "twice":
-		w.WriteHeader(http.StatusUnauthorized)
-		w.WriteHeader(http.StatusOK)
-	case "uploads":
-		n, err := io.Copy(io.Discard, r.Body)
-		_, _ = fmt.Fprint(w, n)
-		return err
-	case "taken":
-		c, buf, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return err
-		}
-		_, _ = buf.WriteString("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\ntaken")
-		_ = buf.Flush()
-		return c.Close()
-	case "held":
-		entered <- struct{}{}
-		<-leave
-	default:
-		return next.ServeHTTP(w, r)
-	}
-	return nil
-}
-
-// endingBackend ends responses as an upstream can.
-func endingBackend(t *testing.T) string {
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch what, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/"); what {
-		case "cut": // before the status
-			panic(http.ErrAbortHandler)
-		case "cut-late":
-			w.Header().Set("Content-Length", "1000")
-			_, _ = io.WriteString(w, "begun")
-			_ = http.NewResponseController(w).Flush()
-			panic(http.ErrAbortHandler)
-		case "socket":
-			websocket.Handler(func(c *websocket.Conn) { _, _ = io.Copy(c, c) }).ServeHTTP(w, r)
-		case "events":
-			sendEvents(w, r)
-		case "waits":
-			_, _ = io.Copy(io.Discard, r.Body) // so that it learns of a client that goes
-			entered <- struct{}{}
-			<-r.Context().Done()
-		}
-	}))
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
-}
-
-// everyOption is a site on which a request passes all options at once. Each path has one unit of
-// which it depends on the response whether it is spent.
-func everyOption(t *testing.T) *sitetest.Served {
-	zones := sitetest.ZoneBlock("ends-guess", "limit 1/30d\nalgorithm fixed_window\nkey {http.request.uri.path}\ncount_responses 401") +
-		sitetest.ZoneBlock("ends-ban", "limit 100000/30d\nban 1h") + sitetest.ZoneBlock("ends-run", "concurrent 40\nkey all") +
-		sitetest.ZoneBlock("ends-keep", "limit 100000/30d\nkey all\nreserve @paying 20%") + sitetest.ZoneBlock("ends-slow", "bandwidth 1GiB/s\nkey all")
-	return sitetest.StartCaddy(t, "", "@paying header X-Class paying\nroute {\nrate_limit {\n"+zones+"}\nends\nreverse_proxy "+endingBackend(t)+"\n}")
-}
 
 // leavesWith is a client that leaves when it has so many bytes of a response that goes on.
 func leavesWith(s *sitetest.Served, protocol string, bytes int64, change ...func(*http.Request)) {
@@ -925,45 +691,6 @@ func isSpent(s *sitetest.Served, path string) (spent bool) {
 	return spent
 }
 
-// However a request ends, by every protocol: what all options hold for it is free again, and its
-// unit is spent where the status counts or nobody knows it.
-func TestEveryHardEnd(t *testing.T) {
-	s := everyOption(t)
-	for _, c := range []struct {
-		path          string
-		spent, slowed bool
-	}{
-		{"/panics", false, false}, {"/panics-late", false, true}, {"/aborts", true, false}, {"/fails", true, false},
-		{"/hints", false, false}, {"/silent", false, false}, {"/twice", true, false}, {"/taken", true, false},
-		{"/cut", true, false}, {"/cut-late", false, true}, {"/events", false, true}, {"/waits", true, false},
-	} {
-		for _, protocol := range protocols {
-			path, what := c.path+"/"+protocol, protocol+" "+c.path
-			// Other protocols have no connection to take, which is an error 500.
-			spent := c.spent && (c.path != "/taken" || protocol == "HTTP/1.1")
-			before := bandwidthOf(t, "ends-slow").Bytes
-			switch c.path {
-			case "/events":
-				leavesWith(s, protocol, 1, sitetest.OnPath(path))
-			case "/waits":
-				leavesBefore(s, protocol, sitetest.OnPath(path))
-			default:
-				_, _ = s.Get(t.Context(), protocol, sitetest.OnPath(path))
-			}
-			nothingIsHeld(t, what)
-			if n := bandwidthOf(t, "ends-slow").Bytes - before; (n > 0) != c.slowed {
-				t.Errorf("%s: %d bytes went by the bandwidth", what, n)
-			}
-			if got := isSpent(s, path); got != spent {
-				t.Errorf("%s: its unit is spent: %v, want %v", what, got, spent)
-			}
-		}
-	}
-	if n := sitetest.DecidedAs(t, "ends-ban", "denied") + sitetest.DecidedAs(t, "ends-ban", "banned") + sitetest.DecidedAs(t, "ends-keep", "denied"); n != 0 {
-		t.Errorf("%d requests were denied by zones that have room", n)
-	}
-}
-
 // Two handlers with a zone that one request passes reserve a unit each, and settle each.
 func TestTwoHandlersReserveAUnitEach(t *testing.T) {
 	zone := "rate_limit {\n" + sitetest.ZoneBlock("ends-twice", "limit 4/30d\ncount_responses 401\nkey all") + "}\n"
@@ -975,7 +702,7 @@ func TestTwoHandlersReserveAUnitEach(t *testing.T) {
 // A WebSocket is settled when it begins, by its 101, and has its place until it ends. What it sends
 // is not slowed.
 func TestAWebSocketWithEveryOption(t *testing.T) {
-	s := everyOption(t)
+	s := endings(t, "", endingBackend(t))
 	config, err := websocket.NewConfig(fmt.Sprintf("wss://localhost:%d/socket", s.Port), fmt.Sprintf("https://localhost:%d", s.Port))
 	if err != nil {
 		t.Fatal(err)
@@ -994,94 +721,14 @@ func TestAWebSocketWithEveryOption(t *testing.T) {
 	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, sent) {
 		t.Fatalf("what comes back is not what was sent, %v", err)
 	}
-	if n := inUse(t, "ends-run"); n != 1 {
-		t.Errorf("%d run beside an open WebSocket, want it", n)
+	if n, slowed := inUse(t, "ends-run"), bandwidthOf(t, "ends-slow").Bytes; n != 1 || slowed != 0 {
+		t.Errorf("%d run beside an open WebSocket, and %d of its bytes were slowed, want it and none", n, slowed)
 	}
 	if isSpent(s, "/socket") {
 		t.Error("101 is not what counts, and the unit of an open WebSocket is spent")
 	}
-	if b := bandwidthOf(t, "ends-slow").Bytes; b > 100_000 {
-		t.Errorf("%d bytes of a WebSocket were slowed", b)
-	}
 	_ = c.Close()
 	nothingIsHeld(t, "a WebSocket")
-}
-
-// A gigabyte that a client sends passes all options, and nothing keeps it.
-func TestAGigabyteIsUploadedWithEveryOption(t *testing.T) {
-	s := everyOption(t)
-	most, stop := uint64(0), make(chan struct{})
-	var watching sync.WaitGroup
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	before := m.HeapInuse
-	watching.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(20 * time.Millisecond):
-				runtime.ReadMemStats(&m)
-				most = max(most, m.HeapInuse)
-			}
-		}
-	})
-	a, err := s.Get(t.Context(), "HTTP/1.1", sitetest.OnPath("/uploads"), sitetest.Method(http.MethodPost), func(r *http.Request) {
-		r.Body, r.ContentLength = io.NopCloser(io.LimitReader(zeros{}, 1<<30)), 1<<30
-	})
-	close(stop)
-	watching.Wait()
-	if err != nil || a.Body != fmt.Sprint(1<<30) {
-		t.Errorf("%q bytes arrived, %v, want all", a.Body, err)
-	}
-	if most > before+128<<20 {
-		t.Errorf("the heap grew from %d to %d bytes while a gigabyte passed", before, most)
-	}
-	nothingIsHeld(t, "an upload")
-}
-
-// A reload in the middle of requests with every option: each goes on, and what it holds is free at
-// its end.
-func TestAReloadInTheMiddleWithEveryOption(t *testing.T) {
-	s := everyOption(t)
-	var wg sync.WaitGroup
-	for i, protocol := range protocols {
-		wg.Go(func() {
-			if a, err := s.Get(t.Context(), protocol, sitetest.OnPath(fmt.Sprint("/held/", i))); err != nil || a.Status != http.StatusOK {
-				t.Errorf("%s: %d, %v over a reload, want 200", protocol, a.Status, err)
-			}
-		})
-		<-entered
-	}
-	for range 2 {
-		reload(s)
-		if n := inUse(t, "ends-run"); n != int64(len(protocols)) {
-			t.Errorf("after a reload %d run, want %d", n, len(protocols))
-		}
-	}
-	for i := range protocols {
-		var a sitetest.Reply
-		var err error
-		for range 10 { // a server that ends closes connections that it has accepted but not read
-			if a, err = s.Get(t.Context(), "HTTP/1.1", sitetest.OnPath(fmt.Sprint("/held/", i))); err == nil {
-				break
-			}
-		}
-		if err != nil || a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "1" {
-			t.Errorf("beside a request of before a reload: %d %v, %v, want its unit to be reserved", a.Status, a.Header, err)
-		}
-	}
-	for range protocols {
-		leave <- struct{}{}
-	}
-	wg.Wait()
-	nothingIsHeld(t, "a reload")
-	for i := range protocols {
-		if isSpent(s, fmt.Sprint("/held/", i)) {
-			t.Errorf("a unit of before a reload is spent by a 200")
-		}
-	}
 }
 
 // Clients that leave a queue give up their places, turns and units in the zones beside it as the

@@ -1,7 +1,6 @@
 package behaviour_test
 
 import (
-	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
@@ -9,8 +8,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-tide/ratelimit"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
@@ -63,35 +60,6 @@ func behind(s *sitetest.Site, change func(*http.Request)) *http.Request {
 	change(r)
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "1.2.3.4")
 	return r
-}
-
-func TestFullTableIsWarnedOfOnce(t *testing.T) {
-	s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("full", "limit 2/30d\nmax_keys 3")+sitetest.ZoneBlock("roomy", "limit 2/30d"))
-	logs := s.Watched()
-	for i := range 3 {
-		s.Admits(fmt.Sprintf("1.2.3.%d", i), 1, 1)
-	}
-	if n := sitetest.Coded(logs, warning.MaxKeys); n != 0 {
-		t.Errorf("warned %d times of a table that has just room enough", n)
-	}
-	for i := range 20 {
-		s.Admits(fmt.Sprintf("1.2.4.%d", i), 3, 2)
-	}
-	if n := sitetest.Coded(logs, warning.MaxKeys); n != 1 {
-		t.Errorf("warned %d times of a full table, want once", n)
-	}
-}
-
-func TestOneWarningForASnippetInManySites(t *testing.T) {
-	core, logs := observer.New(zap.WarnLevel)
-	said := new(warning.Once)
-	for range 50 {
-		said.Warn(zap.New(core), warning.PoorKey, "the same")
-	}
-	said.Warn(zap.New(core), warning.PoorKey, "another")
-	if logs.Len() != 2 || sitetest.Coded(logs, warning.PoorKey) != 2 {
-		t.Errorf("logged %v, want one of each", logs.All())
-	}
 }
 
 // Each warning at load, with its place in the Caddyfile.
