@@ -110,12 +110,36 @@ func TestQuotasWithOtherOptions(t *testing.T) {
 	}
 }
 
-// What was counted of a year is there after a restart, from a file.
-func TestAQuotaOutlivesARestart(t *testing.T) {
+// What was counted of a year is there after a restart: from a file, from Redis where it was
+// restarted as well, and from the nodes where it has forgotten.
+func TestQuotasOutliveRestarts(t *testing.T) {
 	block := sitetest.ZoneBlock("plan", "limit 10/year\ncalendar America/St_Johns")
-	h := sitetest.NewHome(t, "storage")
-	s := h.BootIn(t.Name(), block)
-	s.Admits("1.2.3.4", 7, 7)
-	s.End()
-	h.BootIn(t.Name(), block).Admits("1.2.3.4", 7, 3)
+	t.Run("persist", func(t *testing.T) {
+		h := sitetest.NewHome(t, "storage")
+		s := h.BootIn(t.Name(), block)
+		s.Admits("1.2.3.4", 7, 7)
+		s.End()
+		h.BootIn(t.Name(), block).Admits("1.2.3.4", 7, 3)
+	})
+	for _, rate := range []string{"100ms", "strict"} {
+		t.Run(rate, func(t *testing.T) {
+			server := durable(t)
+			block := sitetest.ZoneBlock("plan-"+rate, "limit 10/year\ncalendar America/St_Johns\nsync_rate "+rate)
+			s := sitetest.NewSite(t, sitetest.AppWith(server), block)
+			s.Admits("1.2.3.4", 4, 4)
+			server.Do("FLUSHALL")
+			redistest.Eventually(t, "the node has told what was forgotten", func() bool { return sitetest.SumIn(t, server, "plan-"+rate) == 4 })
+			s.Admits("1.2.3.4", 3, 3)
+			s.End()
+			server.Kill()
+			server.Restart()
+			s = sitetest.NewSite(t, sitetest.AppWith(server), block)
+			s.Admits("1.2.3.4", 1, 1)
+			if rate != "strict" {
+				sitetest.Shows(t, "plan-"+rate, "has what others counted", func(l operate.LimitState) bool { return l.Remote == 7 })
+			}
+			s.Admits("1.2.3.4", 7, 2)
+			s.End()
+		})
+	}
 }
