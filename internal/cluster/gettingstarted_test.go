@@ -108,6 +108,14 @@ func (n newcomer) command(t *testing.T, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// builds has the program that is built for the tests lie where the newcomer builds it.
+func (n newcomer) builds(t *testing.T) {
+	t.Helper()
+	if err := os.Symlink(caddy(t), filepath.Join(n.dir, "caddy")); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // serve starts a program that runs until the test ends, or until the next block that needs its
 // ports, and returns when it listens.
 func (n newcomer) serve(t *testing.T, command string) *cluster.Process {
@@ -160,9 +168,7 @@ func TestGettingStarted(t *testing.T) {
 		command := n.ports.Replace(s.command)
 		switch {
 		case s.command == "CGO_ENABLED=0 go build ./cmd/caddy":
-			if err := os.Symlink(caddy(t), filepath.Join(n.dir, "caddy")); err != nil {
-				t.Fatal(err)
-			}
+			n.builds(t)
 			continue
 		case s.command == `export PATH="$PWD:$PATH"`:
 			path = n.dir + ":" + path
@@ -199,9 +205,7 @@ func TestGettingStarted(t *testing.T) {
 func TestFirstLimitOfTheReadme(t *testing.T) {
 	t.Parallel()
 	n := arrive(t, "../../examples", "8080", "2019")
-	if err := os.Symlink(caddy(t), filepath.Join(n.dir, "caddy")); err != nil {
-		t.Fatal(err)
-	}
+	n.builds(t)
 	steps := stepsOf(t, "../../README.md")
 	run, ok := strings.CutPrefix(steps[0].command, "go run ./cmd/caddy run ")
 	if !ok {

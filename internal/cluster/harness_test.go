@@ -534,13 +534,13 @@ func slowRedis(r *redistest.Server) string {
 // these options beside them.
 func startRegions(t *testing.T, regions, nodes int, away time.Duration, site string, beside ...string) (all []*realRegion) {
 	t.Helper()
-	rules := rulesOfTheDocs(t)
+	writes, reads := rulesOfTheDocs(t)
 	for i := range regions {
-		r := redistest.Start(t, redistest.User("tide", rules))
+		r := redistest.Start(t, redistest.User("tide", writes), redistest.User("us", reads))
 		all = append(all, &realRegion{name: fmt.Sprintf("r%d", i), redis: r})
 		t.Cleanup(func() {
 			if denied, _ := r.Do("ACL", "LOG").([]any); len(denied) > 0 {
-				t.Errorf("the user of the documentation lacks permissions: %v", denied)
+				t.Errorf("a user of the documentation lacks permissions: %v", denied)
 			}
 		})
 	}
@@ -552,7 +552,7 @@ func startRegions(t *testing.T, regions, nodes int, away time.Duration, site str
 				link := faultproxy.Start(t, other.redis.Addr)
 				link.SetDelay(away)
 				r.links = append(r.links, link)
-				url = "redis://tide:secret@" + link.Addr + "/0"
+				url = "redis://us:secret@" + link.Addr + "/0"
 			}
 			options += "\n\tregion " + other.name + " " + url
 		}
@@ -571,8 +571,9 @@ type realRegion struct {
 	nodes []*cluster.Node
 }
 
-// rulesOfTheDocs are those of the user in docs/redis.md, with what regions need.
-func rulesOfTheDocs(t *testing.T) string {
+// rulesOfTheDocs are those of the users in docs/redis.md: of the own region, and of others, which
+// only read.
+func rulesOfTheDocs(t *testing.T) (writes, reads string) {
 	t.Helper()
 	page, err := os.ReadFile("../../docs/redis.md")
 	if err != nil {
@@ -580,10 +581,11 @@ func rulesOfTheDocs(t *testing.T) string {
 	}
 	user := regexp.MustCompile(`(?m)^user tide (on >secret .*)$`).FindSubmatch(page)
 	more := regexp.MustCompile("for \\[regions\\].*: `([^`]+)`").FindSubmatch(page)
-	if user == nil || more == nil {
-		t.Fatal("docs/redis.md doesn't say what a user for regions may do")
+	other := regexp.MustCompile(`(?m)^user us (on >secret .*)$`).FindSubmatch(page)
+	if user == nil || more == nil || other == nil {
+		t.Fatal("docs/redis.md doesn't say what users for regions may do")
 	}
-	return string(user[1]) + " " + string(more[1])
+	return string(user[1]) + " " + string(more[1]), string(other[1])
 }
 
 // awaitEqual waits until the Redis of each region counts as much.

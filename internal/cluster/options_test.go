@@ -5,9 +5,9 @@ package cluster_test
 import (
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -103,71 +103,6 @@ func (r uneven) keep(keep string) {
 	r.denies(0, "/"+keep, pays)
 }
 
-// run has the first node limit what runs, and the other one not. What runs there takes no place,
-// not even when that node gets the option.
-func (r uneven) run(run string, load func(other bool)) {
-	load(false)
-	first, other := newHeld(r.T), newHeld(r.T)
-	ask := func(what string, h *held, node int, statuses ...int) {
-		r.Helper()
-		for i, want := range statuses {
-			if got := h.ask(r.c.Nodes[node], run); got != want {
-				r.Errorf("%s, %s: request %d on node %d got %d, want %d", run, what, i+1, node+1, got, want)
-			}
-		}
-	}
-	const ok, denied = http.StatusOK, http.StatusTooManyRequests
-	ask("two places", first, 0, ok, ok, denied)
-	ask("beside two that run elsewhere", other, 1, ok, ok, ok)
-	first.end(len(first.ends))
-	r.free(run)
-	// What a node expects of the other one may deny for a moment.
-	for range 2 {
-		redistest.Eventually(r, "the first node has a place", func() bool { return first.ask(r.c.Nodes[0], run) == ok })
-	}
-	ask("beside three without a place", first, 0, denied)
-	r.sent(0, run)
-	redistest.Eventually(r, "the other node has two left", func() bool { return other.ask(r.c.Nodes[1], run) == ok })
-	r.knows(1, run, 8)
-	redistest.Eventually(r, "the other node has one left", func() bool { return other.ask(r.c.Nodes[1], run) == ok })
-	ask("which share the limit", other, 1, denied)
-	r.sent(1, run)
-	first.end(len(first.ends))
-	r.free(run)
-	redistest.Eventually(r, "the first node knows that all is spent", func() bool {
-		status := first.ask(r.c.Nodes[0], run)
-		first.end(len(first.ends))
-		r.free(run)
-		return status == denied
-	})
-	load(true)
-	for range 2 {
-		redistest.Eventually(r, "the other node has two places beside five of before", func() bool { return other.ask(r.c.Nodes[1], run) == ok })
-	}
-	ask("with the option, beside five of before", other, 1, denied)
-	redistest.Eventually(r, "the first node knows of the places", func() bool { return first.ask(r.c.Nodes[0], run) == denied })
-	other.end(len(other.ends))
-	first.end(len(first.ends))
-	first.admitted(r.c.Nodes[0], run, 40*time.Second)
-}
-
-// free waits until the first node knows of no request that runs.
-func (r uneven) free(run string) {
-	r.Helper()
-	redistest.Eventually(r, "the places of "+run+" are free", func() bool {
-		s, err := r.c.Nodes[0].Status(r.Context())
-		if err != nil {
-			return false
-		}
-		for _, z := range s.Zones {
-			if z.Zone == run && z.Concurrent {
-				return z.Own == 0
-			}
-		}
-		return false
-	})
-}
-
 // In the middle of a roll-out, one node has a new option and another one doesn't. They share the
 // counts, and each goes by its own options: no node warns, and none is confused by what the other
 // one writes.
@@ -178,45 +113,25 @@ func TestNodesOfWhichOneHasAnOption(t *testing.T) {
 		"window": "algorithm fixed_window\nsync_rate 50ms", "bucket": "algorithm token_bucket\nsync_rate 50ms", "log": "algorithm sliding_log\nsync_rate 50ms",
 		"strict-window": "algorithm fixed_window\nsync_rate strict", "strict-bucket": "algorithm token_bucket\nsync_rate strict", "strict-log": "algorithm sliding_log\nsync_rate strict",
 	}
-	slow := upstream(t)
-	site := func(guess, ban, keep, run string) string {
+	site := func(guess, ban, keep string) string {
 		var parts []string
 		for name, options := range variants {
 			parts = append(parts, zone("guess-"+name, "limit 5/"+far, options, guess), zone("ban-"+name, options, ban), zone("keep-"+name, "key all\nlimit 10/"+far, options, keep))
 		}
-		return config(slowRedis(r), "@paying header X-Plan paid\n@wrong header X-Wrong yes\n"+zones(append(parts, zone("run-interval", run, "sync_rate 50ms"), zone("run-strict", run, "sync_rate strict"))...)+
-			"\nrespond @wrong 401\nhandle /run-* {\nreverse_proxy "+slow+"\n}")
+		return config(slowRedis(r), "@paying header X-Plan paid\n@wrong header X-Wrong yes\n"+zones(parts...)+"\nrespond @wrong 401")
 	}
-	c := start(t, 2, site("count_responses 401", "limit 2/"+far+"\nban 1h", "reserve @paying 20%", "limit 9/"+far+"\nconcurrent 2\nbandwidth 1MiB/s"))
-	if err := c.Nodes[1].Reload(t.Context(), site("", "limit 10/"+far, "", "limit 9/"+far)); err != nil {
-		t.Fatal(err)
-	}
+	c := start(t, 2, site("count_responses 401", "limit 2/"+far+"\nban 1h", "reserve @paying 20%"))
+	reload(t, c.Nodes[1], site("", "limit 10/"+far, ""))
 	both := uneven{t, c, client(t, 1)}
 	for name := range variants {
 		both.guess("guess-" + name)
 		both.ban("ban-" + name)
 		both.keep("keep-" + name)
 	}
-	for _, name := range []string{"run-interval", "run-strict"} {
-		both.run(name, func(other bool) {
-			runs, without := "limit 9/"+far+"\nconcurrent 2\nbandwidth 1MiB/s", "limit 9/"+far
-			if other {
-				runs = strings.Replace(runs, "9", "30", 1)
-				without = runs
-			}
-			reload(t, c.Nodes[0], site("count_responses 401", "limit 2/"+far+"\nban 1h", "reserve @paying 20%", runs))
-			reload(t, c.Nodes[1], site("", "limit 10/"+far, "", without))
-		})
-	}
 	for _, n := range c.Nodes {
 		for _, line := range n.Log.With(`"level":"warn"`) {
-			if strings.Contains(line, "http.handlers.reverse_proxy") {
-				continue // its clients have left
-			}
-			if strings.Contains(line, "is exact, and many backends") {
-				continue // each zone here has a path of its own
-			}
-			if strings.Contains(line, "guess-") || strings.Contains(line, "ban-") || strings.Contains(line, "keep-") || strings.Contains(line, "run-") {
+			// Each zone here has a path of its own.
+			if !strings.Contains(line, "is exact, and many backends") && regexp.MustCompile("(guess|ban|keep)-").MatchString(line) {
 				t.Errorf("node %d: %s", n.Number, line)
 			}
 		}

@@ -93,9 +93,7 @@ func TestTaskPages(t *testing.T) {
 func (p taskPage) arrive(t *testing.T) newcomer {
 	t.Helper()
 	n := arrive(t, "../../examples", "8080", "8081", "8082", "2019", "2020", "6379")
-	if err := os.Symlink(caddy(t), filepath.Join(n.dir, "caddy")); err != nil {
-		t.Fatal(err)
-	}
+	n.builds(t)
 	if p.log {
 		awk := n.command(t, "awk", "-f", absolute(t, "../simulate/testdata/example.awk"))
 		out, err := os.Create(filepath.Join(n.dir, "access.log"))
@@ -109,21 +107,13 @@ func (p taskPage) arrive(t *testing.T) newcomer {
 		out.Close()
 	}
 	if p.saved != "" {
-		text, err := os.ReadFile(filepath.Join("../../docs", p.saved+".md"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		block, _, _ := strings.Cut(strings.Split(string(text), "```caddyfile\n")[p.block+1], "```\n")
+		block, _, _ := strings.Cut(strings.Split(pageText(t, p.saved), "```caddyfile\n")[p.block+1], "```\n")
 		// Without a Redis, which these pages are not about, and with certificates of its own.
 		site := block
 		if strings.HasPrefix(block, "{\n") {
 			_, site, _ = strings.Cut(block, "\n}\n")
 		}
-		options := "admin localhost:2019"
-		if !strings.Contains(site, "http://localhost") {
-			options += "\n\thttp_port 8081\n\thttps_port 8082\n\tlocal_certs\n\tskip_install_trust"
-		}
-		block = "{\n\t" + options + "\n}\n" + site
+		block = optionsOf(site) + "}\n" + site
 		if err := os.WriteFile(filepath.Join(n.dir, "Caddyfile"), []byte(n.ports.Replace(block)), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -132,6 +122,14 @@ func (p taskPage) arrive(t *testing.T) newcomer {
 		n.serve(t, "caddy run --config Caddyfile")
 	}
 	return n
+}
+
+// optionsOf begins the global options with which a site runs here.
+func optionsOf(site string) string {
+	if strings.Contains(site, "http://localhost") {
+		return "{\n\tadmin localhost:2019\n"
+	}
+	return "{\n\tadmin localhost:2019\n\thttp_port 8081\n\thttps_port 8082\n\tlocal_certs\n\tskip_install_trust\n"
 }
 
 func absolute(t *testing.T, path string) string {

@@ -159,18 +159,13 @@ func TestTaskPagesThatOnlyShow(t *testing.T) {
 func (p shownPage) arrive(t *testing.T, name string) newcomer {
 	t.Helper()
 	n := arrive(t, "../../examples", "8080", "8081", "8082", "2019", "2020", "6379", "9000")
-	if err := os.Symlink(caddy(t), filepath.Join(n.dir, "caddy")); err != nil {
-		t.Fatal(err)
-	}
+	n.builds(t)
 	site := p.site
 	if blocks := strings.Split(pageText(t, name), "```caddyfile\n"); site == "" && len(blocks) > p.block+1 {
 		site, _, _ = strings.Cut(blocks[p.block+1], "```\n")
 	}
 	if len(p.starts) > 0 {
-		options := "{\n\tadmin localhost:2019\n"
-		if !strings.Contains(site, "http://localhost") {
-			options += "\thttp_port 8081\n\thttps_port 8082\n\tlocal_certs\n\tskip_install_trust\n"
-		}
+		options := optionsOf(site)
 		if !strings.HasPrefix(site, "{\n") {
 			options += "}\n"
 		}

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -511,6 +512,24 @@ func (m *regionRun) killRelay() {
 	m.recordStart(relay)
 	relay.busy.Unlock()
 }
+
+// nameOfTold is what a message has that reads what has changed.
+var nameOfTold = regexp.MustCompile(`:3:\{\d+\}:told`)
+
+// holdsReading reports whether a link holds back that the region's relay reads another one.
+func (r *realRegion) holdsReading() bool {
+	for _, link := range r.links {
+		for _, piece := range link.Pieces() {
+			if nameOfTold.Match(piece) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// linkTimeout is how long a relay waits for an answer of another region.
+const linkTimeout = 3 * time.Second
 
 // holdReading holds a link of a region when its relay reads another one over it. Where the relay
 // has no connection left just then, it is given another one.

@@ -15,10 +15,9 @@ import (
 )
 
 // Each node of a region shows on its page how the other one stands, whichever of them reads it.
-// When the region is lost one of them logs it, and when it is back. explain and top tell of keys
-// that the other region counts. What an operator changes meanwhile is said not to be told yet, and
-// holds in both when the region is back. While it is lost each node admits half of the limit of a
-// new key.
+// explain and top tell of keys that the other region counts. What an operator changes while it is
+// lost is said not to be told yet, and holds in both when it is back. Meanwhile each node admits
+// half of the limit of a new key.
 func TestRegionsAreShown(t *testing.T) {
 	t.Parallel()
 	site := "handle /limits {\n\trate_limit_status\n}\n" + zones(zone("z", "key all", "limit 100/"+far), zone("probe", "key {query}", "limit 100/"+far), zone("none", "limit 0/"+far))
@@ -93,13 +92,4 @@ func TestRegionsAreShown(t *testing.T) {
 		}
 		return nil
 	})
-	for _, text := range []string{"another region is lost", "another region is back"} {
-		lines := 0
-		for _, n := range nodes {
-			lines += len(n.Log.With(text))
-		}
-		if lines != 1 {
-			t.Errorf("%q is in the logs of a region %d times, want once", text, lines)
-		}
-	}
 }

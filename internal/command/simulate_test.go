@@ -2,8 +2,6 @@ package command
 
 import (
 	"bytes"
-	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,15 +16,8 @@ func TestReportsArePrinted(t *testing.T) {
 		t.Fatalf("%d reports to print, %v", len(inputs), err)
 	}
 	for _, path := range inputs {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var r simulate.Report
-		if err := json.Unmarshal(text, &r); err != nil {
-			t.Fatal(err)
-		}
 		var b bytes.Buffer
+		r := stored[simulate.Report](t, path)
 		if err := (printer{out: &b}).report(&r, len(r.Zones) != 1 || r.Zones[0].Zone != "limit"); err != nil {
 			t.Fatal(err)
 		}

@@ -51,8 +51,6 @@ type Proxy struct {
 	last     []byte
 	held     [][]byte
 	requests int
-	open     int // requests without a reply
-	most     int // the most of open at once, since MostOpen was called
 	closed   bool
 }
 
@@ -60,7 +58,6 @@ type Proxy struct {
 type link struct {
 	client *net.TCPConn
 	server net.Conn
-	open   bool // its last request has no reply
 }
 
 // Start starts a proxy to an address.
@@ -156,15 +153,6 @@ func (p *Proxy) Requests() int {
 	return p.requests
 }
 
-// MostOpen is how many requests were under way at once, at most, since it was last called. A
-// connection has one at a time.
-func (p *Proxy) MostOpen() (most int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	most, p.most = p.most, p.open
-	return most
-}
-
 // Last is the last piece that a client sent.
 func (p *Proxy) Last() []byte {
 	p.mu.Lock()
@@ -256,7 +244,6 @@ func (p *Proxy) serve(client *net.TCPConn) {
 	}()
 	p.there(l)
 	l.close()
-	p.setOpen(l, false)
 	p.mu.Lock()
 	delete(p.links, l)
 	p.mu.Unlock()
@@ -276,7 +263,6 @@ func (p *Proxy) there(l *link) {
 		if err != nil {
 			return
 		}
-		p.setOpen(l, true)
 		pass, way := p.note(buf[:n])
 		if !pass {
 			continue
@@ -329,26 +315,10 @@ func (p *Proxy) back(l *link) {
 			continue
 		}
 		time.Sleep(delay) // the fault itself
-		p.setOpen(l, false)
 		if _, err := l.client.Write(piece); err != nil {
 			return
 		}
 	}
-}
-
-// setOpen notes whether a connection has a request without a reply.
-func (p *Proxy) setOpen(l *link, open bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if l.open == open {
-		return
-	}
-	if l.open = open; open {
-		p.open++
-	} else {
-		p.open--
-	}
-	p.most = max(p.most, p.open)
 }
 
 func (p *Proxy) rewritten(piece []byte) []byte {

@@ -174,7 +174,7 @@ func TestAnsweredByClass(t *testing.T) {
 
 // However many nodes there are: where each client goes to one of them, or Redis decides, they deny
 // what one does; where they sync they come near it; where they don't, less is denied. How near is
-// the sync's doing; internal/cluster holds a replay to what real nodes do.
+// the sync's doing; TestProcessesAdmitWhatTheSimulatorPredicts holds its network to real nodes.
 func TestNodes(t *testing.T) {
 	log := jsonLog(traffic(8000))
 	rate := func(s string) *config.SyncRate {

@@ -2,12 +2,8 @@ package recipes_test
 
 import (
 	"encoding/json"
-	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -214,55 +210,4 @@ func TestOlderConfigurationsRequestByRequest(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A zone in the older plugin's words admits what a ring of the last events would: exactly so many
-// in any window, for each key.
-func TestOlderZoneDecidesAsARingOfTimes(t *testing.T) {
-	for seed := range uint64(20) {
-		random := rand.New(rand.NewPCG(seed, 1))
-		events, window := 1+random.IntN(6), time.Duration(1+random.IntN(90))*time.Second
-		synctest.Test(t, func(t *testing.T) {
-			s := sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("ring", fmt.Sprintf("key {http.request.remote.host}\nwindow %v\nevents %d", window, events)))
-			defer s.End()
-			rings := map[string][]time.Time{}
-			for range 300 {
-				time.Sleep(time.Duration(random.Int64N(int64(window) / int64(events))))
-				ip := "192.0.2." + strconv.Itoa(random.IntN(2))
-				inside := slices.DeleteFunc(rings[ip], func(at time.Time) bool { return time.Since(at) >= window })
-				want := http.StatusOK
-				if len(inside) == events {
-					want = http.StatusTooManyRequests
-				} else {
-					inside = append(inside, time.Now())
-				}
-				rings[ip] = inside
-				if got := s.Get(ip); got.Status != want {
-					t.Fatalf("%d in %v: at %v of %s with %v in the window, %d, want %d, %v", events, window, time.Now(), ip, inside, got.Status, want, got.Header)
-				} else if want != http.StatusOK {
-					wait := strconv.Itoa(int((window - time.Since(inside[0]) + time.Second - 1) / time.Second))
-					if got.Header.Get("Retry-After") != wait {
-						t.Fatalf("%d in %v: Retry-After %s, want %s", events, window, got.Header.Get("Retry-After"), wait)
-					}
-				}
-			}
-		})
-	}
-}
-
-// The JSON that the older plugin's documentation shows: one count for all by a key without
-// placeholders, one for each address.
-func TestOlderDocumentedJSON(t *testing.T) {
-	s := jsonSite(t, `{
-		"rate_limits": {
-			"static_example": {"match": [{"method": ["GET"]}], "key": "static", "window": "720h", "max_events": 4},
-			"dynamic_example": {"match": [{"method": ["POST"]}], "key": "{http.request.remote.host}", "window": "720h", "max_events": 2}
-		},
-		"jitter": 0.2,
-		"sweep_interval": "1m"
-	}`)
-	s.Admits("192.0.2.1", 3, 3)
-	s.Admits("192.0.2.2", 3, 1)
-	s.Admits("192.0.2.1", 3, 2, posted)
-	s.Admits("192.0.2.2", 3, 2, posted)
 }

@@ -62,38 +62,22 @@ func validateCaddyfile(t testing.TB, where, text string) {
 	validate(t, where, config)
 }
 
-func TestCaddyfilesOfThePagesLoad(t *testing.T) {
-	n := 0
+func TestConfigurationsOfThePagesLoad(t *testing.T) {
+	n := map[string]int{}
 	for _, page := range sitetest.Pages(t) {
 		for _, b := range sitetest.BlocksOf(t, page, "caddyfile") {
 			validateCaddyfile(t, b.String(), b.Text)
-			n++
+			n["Caddyfiles"]++
 		}
-	}
-	if n < 10 {
-		t.Errorf("found %d caddyfile blocks in the pages, want more", n)
-	}
-}
-
-func TestJSONOfThePagesLoads(t *testing.T) {
-	n := 0
-	for _, page := range sitetest.Pages(t) {
 		for _, b := range sitetest.BlocksOf(t, page, "json") {
 			if strings.Contains(b.Text, `"apps"`) {
 				validate(t, b.String(), []byte(b.Text))
-				n++
+				n["JSON"]++
 			}
 		}
 	}
-	if n == 0 {
-		t.Error("found no JSON configuration in the pages")
-	}
-}
-
-func TestCaddyfileExampleLoads(t *testing.T) {
-	for _, url := range []string{"", "redis://localhost:6379/0"} {
-		t.Setenv("REDIS_URL", url)
-		validateCaddyfile(t, fmt.Sprintf("Caddyfile.example with REDIS_URL=%q", url), sitetest.ReadPage(t, "Caddyfile.example"))
+	if n["Caddyfiles"] < 10 || n["JSON"] == 0 {
+		t.Errorf("found %v in the pages, want more", n)
 	}
 }
 
@@ -105,6 +89,7 @@ func TestCaddyfileExampleStartsClean(t *testing.T) {
 		if url != "" {
 			t.Setenv("REDIS_URL", url)
 		}
+		validateCaddyfile(t, fmt.Sprintf("Caddyfile.example with REDIS_URL=%q", url), sitetest.ReadPage(t, "Caddyfile.example"))
 		path := filepath.Join(t.TempDir(), "log")
 		text := strings.NewReplacer(
 			":8080", ":"+strconv.Itoa(redistest.FreePort(t)), ":8081", ":"+strconv.Itoa(redistest.FreePort(t)),
@@ -167,40 +152,40 @@ func aclOf(t *testing.T) (user, password, rules string) {
 	return "", "", ""
 }
 
+// alsoOf are the rules that docs/redis.md has beside those of the user, after a text.
+func alsoOf(t *testing.T, text string) string {
+	t.Helper()
+	more := regexp.MustCompile(text + ": `([^`]+)`").FindStringSubmatch(sitetest.ReadPage(t, "docs/redis.md"))
+	if more == nil {
+		t.Fatalf("docs/redis.md has no rules after %q", text)
+	}
+	return more[1]
+}
+
 func TestDocumentedACLIsEnough(t *testing.T) {
 	user, password, rules := aclOf(t)
-	server := redistest.Start(t, redistest.User(user, rules))
-	checkACL(t, server, strings.Replace(server.URL, "://", "://"+user+":"+password+"@", 1))
-}
-
-func TestDocumentedACLIsEnoughInACluster(t *testing.T) {
-	user, password, rules := aclOf(t)
-	more := regexp.MustCompile("a Cluster: `([^`]+)`").FindStringSubmatch(sitetest.ReadPage(t, "docs/redis.md"))
-	if more == nil {
-		t.Fatal("docs/redis.md doesn't say what a Cluster needs")
-	}
-	cluster := redistest.StartCluster(t, 3, redistest.User(user, rules+" "+more[1]))
-	for _, node := range cluster.Nodes {
-		defer func() { checkACLLog(t, node) }()
-	}
-	checkACL(t, cluster.Nodes[0], strings.Replace(cluster.URL, "://", "://"+user+":"+password+"@", 1))
-}
-
-func TestDocumentedACLIsEnoughUnderSentinel(t *testing.T) {
-	user, password, rules := aclOf(t)
-	more := regexp.MustCompile("`sentinel_username`\\): `([^`]+)`").FindStringSubmatch(sitetest.ReadPage(t, "docs/redis.md"))
-	if more == nil {
-		t.Fatal("docs/redis.md doesn't say what sentinels need")
-	}
-	watched := redistest.StartSentinel(t, redistest.User(user, rules))
-	rule := []any{"ACL", "SETUSER", "watcher", "on", ">other"}
-	for one := range strings.FieldsSeq(more[1]) {
-		rule = append(rule, one)
-	}
-	watched.Sentinel.Do(rule...)
-	url := strings.Replace(watched.URL, "://", "://"+user+":"+password+"@", 1) + "&sentinel_username=watcher&sentinel_password=other"
-	checkACL(t, watched.Master, url)
-	checkACLLog(t, watched.Sentinel)
+	as := func(url string) string { return strings.Replace(url, "://", "://"+user+":"+password+"@", 1) }
+	t.Run("alone", func(t *testing.T) {
+		server := redistest.Start(t, redistest.User(user, rules))
+		checkACL(t, server, as(server.URL))
+	})
+	t.Run("Cluster", func(t *testing.T) {
+		cluster := redistest.StartCluster(t, 3, redistest.User(user, rules+" "+alsoOf(t, "a Cluster")))
+		for _, node := range cluster.Nodes {
+			defer func() { checkACLLog(t, node) }()
+		}
+		checkACL(t, cluster.Nodes[0], as(cluster.URL))
+	})
+	t.Run("Sentinel", func(t *testing.T) {
+		watched := redistest.StartSentinel(t, redistest.User(user, rules))
+		rule := []any{"ACL", "SETUSER", "watcher", "on", ">other"}
+		for one := range strings.FieldsSeq(alsoOf(t, "`sentinel_username`\\)")) {
+			rule = append(rule, one)
+		}
+		watched.Sentinel.Do(rule...)
+		checkACL(t, watched.Master, as(watched.URL)+"&sentinel_username=watcher&sentinel_password=other")
+		checkACLLog(t, watched.Sentinel)
+	})
 }
 
 // The page's Sentinel has TLS, users and passwords in files, and a master's new password needs no

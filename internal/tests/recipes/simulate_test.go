@@ -154,9 +154,15 @@ func drive(t *testing.T, s *caddyhttp.Server, requests int, seed uint64, change 
 	})
 }
 
-// replayed replays a log, and returns of how many requests it differs from what the log shows.
-func replayed(t *testing.T, config, log string, o simulate.Options) (r *simulate.Report, differ int) {
+// replayed drives a configuration, replays what it logs, and returns of how many requests that
+// differs from what the log shows.
+func replayed(t *testing.T, config string, requests int, seed uint64, change func(*rand.Rand, *http.Request), o simulate.Options) (r *simulate.Report, differ int) {
 	t.Helper()
+	server := serverOf(t, config)
+	log := drive(t, server, requests, seed, change)
+	if err := server.Routes[0].Handlers[0].(*caddyhttp.Subroute).Routes[0].Handlers[0].(*ratelimit.Handler).Cleanup(); err != nil {
+		t.Fatal(err)
+	}
 	policy, err := simulate.Load([]byte(config))
 	if err != nil {
 		t.Fatal(err)
@@ -210,13 +216,7 @@ func TestSimulationIsTrue(t *testing.T) {
 		if strings.Contains(zones, "response_cost") {
 			handlers += `,{"handler":"slow_answer"}`
 		}
-		config := simulated(handlers)
-		server := serverOf(t, config)
-		log := drive(t, server, 600, 7, nil)
-		if err := server.Routes[0].Handlers[0].(*caddyhttp.Subroute).Routes[0].Handlers[0].(*ratelimit.Handler).Cleanup(); err != nil {
-			t.Fatal(err)
-		}
-		r, differ := replayed(t, config, log, simulate.Options{})
+		r, differ := replayed(t, simulated(handlers), 600, 7, nil, simulate.Options{})
 		if r.Requests != 600 || r.Reached != 600 || r.DeniedInLog < 20 || r.DeniedInLog > 550 {
 			t.Errorf("%s: %d requests, %d came to the limit, %d were denied", name, r.Requests, r.Reached, r.DeniedInLog)
 		}
@@ -234,19 +234,14 @@ func TestSimulationIsTrueOfRandomCosts(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		zone := randomCosts(rng)
 		config := simulated(`{"handler":"rate_limit","rate_limits":{"a":{` + zone + `}}},{"handler":"slow_answer"}`)
-		server := serverOf(t, config)
-		log := drive(t, server, 300, seed, func(rng *rand.Rand, r *http.Request) {
+		r, differ := replayed(t, config, 300, seed, func(rng *rand.Rand, r *http.Request) {
 			costs := []string{"", "0", "0.5", "1", "3", "12.0", "1e1", "-1", "NaN", "0x10", "1,2", "1e30", strings.Repeat("9", 40), "250", strconv.Itoa(rng.IntN(60))}
 			r.URL.RawQuery += "&c=" + costs[rng.IntN(len(costs))]
 			r.RequestURI = r.URL.RequestURI()
 			body := make([]byte, rng.IntN(200))
 			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 			r.Header.Set("Content-Length", strconv.Itoa(len(body))) // as the server leaves it
-		})
-		if err := server.Routes[0].Handlers[0].(*caddyhttp.Subroute).Routes[0].Handlers[0].(*ratelimit.Handler).Cleanup(); err != nil {
-			t.Fatal(err)
-		}
-		r, differ := replayed(t, config, log, simulate.Options{CostField: "resp_headers.X-Cost"})
+		}, simulate.Options{CostField: "resp_headers.X-Cost"})
 		if r.Requests != 300 || r.Reached != 300 || differ > 0 {
 			t.Errorf("seed %d, %s: of %d requests %d came to the limit, %d were denied, and %d are decided otherwise", seed, zone, r.Requests, r.Reached, r.DeniedInLog, differ)
 		}
@@ -378,12 +373,8 @@ func TestSimulateFlags(t *testing.T) {
 // A log of forty days is decided by the days and months of a calendar, as they were.
 func TestSimulationOfACalendarIsTrue(t *testing.T) {
 	config := simulated(`{"handler":"rate_limit","rate_limits":{"plan":{"limits":[{"max_events":7,"window":"day"},{"max_events":90,"window":"month"}],"calendar":{"zone":"America/St_Johns","from":31}}}}`)
-	server := serverOf(t, config)
-	log := drive(t, server, 480, 5, func(rng *rand.Rand, _ *http.Request) { time.Sleep(time.Duration(rng.Int64N(int64(4 * time.Hour)))) })
-	if err := server.Routes[0].Handlers[0].(*caddyhttp.Subroute).Routes[0].Handlers[0].(*ratelimit.Handler).Cleanup(); err != nil {
-		t.Fatal(err)
-	}
-	r, differ := replayed(t, config, log, simulate.Options{})
+	days := func(rng *rand.Rand, _ *http.Request) { time.Sleep(time.Duration(rng.Int64N(int64(4 * time.Hour)))) }
+	r, differ := replayed(t, config, 480, 5, days, simulate.Options{})
 	if r.Reached != 480 || differ > 0 || r.DeniedInLog < 40 || r.DeniedInLog > 400 {
 		t.Errorf("%d came to the limit, %d were denied, and %d are decided otherwise", r.Reached, r.DeniedInLog, differ)
 	}

@@ -25,26 +25,6 @@ func strictBlock(zone, algorithm, options string) string {
 	return sitetest.ZoneBlock(zone, "sync_rate 0\nalgorithm "+algorithm+"\n"+options)
 }
 
-// What a strict zone's node decided while Redis was lost is held against the limit when Redis
-// decides again: from the first request on.
-func TestWhatAStrictZoneDecidesAloneCounts(t *testing.T) {
-	for _, algorithm := range sayingKinds {
-		t.Run(algorithm, func(t *testing.T) {
-			r := durable(t)
-			s := sitetest.NewSite(t, sitetest.AppWith(r), strictBlock("alone-"+algorithm, algorithm, "limit 5/30d"))
-			s.Decides("1.2.3.4", 1, 1)
-			r.Kill()
-			s.Decides("1.2.3.4", 8, 4)
-			r.Restart()
-			redistest.Eventually(t, "redis decides again", func() bool { return s.Shared().Strict.Status().Open == 0 })
-			s.Decides("1.2.3.4", 8, 0)
-			sitetest.Shows(t, "alone-"+algorithm, "is sent", func(z operate.LimitState) bool { return z.Unsent == 0 })
-			s.Decides("1.2.3.4", 8, 0)
-			s.End()
-		})
-	}
-}
-
 // A reload changes how a zone shares its counts while Redis is lost, and another one changes it
 // back: what the node decided by itself counts all the same.
 func TestWhatAStrictZoneDecidesAloneOutlivesReloads(t *testing.T) {
@@ -53,11 +33,7 @@ func TestWhatAStrictZoneDecidesAloneOutlivesReloads(t *testing.T) {
 			t.Run(algorithm+" "+between, func(t *testing.T) {
 				r := durable(t)
 				zone := "reloaded-" + algorithm + "-" + between
-				block := strictBlock(zone, algorithm, "limit 9/30d\nqueue 8")
-				if algorithm != "leaky_bucket" {
-					block = strictBlock(zone, algorithm, "limit 9/30d")
-				}
-				block = strings.Replace(block, "\nqueue 4", "", 1)
+				block := strings.Replace(strictBlock(zone, algorithm, "limit 9/30d"), "queue 4", "queue 8", 1)
 				s := sitetest.NewSite(t, sitetest.AppWith(r), block)
 				s.Decides("1.2.3.4", 2, 2)
 				r.Kill()

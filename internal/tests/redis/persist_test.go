@@ -69,27 +69,6 @@ func TestPersistIsOffByDefault(t *testing.T) {
 	h.Boot(block).Admits("1.2.3.4", 10, 10)
 }
 
-// A process that was killed leaves what the one before it had saved.
-func TestPersistKeepsTheFormerSaveWhenAProcessIsKilled(t *testing.T) {
-	h := sitetest.NewHome(t, "{env.TIDE_TEST_STATE}/counters")
-	block := sitetest.ZoneBlock("persist-killed", "limit 10/30d")
-	s := h.Boot(block)
-	s.Admits("1.2.3.4", 3, 3)
-	s.End()
-	s = h.Boot(block)
-	s.Admits("1.2.3.4", 4, 4)
-	left, err := os.ReadFile(filepath.Join(h.Dir, "counters"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.End()
-	// as if it had not ended in order
-	if err := os.WriteFile(filepath.Join(h.Dir, "counters"), left, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	h.Boot(block).Admits("1.2.3.4", 10, 7)
-}
-
 // A first configuration that fails to start costs nothing of what was saved.
 func TestPersistOutlivesAStartThatFails(t *testing.T) {
 	h := sitetest.NewHome(t, "storage")
@@ -102,19 +81,6 @@ func TestPersistOutlivesAStartThatFails(t *testing.T) {
 	}
 	h.Boot(block).End() // another app of it failed to start
 	h.Boot(block).Admits("1.2.3.4", 10, 4)
-}
-
-// What two limits share is saved once, and reloads in between change nothing.
-func TestPersistWithReloads(t *testing.T) {
-	h := sitetest.NewHome(t, "storage")
-	block := sitetest.ZoneBlock("persist-reload", "limit 10/30d")
-	s := h.Boot(block)
-	s.Admits("1.2.3.4", 2, 2)
-	s2 := h.Boot(block + sitetest.ZoneBlock("persist-more", "limit 10/30d 5/30d"))
-	s.End()
-	s2.Admits("1.2.3.4", 2, 2)
-	s2.End()
-	h.Boot(block).Admits("1.2.3.4", 10, 6)
 }
 
 // A reload into another namespace hands over what an earlier process saved and what was admitted

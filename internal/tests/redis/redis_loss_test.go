@@ -4,8 +4,6 @@ import (
 	"context"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -128,45 +126,6 @@ func TestStrictFailuresAreReported(t *testing.T) {
 	}
 }
 
-func TestValidateLeavesNoGoroutine(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	if err := caddy.Validate(&caddy.Config{
-		Admin: &caddy.AdminConfig{Disabled: true},
-		AppsRaw: caddy.ModuleMap{
-			"rate_limit": []byte(`{"redis": {"url": "redis://127.0.0.1:1"}}`),
-			"http": []byte(`{"servers": {"s": {"listen": ["127.0.0.1:0"], "routes": [{"handle": [
-				{"handler": "rate_limit", "rate_limits": {"v": {"limits": [{"max_events": 1, "window": "720h"}]}}}]}]}}}`),
-		},
-	}); err != nil {
-		t.Fatal(err)
-	}
-	goleak.VerifyNone(t, append(sitetest.CaddysOwn, before)...)
-}
-
-// A client that goes away while Redis is asked must not pass for a loss of Redis, after which other
-// rules hold.
-func TestClientsThatGoAwayGetNoMoreFromAStrictZone(t *testing.T) {
-	for _, options := range []string{"on_redis_loss allow", "", "algorithm token_bucket", "algorithm sliding_log"} {
-		r := redistest.Start(t)
-		s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("gone", "limit 3/30d\nsync_rate 0\n"+options))
-		passed := 0
-		s.Next = func(http.ResponseWriter, *http.Request) error { passed++; return nil }
-		for i := range 60 {
-			request := s.Request("1.2.3.4")
-			ctx, cancel := context.WithCancel(request.Context())
-			if i%10 != 9 {
-				cancel()
-			}
-			s.Send(request.WithContext(ctx))
-			cancel()
-		}
-		if passed > 3 {
-			t.Errorf("%q: %d requests passed, want 3 at most", options, passed)
-		}
-		s.End()
-	}
-}
-
 func TestCountsAreSentWhenAZoneNoLongerSyncs(t *testing.T) {
 	for what, after := range map[string]func(r *redistest.Server) *ratelimit.App{
 		"sync_rate local": sitetest.AppWith,
@@ -191,40 +150,6 @@ func TestAZoneThatIsNotSyncedYetHasLostNothing(t *testing.T) {
 	defer s.End()
 	s2 := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("second", "limit 10/30d\non_redis_loss deny"))
 	s2.Admits("1.2.3.4", 1, 1) // s has not stopped, and s2 not had its way
-}
-
-// A password that stands in a file may be rotated: the next connection has the new one, without a
-// reload.
-func TestRotatedPasswordInAFile(t *testing.T) {
-	for name, of := range map[string]func(r *redistest.Server, file string) *redisconn.Options{
-		"options": func(r *redistest.Server, file string) *redisconn.Options {
-			return &redisconn.Options{Address: []string{r.Addr}, Username: "app", Password: "{file." + file + "}"}
-		},
-		"url": func(r *redistest.Server, file string) *redisconn.Options {
-			return &redisconn.Options{URL: "redis://app:{file." + file + "}@" + r.Addr}
-		},
-	} {
-		r := redistest.Start(t, redistest.User("app", "on >first ~* +@all"))
-		file := filepath.Join(t.TempDir(), "password")
-		write := func(password string) {
-			if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		write("first")
-		zone := "rotated-" + name
-		s := sitetest.NewSite(t, &ratelimit.App{Redis: of(r, file), Namespace: "test"}, sitetest.ZoneBlock(zone, "sync_rate 50ms\nlimit 10/30d\nalgorithm fixed_window"))
-		s.Admits("1.2.3.4", 2, 2)
-		sitetest.Shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Own == 2 && z.Unsent == 0 })
-		r.Do("ACL", "SETUSER", "app", "resetpass", ">second")
-		r.Do("CLIENT", "KILL", "USER", "app")
-		redistest.Eventually(t, "the loss is noticed", func() bool { return s.Lost(zone) })
-		s.Admits("1.2.3.4", 3, 3)
-		write("second")
-		sitetest.Shows(t, zone, "is sent", func(z operate.LimitState) bool { return z.Own == 5 && z.Unsent == 0 })
-		redistest.Eventually(t, "all is well", func() bool { return operate.CurrentState().Redis.Up })
-		s.End()
-	}
 }
 
 // In a strict zone each rule holds while Redis is gone, at the first request already, and Redis
@@ -347,8 +272,10 @@ func TestRequestsOnTheirWayGoByTheRedisInForce(t *testing.T) {
 	}
 }
 
-// caddy validate takes a configuration whose Redis is away, and doesn't ask for one that is there.
+// caddy validate takes a configuration whose Redis is away, doesn't ask for one that is there, and
+// leaves no goroutine.
 func TestValidateDoesNotConnect(t *testing.T) {
+	before := goleak.IgnoreCurrent()
 	there, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -379,4 +306,5 @@ func TestValidateDoesNotConnect(t *testing.T) {
 		t.Error("redis was connected to")
 	default:
 	}
+	goleak.VerifyNone(t, append(sitetest.CaddysOwn, before)...)
 }
