@@ -104,7 +104,7 @@ var attacks = map[string][]attack{
 	"docs/shadow.md api":            anything(600),
 	"docs/shadow.md api_lower":      holdsNobody("it is not enforced"),
 	"docs/shadow.md api_lower (2)":  holdsNobody("it is not enforced"),
-	"docs/shadow.md search":         holdsNobody("it is enforced for a quarter of the clients: TestShareOfThePage"),
+	"docs/shadow.md search":         holdsNobody("it is enforced for a quarter of the clients: TestWhichKeysAreEnforced"),
 	"docs/tiers.md customer": append(madeUp(60),
 		attack{send: "GET /", most: 60},
 		attack{send: "GET /", most: 600, again: 60, each: as("X-Api-Key", always("silver-0001")), vary: []func(int, *http.Request){

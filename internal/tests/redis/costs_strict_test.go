@@ -1,13 +1,52 @@
 package redis_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 )
+
+// costs has a client make a request that costs so many units, by a variable that no client sets.
+func costs(s *sitetest.Site, ip string, n any, change ...func(*http.Request)) sitetest.Reply {
+	r := s.Request(ip, change...)
+	caddyhttp.SetVar(r.Context(), "units", fmt.Sprint(n))
+	return s.Send(r)
+}
+
+// In a strict zone a request takes what it costs as a whole, in each algorithm. What is too large
+// leaves Redis as it is; what costs nothing is admitted at the limit.
+func TestCostsInAStrictZone(t *testing.T) {
+	for _, algorithm := range []string{
+		"sliding_window", "sliding_window\nsub_windows 10", "fixed_window", "sliding_log", "token_bucket", "gcra",
+	} {
+		t.Run(algorithm, func(t *testing.T) {
+			server := redistest.Start(t)
+			s := sitetest.NewSite(t, sitetest.AppWith(server), sitetest.ZoneBlock("costly", "limit 100/1000h\nsync_rate strict\non_redis_loss deny\ncost {http.vars.units}\ncost_default 7\nalgorithm "+algorithm))
+			for range 1000 {
+				if a := costs(s, "1.2.3.4", 101); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "" {
+					t.Fatalf("what is too large: %d %v", a.Status, a.Header)
+				}
+			}
+			if keys, _ := server.Do("KEYS", "test:*:costly:*").([]any); len(keys) != 0 {
+				t.Errorf("redis has %v for what is too large", keys)
+			}
+			for i, c := range []struct {
+				cost any
+				want int
+			}{{60, 200}, {41, 429}, {33, 200}, {8, 429}, {"six", 200}, {1, 429}, {0, 200}, {0, 200}} {
+				if got := costs(s, "1.2.3.4", c.cost).Status; got != c.want {
+					t.Errorf("request %d, cost %v: %d, want %d", i, c.cost, got, c.want)
+				}
+			}
+		})
+	}
+}
 
 // `divide` makes an ordinary cost look too large for ever: by the whole limit it is not, so without
 // Redis it is denied for now, and an estimate is lowered to this node's share.
