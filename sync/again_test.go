@@ -15,20 +15,25 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// lone is a node with one table of windows.
-type lone struct {
-	*table.Table[algorithms.WindowState]
+// lone is a node with one table.
+type lone[S any] struct {
+	*table.Table[S]
 	*Source
 	*Replicator
 }
 
-func newLone(i int, w *wire, alg algorithms.Params, rate time.Duration) lone {
-	n := lone{Table: tableOf[algorithms.WindowState](alg, 1000), Replicator: NewReplicator(w, "test", time.Second, wallClock, zap.NewNop())}
-	n.Source = NewSource(n.Table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, SubWindows: 1})
+func newLone[S any](i int, w *wire, alg algorithms.Params, rate time.Duration) lone[S] {
+	n := lone[S]{Table: tableOf[S](alg, 1000), Replicator: NewReplicator(w, "test", time.Second, wallClock, zap.NewNop())}
+	n.Source = NewSource(n.Table, SpecOf("z", alg))
 	n.Source.node = fmt.Sprint("node", i) // by which it waits after a loss
 	n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Waker: n.Waker}, 1000)
 	n.Attach(n.Source, rate)
 	return n
+}
+
+func (n lone[S]) end() {
+	n.Detach()
+	n.Replicator.Close()
 }
 
 // What a node knows of a key that it is not asked for any more: all that the others had counted
@@ -41,9 +46,9 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1_000_000, Window: 10_000 * time.Hour}
 		store, random := newLuaStore(t), rand.New(rand.NewPCG(3, 3))
 		net := &network{random: rand.New(rand.NewPCG(4, 4))} // the loops of the nodes use it
-		var nodes [2]lone
+		var nodes [2]lone[algorithms.WindowState]
 		for i := range nodes {
-			nodes[i] = newLone(i, &wire{net: net, store: store}, alg, rate)
+			nodes[i] = newLone[algorithms.WindowState](i, &wire{net: net, store: store}, alg, rate)
 		}
 		count := func(i int, n int64) {
 			nodes[i].Take(alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), n, 0)
@@ -88,8 +93,7 @@ func TestWhatANodeKnowsOfAKeyItIsNotAskedFor(t *testing.T) {
 			}
 		}
 		for _, n := range nodes {
-			n.Detach()
-			n.Replicator.Close()
+			n.end()
 		}
 	})
 }

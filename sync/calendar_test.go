@@ -1,7 +1,6 @@
 package ratesync
 
 import (
-	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,15 +20,13 @@ import (
 // and later all agree. Whoever was idle decides on one request by what it knew.
 func TestNodesWithOtherZoneData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		random := rand.New(rand.NewPCG(1, 2))
-		s := &schedule[algorithms.WindowState]{t: t, random: random, rate: 500 * time.Millisecond, store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(1, 3))}, evicted: map[string]bool{}}
+		s := newSchedule[algorithms.WindowState](t, 1, ten, 500*time.Millisecond)
 		// Their days begin after two minutes and after eight.
 		west := func(seconds int) *algorithms.Calendar {
 			return &algorithms.Calendar{Window: algorithms.Day, Zone: time.FixedZone("Atlantic/Azores", -seconds), From: 1}
 		}
 		for _, c := range []*algorithms.Calendar{west(120), west(120), west(480)} {
-			s.alg = algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: algorithms.Day, Calendar: c}
-			s.name()
+			s.by(algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: algorithms.Day, Calendar: c})
 			s.join()
 		}
 		takes := func(node, n, want int) {
@@ -108,12 +105,8 @@ func TestAMonthGoesOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				m := &monthOfNodes{schedule: &schedule[algorithms.WindowState]{
-					t: t, random: rand.New(rand.NewPCG(1, 2)), rate: 500 * time.Millisecond, store: newLuaStore(t),
-					net: &network{random: rand.New(rand.NewPCG(1, 3))}, evicted: map[string]bool{},
-					alg: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 100, Window: algorithms.Month, Calendar: month},
-				}}
-				m.name()
+				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 100, Window: algorithms.Month, Calendar: month}
+				m := &monthOfNodes{schedule: newSchedule[algorithms.WindowState](t, 1, alg, 500*time.Millisecond)}
 				m.join()
 				m.join()
 				m.admit(0, 20)
@@ -166,10 +159,7 @@ func (m *monthOfNodes) touch() {
 // end ends both nodes without a word, and has two others join.
 func (m *monthOfNodes) end() {
 	for range 2 {
-		by := m.nodes[0]
-		by.wire.cut()
-		by.source.Detach()
-		by.rep.Close()
+		m.nodes[0].end(true)
 		m.nodes = m.nodes[1:]
 		m.join()
 	}

@@ -23,10 +23,10 @@ import (
 func farFlood(t *testing.T, seed uint64, alg algorithms.Params, trips []time.Duration, rate, lasts time.Duration, perSecond int) (admitted, sent int) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newLuaStore(t)
-		var nodes []lone
+		var nodes []lone[algorithms.WindowState]
 		for i, trip := range trips {
 			net := &network{random: rand.New(rand.NewPCG(seed, uint64(i))), way: trip / 2}
-			nodes = append(nodes, newLone(len(nodes), &wire{net: net, store: store}, alg, rate))
+			nodes = append(nodes, newLone[algorithms.WindowState](len(nodes), &wire{net: net, store: store}, alg, rate))
 		}
 		time.Sleep(2500 * time.Millisecond) // they know how far away it is
 		random := rand.New(rand.NewPCG(seed, 99))
@@ -41,8 +41,7 @@ func farFlood(t *testing.T, seed uint64, alg algorithms.Params, trips []time.Dur
 			if s := n.Replicator.Status(); s.Failures > 0 {
 				t.Errorf("%d calls failed, want none", s.Failures)
 			}
-			n.Detach()
-			n.Replicator.Close()
+			n.end()
 		}
 	})
 	return admitted, sent + 1

@@ -1,15 +1,12 @@
 package ratesync
 
 import (
-	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -19,22 +16,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// slowWire is a wire whose calls take a time of their own more.
-type slowWire struct {
-	*wire
-	trip  time.Duration
-	calls func()
-}
-
-// Process is how counts go.
-//
-// bubble: of each test.
-func (w *slowWire) Process(ctx context.Context, cmd redis.Cmder) error {
-	w.calls()
-	time.Sleep(w.trip)
-	return w.wire.Process(ctx, cmd)
-}
-
 // tables are many tables at one replicator, each with an hour until its next sync.
 type tables struct {
 	*wire
@@ -42,17 +23,16 @@ type tables struct {
 	logs    *observer.ObservedLogs
 	sources []*Source
 	tables  []*table.Table[algorithms.WindowState]
-	calls   int
 }
 
 const tripTime = 200 * time.Millisecond
 
 func manyTables(t *testing.T, n int) *tables {
-	store := newLuaStore(t)
-	m := &tables{wire: &wire{net: &network{random: rand.New(rand.NewPCG(1, 1))}, store: store}}
+	m := &tables{wire: newWire(t)}
+	m.net.slow(tripTime / 2)
 	core, logs := observer.New(zap.InfoLevel)
 	m.logs = logs
-	m.rep = NewReplicator(&slowWire{m.wire, tripTime, m.called}, "test", 10*time.Second, wallClock, zap.New(core))
+	m.rep = NewReplicator(m.wire, "test", 10*time.Second, wallClock, zap.New(core))
 	for i := range n {
 		tb := tableOf[algorithms.WindowState](ten, 1000)
 		source := NewSource(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: ten.Window, SubWindows: 1})
@@ -62,12 +42,6 @@ func manyTables(t *testing.T, n int) *tables {
 	}
 	time.Sleep(time.Minute) // the first cycles are over
 	return m
-}
-
-func (m *tables) called() {
-	m.net.mu.Lock()
-	defer m.net.mu.Unlock()
-	m.calls++
 }
 
 func (m *tables) take(i int) {
@@ -90,7 +64,7 @@ func TestTablesThatLeaveAreFlushedTogether(t *testing.T) {
 		for i := range m.tables {
 			m.take(i)
 		}
-		began, calls := time.Now(), m.calls
+		began, calls := time.Now(), m.rep.Status().Syncs
 		for _, s := range m.sources[1:] {
 			s.Detach()
 		}
@@ -100,7 +74,7 @@ func TestTablesThatLeaveAreFlushedTogether(t *testing.T) {
 		if n := m.unsent(); n != 0 {
 			t.Errorf("%d requests are unsent", n)
 		}
-		if n := m.calls - calls; n != 60 {
+		if n := m.rep.Status().Syncs - calls; n != 60 {
 			t.Errorf("%d calls for 60 tables with one key each", n)
 		}
 		cycles := m.sources[0].Status().Cycles
@@ -174,71 +148,6 @@ func refundBeforeTheEnd(t *testing.T, settled bool) {
 	}
 }
 
-// A node that comes when another has ended counts what that has spent, in each algorithm, whatever
-// of it was refunded last.
-func TestANodeThatComesKnowsTheLastRefunds(t *testing.T) {
-	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
-		t.Run(kind.String(), knowsTheLastRefunds[algorithms.WindowState](kind))
-	}
-	t.Run(algorithms.SlidingLog.String(), knowsTheLastRefunds[algorithms.LogState](algorithms.SlidingLog))
-	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
-		t.Run(kind.String(), knowsTheLastRefunds[algorithms.BucketState](kind))
-	}
-}
-
-func knowsTheLastRefunds[S any](kind algorithms.Kind) func(t *testing.T) {
-	p := algorithms.Params{Kind: kind, Limit: 10, Window: 1000 * time.Hour, Burst: 10, Queue: 9, Reserves: true}
-	limit, key := p.Compile(), keys.KeyOf([]byte("k"))
-	reserve := func(tb *table.Table[S], n int64) (table.Reserved, bool) {
-		d := tb.Take(limit, key, []byte("k"), wallClock(), n, table.Reserve|algorithms.WantReset)
-		return tb.Hold(limit, key, d), d.Allowed
-	}
-	return func(t *testing.T) {
-		r := redistest.Start(t)
-		nodes := make([]*table.Table[S], 3)
-		sources, reps := make([]*Source, 3), make([]*Replicator, 3)
-		start := func(i int) {
-			nodes[i] = tableOf[S](p, 1)
-			sources[i] = NewSource(nodes[i], SpecOf("z", p))
-			reps[i] = NewReplicator(clientOf(t, r.URL), "test", patience, wallClock, zap.NewNop())
-			nodes[i].Configure(table.SyncConfig{Params: p, Rate: time.Hour, Waker: sources[i].Waker}, 1)
-			reps[i].Attach(sources[i], time.Hour) // which syncs at once
-			redistest.Eventually(t, "a node is synced", func() bool { return sources[i].Status().Cycles > 0 })
-		}
-		start(0)
-		start(1)
-		kept, _ := reserve(nodes[0], 6)
-		back, _ := reserve(nodes[0], 4)
-		if _, ok := reserve(nodes[0], 1); ok {
-			t.Fatal("eleven of ten are admitted")
-		}
-		reps[0].Attach(sources[0], time.Hour)
-		redistest.Eventually(t, "all is sent", func() bool { return nodes[0].Totals(wallClock()).Unsent == 0 })
-		nodes[0].Settle(key, kept, wallClock(), 6)
-		nodes[0].Settle(key, back, wallClock(), 0)
-		sources[0].Detach()
-		reps[0].Close()
-		start(2)
-		for _, i := range []int{2, 1} {
-			reps[i].Attach(sources[i], time.Hour)
-			if _, ok := reserve(nodes[i], 0); !ok {
-				t.Fatal("a request that costs nothing is denied")
-			}
-			cycles := sources[i].Status().Cycles
-			reps[i].Attach(sources[i], time.Hour)
-			redistest.Eventually(t, "the node has heard", func() bool { return sources[i].Status().Cycles > cycles })
-		}
-		_, more := reserve(nodes[2], 5)
-		if _, ok := reserve(nodes[2], 4); !ok || more {
-			t.Errorf("4 of 10 were refunded before the end: 4 are admitted %t, 5 %t", ok, more)
-		}
-		for _, i := range []int{1, 2} {
-			sources[i].Detach()
-			reps[i].Close()
-		}
-	}
-}
-
 // Refunds that can't be sent at the end are logged, also where they are all that is left.
 func TestRefundsThatCouldNotBeSentAreTold(t *testing.T) {
 	t.Parallel()
@@ -271,8 +180,8 @@ func TestATableWithNothingUnsentLeavesAtOnce(t *testing.T) {
 		m.take(0)
 		began := time.Now()
 		m.sources[1].Detach()
-		if took := time.Since(began); took != 0 || m.calls != 0 {
-			t.Errorf("it took %v and %d calls", took, m.calls)
+		if took, calls := time.Since(began), m.rep.Status().Syncs; took != 0 || calls != 0 {
+			t.Errorf("it took %v and %d calls", took, calls)
 		}
 		m.sources[0].Detach()
 		m.rep.Close()

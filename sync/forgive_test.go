@@ -1,7 +1,6 @@
 package ratesync
 
 import (
-	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,11 +48,8 @@ type forgivers struct {
 
 // bubble: of the test.
 func newForgivers(t *testing.T, nodes int, window time.Duration) *forgivers {
-	s := &schedule[algorithms.WindowState]{
-		t: t, alg: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 40, Window: window}, rate: time.Second,
-		random: rand.New(rand.NewPCG(1, 9)), store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(1, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
-	}
-	s.name()
+	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 40, Window: window}
+	s := newSchedule[algorithms.WindowState](t, 1, alg, time.Second, resetKey)
 	for range nodes {
 		s.join()
 	}

@@ -48,7 +48,6 @@ func TestNonsenseInAHeartbeat(t *testing.T) {
 			f := &forgedHeartbeats{fakeServer: &n.fakeServer}
 			n.rep.client = f
 			n.rep.Start()
-			defer n.rep.Close()
 			time.Sleep(2 * time.Second)
 			before := n.rep.Status()
 			if !before.Up || before.Nodes != 1 {

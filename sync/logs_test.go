@@ -6,8 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -20,24 +18,14 @@ type logs struct {
 	alg   algorithms.Params
 	store *luaStore
 	net   *network
-	nodes []logNode
-}
-
-type logNode struct {
-	*table.Table[algorithms.LogState]
-	*Source
-	*Replicator
+	nodes []lone[algorithms.LogState]
 }
 
 func newLogs(t *testing.T, seed uint64) *logs {
 	x := &logs{t: t, alg: algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: 20 * time.Second}, store: newLuaStore(t)}
 	x.net = &network{random: rand.New(rand.NewPCG(seed, 4))}
-	for range 3 {
-		n := logNode{Table: tableOf[algorithms.LogState](x.alg, 1000), Replicator: NewReplicator(&wire{net: x.net, store: x.store}, "test", time.Second, wallClock, zap.NewNop())}
-		n.Source = NewSource(n.Table, SpecOf("z", x.alg))
-		n.Configure(table.SyncConfig{Params: x.alg, Rate: time.Second, Early: true, Waker: n.Waker}, 1000)
-		n.Attach(n.Source, time.Second)
-		x.nodes = append(x.nodes, n)
+	for i := range 3 {
+		x.nodes = append(x.nodes, newLone[algorithms.LogState](i, &wire{net: x.net, store: x.store}, x.alg, time.Second))
 	}
 	return x
 }
@@ -49,8 +37,7 @@ func (x *logs) ask(node int, n int64) bool {
 
 func (x *logs) close() {
 	for _, n := range x.nodes {
-		n.Detach()
-		n.Replicator.Close()
+		n.end()
 	}
 }
 

@@ -113,14 +113,16 @@ func (c *fakeServer) setFails(fails bool) {
 // vnode is a node in virtual time.
 type vnode struct {
 	fakeServer
+	t    *testing.T
 	rep  *Replicator
 	logs *observer.ObservedLogs
 }
 
 func newVnode(t *testing.T) *vnode {
 	core, logs := observer.New(zap.InfoLevel)
-	n := &vnode{fakeServer: fakeServer{calls: make(map[string][]time.Time), held: make(map[string]string), trip: time.Millisecond}, logs: logs}
+	n := &vnode{t: t, fakeServer: fakeServer{calls: make(map[string][]time.Time), held: make(map[string]string), trip: time.Millisecond}, logs: logs}
 	n.rep = NewReplicator(&n.fakeServer, "test", time.Second, wallClock, zap.New(core))
+	t.Cleanup(n.rep.Close)
 	return n
 }
 
@@ -131,6 +133,7 @@ func (n *vnode) zone(name string, rate time.Duration) (touch func(key string), s
 	source = NewSource(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, SubWindows: 1})
 	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Waker: source.Waker}, 10_000)
 	n.rep.Attach(source, rate)
+	n.t.Cleanup(source.Detach)
 	return func(key string) { tab.Take(alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0) }, source
 }
 
@@ -144,7 +147,7 @@ func between(t *testing.T, what string, got, low, high int) {
 func TestEachZoneHasItsOwnRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newVnode(t)
-		fast, fastSource := n.zone("fast", 250*time.Millisecond)
+		fast, _ := n.zone("fast", 250*time.Millisecond)
 		slow, slowSource := n.zone("slow", 2*time.Second)
 		for range 1000 { // ten seconds
 			fast("k")
@@ -163,16 +166,13 @@ func TestEachZoneHasItsOwnRate(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		between(t, "changed to 100ms, in 1s", n.count("slow")-before, 9, 12)
-		fastSource.Detach()
-		slowSource.Detach()
-		n.rep.Close()
 	})
 }
 
 func TestIdleKeysCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newVnode(t)
-		touch, source := n.zone("idle", time.Second)
+		touch, _ := n.zone("idle", time.Second)
 		touch("k")
 		time.Sleep(5 * time.Second)
 		before := n.count("idle")
@@ -181,8 +181,6 @@ func TestIdleKeysCostNothing(t *testing.T) {
 		touch("k")
 		time.Sleep(10 * time.Millisecond)
 		between(t, "a key that was away for long", n.count("idle")-before, 1, 1)
-		source.Detach()
-		n.rep.Close()
 	})
 }
 
@@ -200,7 +198,7 @@ func TestManyKeysAreSyncedSlowly(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newVnode(t)
-			touch, source := n.zone("many", time.Second)
+			touch, _ := n.zone("many", time.Second)
 			all := func() {
 				for i := range keys {
 					touch(itoa(int64(i)))
@@ -231,8 +229,6 @@ func TestManyKeysAreSyncedSlowly(t *testing.T) {
 			if took := made[calls].Sub(made[0]); took < c.low || took > c.high {
 				t.Errorf("trips of %v: the sync took %v, want %v to %v", c.trip, took, c.low, c.high)
 			}
-			source.Detach()
-			n.rep.Close()
 		})
 	}
 }
@@ -264,8 +260,6 @@ func TestALostServerIsTriedAgainAndMissedOnce(t *testing.T) {
 		if down, up := n.logs.FilterMessageSnippet("fails").Len(), n.logs.FilterMessageSnippet("works again").Len(); down != 1 || up != 1 {
 			t.Errorf("%d lines down and %d up, want 1 and 1", down, up)
 		}
-		source.Detach()
-		n.rep.Close()
 	})
 }
 
@@ -277,7 +271,7 @@ func TestASlowCallHoldsUpNoOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newVnode(t)
-				touch, source := n.zone("many", time.Second)
+				touch, _ := n.zone("many", time.Second)
 				all := func() {
 					for i := range keys {
 						touch(itoa(int64(i)))
@@ -307,8 +301,6 @@ func TestASlowCallHoldsUpNoOther(t *testing.T) {
 				if took := time.Since(began); took > least+least/10+slow {
 					t.Errorf("%d calls took %v, want %v as %d are under way", keys/batchSize, took, least, parallel)
 				}
-				source.Detach()
-				n.rep.Close()
 			})
 		})
 	}
@@ -357,9 +349,5 @@ func TestAnIdleTableIsAsOldAsTheLastAnswer(t *testing.T) {
 		n.setFails(false)
 		wait(3 * time.Second)
 		ages("after it", 0, 2500*time.Millisecond, busy, idle)
-		for _, s := range []*Source{busy, idle, slow} {
-			s.Detach()
-		}
-		n.rep.Close()
 	})
 }

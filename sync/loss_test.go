@@ -22,15 +22,15 @@ type losers struct {
 	store *luaStore
 	alg   algorithms.Params
 	rate  time.Duration
-	nodes []lone
+	nodes []lone[algorithms.WindowState]
 	keys  int
 }
 
 func newLosers(t *testing.T, keys int) *losers {
-	x := &losers{t: t, store: newLuaStore(t), keys: keys, rate: time.Second, alg: anEpoch, nodes: make([]lone, 3)}
+	x := &losers{t: t, store: newLuaStore(t), keys: keys, rate: time.Second, alg: anEpoch, nodes: make([]lone[algorithms.WindowState], 3)}
 	net := &network{random: rand.New(rand.NewPCG(1, 1))}
 	for i := range x.nodes {
-		x.nodes[i] = newLone(i, &wire{net: net, store: x.store}, x.alg, x.rate)
+		x.nodes[i] = newLone[algorithms.WindowState](i, &wire{net: net, store: x.store}, x.alg, x.rate)
 	}
 	for range 3 { // the first two syncs of a key come early
 		for i := range x.nodes {
@@ -76,8 +76,7 @@ func (x *losers) holds(when string, want int64) {
 
 func (x *losers) close() {
 	for _, n := range x.nodes {
-		n.Detach()
-		n.Replicator.Close()
+		n.end()
 	}
 }
 
@@ -148,11 +147,11 @@ func TestASecondLossDuringAResendIsFound(t *testing.T) {
 func TestWhatWasLostIsSentAgainSpreadOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const keys, others, rate = 300, 1000, 100 * time.Millisecond
-		x := &losers{t: t, store: newLuaStore(t), keys: keys, rate: rate, alg: anEpoch, nodes: make([]lone, 12)}
+		x := &losers{t: t, store: newLuaStore(t), keys: keys, rate: rate, alg: anEpoch, nodes: make([]lone[algorithms.WindowState], 12)}
 		defer x.close()
 		net := &network{random: rand.New(rand.NewPCG(1, 2))}
 		for i := range x.nodes {
-			x.nodes[i] = newLone(i, &wire{net: net, store: x.store}, x.alg, rate)
+			x.nodes[i] = newLone[algorithms.WindowState](i, &wire{net: net, store: x.store}, x.alg, rate)
 			for key := range keys {
 				x.count(i, key)
 			}

@@ -18,7 +18,7 @@ import (
 // lossWorld is so many regions of three nodes that divide, with what they log.
 //
 // bubble: of the test.
-func lossWorld(t *testing.T, seed uint64, regions int) (*world[algorithms.WindowState], *observer.ObservedLogs) {
+func lossWorld(t *testing.T, seed uint64, regions int) (*windowWorld, *observer.ObservedLogs) {
 	core, log := observer.New(zap.InfoLevel)
 	w := newWorld[algorithms.WindowState](t, seed, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, regions)
 	w.log, w.divides, w.apart = zap.New(core), true, true
@@ -46,7 +46,7 @@ func (w *world[S]) cutOff(from, to int) *network {
 }
 
 // expectAll holds each node of a region to how it shows the other one.
-func expectAll(t *testing.T, what string, r *testRegion[algorithms.WindowState], reason string) {
+func expectAll(t *testing.T, what string, r *windowRegion, reason string) {
 	t.Helper()
 	for i, s := range shownOf(r) {
 		if s.Up != (reason == "") || !strings.Contains(s.Reason, reason) || s.Up && s.Reason != "" {
@@ -88,7 +88,7 @@ func TestBothSidesShowALoss(t *testing.T) {
 				w.cutOff(0, 1)
 				why = "timeout"
 			} else {
-				link.reject(reply("NOPERM User default has no permissions to run the 'evalsha' command"))
+				link.reject(redisReply("NOPERM User default has no permissions to run the 'evalsha' command"))
 			}
 			time.Sleep(lostRegionAfter - 3*time.Second)
 			expectAll(t, "it is silent for some seconds", here, "")
@@ -115,19 +115,19 @@ func TestBothSidesShowALoss(t *testing.T) {
 // A loss and a return are logged once each, whichever node is the relay meanwhile, and while this
 // region's Redis is away or forgets no other one is said to be back.
 func TestALossIsLoggedOnce(t *testing.T) {
-	for name, meanwhile := range map[string]func(*world[algorithms.WindowState], *testRegion[algorithms.WindowState]){
-		"nothing":       func(*world[algorithms.WindowState], *testRegion[algorithms.WindowState]) {},
-		"redis forgets": func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) { r.store.forget(0, true) },
-		"clock steps": func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) {
+	for name, meanwhile := range map[string]func(*windowWorld, *windowRegion){
+		"nothing":       func(*windowWorld, *windowRegion) {},
+		"redis forgets": func(_ *windowWorld, r *windowRegion) { r.store.forget(0, true) },
+		"clock steps": func(_ *windowWorld, r *windowRegion) {
 			r.store.step(time.Minute)
 		},
-		"clock steps back": func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) {
+		"clock steps back": func(_ *windowWorld, r *windowRegion) {
 			r.store.step(-time.Minute)
 		},
-		"redis is away":      func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) { away(r, 30*time.Second) },
-		"redis is away soon": func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) { away(r, 8*time.Second) },
-		"relay dies":         func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) { endRelay(r, true) },
-		"relay ends":         func(_ *world[algorithms.WindowState], r *testRegion[algorithms.WindowState]) { endRelay(r, false) },
+		"redis is away":      func(_ *windowWorld, r *windowRegion) { away(r, 30*time.Second) },
+		"redis is away soon": func(_ *windowWorld, r *windowRegion) { away(r, 8*time.Second) },
+		"relay dies":         func(_ *windowWorld, r *windowRegion) { r.end(r.relay(), true) },
+		"relay ends":         func(_ *windowWorld, r *windowRegion) { r.end(r.relay(), false) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestANewRelayLosesNoRegion(t *testing.T) {
 				}
 			}
 			time.Sleep(20*time.Second + time.Duration(phase)*100*time.Millisecond)
-			endRelay(here, true)
+			here.end(here.relay(), true)
 			time.Sleep(20 * time.Second)
 			if lines := linesOf(log); lines != nil {
 				t.Errorf("phase %d: logged are %q", phase, lines)
@@ -200,22 +200,10 @@ func TestANewRelayLosesNoRegion(t *testing.T) {
 	}
 }
 
-// endRelay ends the node of a region that is the relay, in order or not.
-func endRelay(r *testRegion[algorithms.WindowState], kill bool) {
-	i := slices.IndexFunc(r.nodes, func(m *member[algorithms.WindowState]) bool { return m.rep.RegionsStatus().Relay })
-	m := r.nodes[i]
-	if kill {
-		m.wire.cut()
-	}
-	m.source.Detach()
-	m.rep.Close()
-	r.nodes = slices.Delete(r.nodes, i, i+1)
-}
-
 // away has a region's Redis be silent for a while.
 //
 // bubble: of the test.
-func away(r *testRegion[algorithms.WindowState], d time.Duration) {
+func away(r *windowRegion, d time.Duration) {
 	for _, m := range r.nodes {
 		m.wire.net.become(&m.wire.net.lost, 1)
 	}

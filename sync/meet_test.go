@@ -45,7 +45,6 @@ func TestMeet(t *testing.T) {
 			}
 			meets(c.want)
 			meets(0)
-			n.rep.Close()
 		})
 	}
 }
@@ -58,7 +57,7 @@ func TestTheRecordWakesWhatWaitsForIt(t *testing.T) {
 		n.trip = 10 * time.Millisecond
 		n.rep.Carry(&lateRecord{answers: 2})
 		began := time.Now()
-		touch, source := n.zone("zone", time.Second)
+		touch, _ := n.zone("zone", time.Second)
 		touch("k")
 		time.Sleep(200 * time.Millisecond)
 		n.mu.Lock()
@@ -66,9 +65,5 @@ func TestTheRecordWakesWhatWaitsForIt(t *testing.T) {
 		if calls := n.calls["zone"]; len(calls) == 0 || calls[0].Sub(began) != 40*time.Millisecond {
 			t.Errorf("synced %v after the start, want once after two heartbeats, 10ms between them and one trip", calls)
 		}
-		n.mu.Unlock()
-		source.Detach()
-		n.rep.Close()
-		n.mu.Lock()
 	})
 }

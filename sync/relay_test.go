@@ -167,6 +167,17 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 	return m
 }
 
+// end ends a node of a region, at once or in order.
+func (r *testRegion[S]) end(i int, kill bool) {
+	r.nodes[i].end(kill)
+	r.nodes = slices.Delete(r.nodes, i, i+1)
+}
+
+// relay is which of the nodes is the relay.
+func (r *testRegion[S]) relay() int {
+	return slices.IndexFunc(r.nodes, func(m *member[S]) bool { return m.rep.RegionsStatus().Relay })
+}
+
 func (w *world[S]) region() *testRegion[S] { return w.regions[w.random.IntN(len(w.regions))] }
 
 func (w *world[S]) take(r *testRegion[S], n int) {
@@ -223,13 +234,7 @@ func (w *world[S]) step() {
 	case n < 92:
 		r.store.step(time.Duration(w.random.Int64N(int64(20*time.Second))) - 10*time.Second)
 	case n < 96: // the node that takes no requests ends, dead or in order
-		m := r.nodes[2]
-		if w.random.IntN(2) == 0 {
-			m.wire.cut()
-		}
-		m.source.Detach()
-		m.rep.Close()
-		r.nodes = r.nodes[:2]
+		r.end(2, w.random.IntN(2) == 0)
 		w.join(r)
 	default:
 		m := r.nodes[w.random.IntN(2)]
@@ -353,8 +358,7 @@ func (w *world[S]) compareWith(r *testRegion[S], sums map[string]int64) {
 func (w *world[S]) close() {
 	for _, r := range w.regions {
 		for _, m := range r.nodes {
-			m.source.Detach()
-			m.rep.Close()
+			m.end(false)
 		}
 	}
 	time.Sleep(time.Minute) // what is late
@@ -363,14 +367,12 @@ func (w *world[S]) close() {
 // What another region's Redis had confirmed and has lost is told again, though nothing was counted
 // since. The relay may have slept over it.
 func TestOtherRegionForgets(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
-		w.take(w.regions[0], 7)
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
+		w.take(here, 7)
 		time.Sleep(5 * time.Minute)
-		w.regions[1].store.forget(0, true)
+		there.store.forget(0, true)
 		time.Sleep(10 * time.Second)
 		w.compare()
-		w.close()
 	})
 }
 
@@ -378,18 +380,16 @@ func TestOtherRegionForgets(t *testing.T) {
 // way had asked for what comes after it.
 func TestARedisForgetsWhatWasRead(t *testing.T) {
 	for phase := range 20 {
-		synctest.Test(t, func(t *testing.T) {
-			w := calmWorld(t, false)
+		inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
 			for range 5 {
-				w.take(w.regions[0], 7)
+				w.take(here, 7)
 				time.Sleep(time.Second)
 			}
 			time.Sleep(time.Duration(phase) * 23 * time.Millisecond)
-			w.take(w.regions[0], 1)
-			w.regions[1].store.forget(0, true)
+			w.take(here, 1)
+			there.store.forget(0, true)
 			time.Sleep(20 * time.Second)
 			w.compare()
-			w.close()
 		})
 	}
 }
@@ -408,10 +408,8 @@ func TestNoTotalFallsAfterALoss(t *testing.T) {
 // a step apart.
 func noTotalFalls(t *testing.T, apart, step time.Duration) {
 	for offset := range redistest.Times(10, 10) {
-		synctest.Test(t, func(t *testing.T) {
-			w := worldOf(t, true, apart)
+		inWorld(t, true, apart, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
 			w.names = w.names[:1]
-			here, there := w.regions[0], w.regions[1]
 			for range 10 {
 				w.take(here, 7)
 				time.Sleep(2 * time.Second)
@@ -438,7 +436,6 @@ func noTotalFalls(t *testing.T, apart, step time.Duration) {
 				highest = n
 			}
 			w.compare()
-			w.close()
 		})
 	}
 }
@@ -453,10 +450,8 @@ func TestANewRelayWithAnOlderCopy(t *testing.T) {
 // newRelay has another node become the relay, in a store that has gone back, with a link that is
 // cut for so long.
 func newRelay(t *testing.T, cut time.Duration) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, true)
-		here, there := w.regions[0], w.regions[1]
-		i := slices.IndexFunc(here.nodes, func(m *member[algorithms.WindowState]) bool { return m.rep.RegionsStatus().Relay })
+	inCalmWorld(t, true, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
+		i := here.relay()
 		relay, next, away := here.nodes[i], here.nodes[(i+1)%3], here.nodes[(i+2)%3]
 		count := func() {
 			for range 5 {
@@ -471,9 +466,7 @@ func newRelay(t *testing.T, cut time.Duration) {
 		if got := told(here, there); got != 70 {
 			t.Fatalf("the other region has %d of 70", got)
 		}
-		relay.wire.cut()
-		relay.source.Detach()
-		relay.rep.Close()
+		relay.end(true)
 		here.nodes = []*member[algorithms.WindowState]{next, away}
 		net := away.wire.net
 		net.become(&net.lost, 1)
@@ -495,7 +488,6 @@ func newRelay(t *testing.T, cut time.Duration) {
 		net.heal()
 		time.Sleep(table.ResentReserved + 30*time.Second)
 		w.compare()
-		w.close()
 	})
 }
 
@@ -581,10 +573,8 @@ func TestWhatIsLostIsLostEverywhere(t *testing.T) {
 
 // whatIsLost has another relay begin in the other region, or not.
 func whatIsLost(t *testing.T, another bool) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
 		w.names = w.names[:1]
-		here, there := w.regions[0], w.regions[1]
 		w.takeOf(here.nodes[0], []byte(w.names[0]), 10)
 		w.join(here)
 		ends := here.nodes[len(here.nodes)-1]
@@ -593,19 +583,11 @@ func whatIsLost(t *testing.T, another bool) {
 		if got := told(here, there); got != 25 {
 			t.Fatalf("the other region has %d of 25", got)
 		}
-		ends.wire.cut()
-		ends.source.Detach()
-		ends.rep.Close()
-		here.nodes = here.nodes[:len(here.nodes)-1]
+		here.end(len(here.nodes)-1, true)
 		here.store.forget(0, true)
 		time.Sleep(15 * time.Second)
 		if another {
-			i := slices.IndexFunc(there.nodes, func(m *member[algorithms.WindowState]) bool { return m.rep.RegionsStatus().Relay })
-			relay := there.nodes[i]
-			relay.wire.cut()
-			relay.source.Detach()
-			relay.rep.Close()
-			there.nodes = slices.Delete(there.nodes, i, i+1)
+			there.end(there.relay(), true)
 		}
 		time.Sleep(table.ResentReserved - 15*time.Second)
 		if got := told(here, there); got != 25 {
@@ -613,7 +595,6 @@ func whatIsLost(t *testing.T, another bool) {
 		}
 		time.Sleep(30 * time.Second)
 		w.compare()
-		w.close()
 	})
 }
 
@@ -635,10 +616,8 @@ func told[S any](here, there *testRegion[S]) (total int64) {
 // A Redis that has forgotten its numbers, and whose clock was set back, gives lower ones than
 // another region has seen. That is found out by the answer, and what was read is read again.
 func TestNumbersAreBelowThoseThatWereSeen(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
 		w.names = w.names[:1]
-		here, there := w.regions[0], w.regions[1]
 		w.take(here, 3)
 		time.Sleep(10 * time.Second)
 		for _, key := range there.store.counting() {
@@ -647,36 +626,38 @@ func TestNumbersAreBelowThoseThatWereSeen(t *testing.T) {
 		w.take(here, 4)
 		time.Sleep(10 * time.Second)
 		w.compare()
-		w.close()
 	})
 }
 
 // A region that both count in tells of a key once a pair: two regions don't answer each other for
 // ever.
 func TestRegionsDoNotEcho(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
 		w.names = w.names[:1]
-		w.take(w.regions[0], 3)
-		w.take(w.regions[1], 4)
+		w.take(here, 3)
+		w.take(there, 4)
 		time.Sleep(10 * time.Second)
 		w.compare()
+		var rest [2]time.Duration
+		for i, r := range w.regions {
+			rest[i] = r.store.expiry(r.store.counting()[0])
+		}
+		if (rest[0]-rest[1]).Abs() > time.Minute || rest[0] < 24*time.Hour {
+			t.Errorf("a hash lives for %v at home and in the other region", rest)
+		}
 		before := w.messages()
 		time.Sleep(5 * time.Minute)
 		if after := w.messages(); after != before {
 			t.Errorf("%d messages in five minutes without a request", after-before)
 		}
-		w.close()
 	})
 }
 
 // A key below its threshold costs no message between regions, and one that the other region has
 // told of is told back, whatever its size.
 func TestWhatIsBelowTheThresholdStaysAtHome(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
 		w.names = w.names[:1]
-		here, there := w.regions[0], w.regions[1]
 		for _, r := range w.regions {
 			for _, m := range r.nodes {
 				m.source.Tell(10)
@@ -697,17 +678,14 @@ func TestWhatIsBelowTheThresholdStaysAtHome(t *testing.T) {
 		w.take(there, 2) // it is below a threshold, and the other region has the key
 		time.Sleep(10 * time.Second)
 		w.compare()
-		w.close()
 	})
 }
 
 // Readings are numbered so that the later has the higher number, though the clock is set back, and
 // by another relay.
 func TestClockOfARegionIsSetBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, _ *windowRegion) {
 		w.names = w.names[:1]
-		here := w.regions[0]
 		w.take(here, 3)
 		time.Sleep(10 * time.Second)
 		here.store.step(-10 * time.Minute)
@@ -715,33 +693,37 @@ func TestClockOfARegionIsSetBack(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		w.compare()
 		for _, m := range here.nodes[1:] { // the others end, and the first becomes the relay
-			m.source.Detach()
-			m.rep.Close()
+			m.end(false)
 		}
 		here.nodes = here.nodes[:1]
-		w.regions[0].nodes = append(here.nodes, here.nodes[0]) // who takes the next requests
+		here.nodes = append(here.nodes, here.nodes[0]) // who takes the next requests
 		w.take(here, 5)
 		time.Sleep(20 * time.Second)
 		w.compare()
 		here.nodes = here.nodes[:1]
-		w.close()
 	})
 }
 
-// calmWorld is two regions of three nodes where nothing fails, beyond the doubt of a relay's first
-// start.
-func calmWorld(t *testing.T, apart bool) *world[algorithms.WindowState] {
-	return worldOf(t, apart, 0)
+type (
+	windowWorld  = world[algorithms.WindowState]
+	windowRegion = testRegion[algorithms.WindowState]
+)
+
+// inCalmWorld runs a test in a world of two regions of three nodes where nothing fails, beyond the
+// doubt of a relay's first start.
+func inCalmWorld(t *testing.T, apart bool, test func(t *testing.T, w *windowWorld, here, there *windowRegion)) {
+	inWorld(t, apart, 0, test)
 }
 
-// worldOf is calmWorld, of which each node joins so long after the one before.
-//
-// bubble: of the test.
-func worldOf(t *testing.T, apart bool, after time.Duration) *world[algorithms.WindowState] {
-	w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
-	w.apart, w.after = apart, after
-	w.begin()
-	return w
+// inWorld is inCalmWorld, of which each node joins so long after the one before.
+func inWorld(t *testing.T, apart bool, after time.Duration, test func(t *testing.T, w *windowWorld, here, there *windowRegion)) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
+		w.apart, w.after = apart, after
+		w.begin()
+		test(t, w, w.regions[0], w.regions[1])
+		w.close()
+	})
 }
 
 // begin has three nodes join each region, and waits until the doubt is over.

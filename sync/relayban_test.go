@@ -4,47 +4,79 @@ package ratesync
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
+
+// withBan runs a test in a calm world where a node of the first region bans a key for an hour when
+// begin is called, and holds what is left of it in the second one.
+func withBan(
+	t *testing.T, test func(w *windowWorld, here, there *windowRegion, key string, begin func(), left func(string, time.Duration)),
+) {
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
+		register, m, id := new(ban.Register), here.nodes[0], keys.IDOf([]byte("a"))
+		register.Configure(1000, 0)
+		b := ShareBans(register, m.source, "z", m.wire, "test", wallClock)
+		key := b.keys.Of(id)
+		test(w, here, there, key, func() { register.Begin(id, wallClock(), time.Hour) }, func(when string, want time.Duration) {
+			t.Helper()
+			if got := max(0, there.store.expiry(key)); (got-want).Abs() > time.Second || (got == 0) != (want == 0) {
+				t.Errorf("%s: %v of the ban are left in the other region, want %v", when, got, want)
+			}
+		})
+		b.Unshare(m.source)
+	})
+}
 
 // A ban is told to the other regions as how long it is and what is left of it, so that it ends
 // when it should though the clocks of their Redises differ; after a loss there it is told again,
 // and no region tells it back. A name that is told is that of a ban, or of counts.
 func TestBansGoToOtherRegions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
-		here, there := w.regions[0], w.regions[1]
+	withBan(t, func(w *windowWorld, here, there *windowRegion, key string, begin func(), left func(string, time.Duration)) {
 		there.store.step(10 * time.Minute)
 		time.Sleep(time.Minute)
-		register := new(ban.Register)
-		register.Configure(1000, 0)
-		m := here.nodes[0]
-		b := ShareBans(register, m.source, "z", m.wire, "test", wallClock)
-		id := keys.IDOf([]byte("a"))
-		register.Begin(id, wallClock(), time.Hour)
+		begin()
 		time.Sleep(3 * time.Second)
-		key := b.keys.Of(id)
-		rest := func(r *testRegion[algorithms.WindowState]) time.Duration {
-			return max(0, r.store.expiry(key))
-		}
-		if got, want := rest(there), rest(here); want == 0 || (got-want).Abs() > time.Second {
-			t.Errorf("%v of the ban are left in the other region, want %v", got, want)
-		}
+		left("after the beginning", here.store.expiry(key))
 		if there.store.Do("ZSCORE", "test:3:{0}:told", key) != nil {
-			t.Error("it is told back")
+			w.t.Error("it is told back")
 		}
 		there.store.forget(0, true)
 		time.Sleep(10 * time.Second)
-		if got, want := rest(there), rest(here); (got - want).Abs() > time.Second {
-			t.Errorf("after a loss %v of the ban are left in the other region, want %v", got, want)
-		}
-		b.Unshare(m.source)
-		w.close()
+		left("after a loss", here.store.expiry(key))
+	})
+}
+
+// A ban that began while a link was silent is read when it is back, with what is left of it.
+func TestABanOverASilentLink(t *testing.T) {
+	withBan(t, func(_ *windowWorld, here, there *windowRegion, key string, begin func(), left func(string, time.Duration)) {
+		link := there.links["r0"]
+		link.become(&link.lost, 1)
+		time.Sleep(time.Second) // what was under way has arrived
+		begin()
+		time.Sleep(20 * time.Minute)
+		left("over a silent link", 0)
+		link.heal()
+		time.Sleep(10 * time.Second)
+		left("over a link that is back", here.store.expiry(key))
+	})
+}
+
+// A ban of another region that a Redis loses by a failover comes again, as how far was read lies
+// beside it.
+func TestABanThatWasAnsweredJustBeforeAFailover(t *testing.T) {
+	withBan(t, func(w *windowWorld, here, there *windowRegion, key string, begin func(), left func(string, time.Duration)) {
+		behind := there.store.Values()
+		begin()
+		time.Sleep(2 * time.Second)
+		left("before the failover", here.store.expiry(key))
+		there.store.restore(behind)
+		left("at the failover", 0)
+		w.breakLinks(there)
+		time.Sleep(10 * time.Second)
+		left("after it", here.store.expiry(key))
 	})
 }
 
@@ -53,8 +85,7 @@ func TestBansGoToOtherRegions(t *testing.T) {
 // remembers longer is known there after the other has forgotten it, and is not told to and fro.
 func TestRegionsThatRememberBansForUnequalTimes(t *testing.T) {
 	const length = time.Minute
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, _, _ *windowRegion) {
 		id := keys.IDOf([]byte("a"))
 		var bans []*Bans
 		for i, memory := range []time.Duration{4 * length, 40 * length} {
@@ -108,6 +139,5 @@ func TestRegionsThatRememberBansForUnequalTimes(t *testing.T) {
 				t.Errorf("%s still has the ban: %v", w.regions[i].name, left)
 			}
 		}
-		w.close()
 	})
 }

@@ -8,12 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/ban"
-	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reset"
@@ -211,64 +208,6 @@ func TestAForgivingAfterARefundGoesToOtherRegions(t *testing.T) {
 	})
 }
 
-// A ban that began while a link was silent is read when it is back, with what is left of it.
-func TestABanOverASilentLink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
-		here, there, link := w.regions[0], w.regions[1], w.regions[1].links["r0"]
-		link.become(&link.lost, 1)
-		time.Sleep(time.Second) // what was under way has arrived
-		register := new(ban.Register)
-		register.Configure(1000, 0)
-		b := ShareBans(register, here.nodes[0].source, "z", here.nodes[0].wire, "test", wallClock)
-		register.Begin(keys.IDOf([]byte("a")), wallClock(), time.Hour)
-		time.Sleep(20 * time.Minute)
-		key := b.keys.Of(keys.IDOf([]byte("a")))
-		rest := func() time.Duration {
-			return max(0, there.store.expiry(key))
-		}
-		if got := rest(); got != 0 {
-			t.Errorf("%v of a ban are told over a silent link", got)
-		}
-		link.heal()
-		time.Sleep(10 * time.Second)
-		if got := rest(); (got - 40*time.Minute).Abs() > time.Minute {
-			t.Errorf("%v of the ban are left, want 40 minutes", got)
-		}
-		b.Unshare(here.nodes[0].source)
-		w.close()
-	})
-}
-
-// Of 100,000 keys below their threshold other regions are told nothing.
-func TestAHundredThousandKeysBelowTheThreshold(t *testing.T) {
-	t.Parallel()
-	const many = 100_000
-	a, b := redistest.Start(t), redistest.Start(t)
-	k := startKinds(t, map[string]func() redis.UniversalClient{
-		"a": func() redis.UniversalClient { return a.Client() }, "b": func() redis.UniversalClient { return b.Client() },
-	}, nil)
-	m := k.nodes["a"]
-	m.source.Tell(2)
-	m.table.Configure(table.SyncConfig{Params: k.alg, Rate: 100 * time.Millisecond, Regions: 2, Waker: m.source.Waker}, many+1000)
-	for i := range many {
-		raw := fmt.Append(nil, "key", i)
-		m.table.Take(k.alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), 1, 0)
-	}
-	redistest.Eventually(t, "all is counted", func() bool { return m.table.Totals(clock.Now()).Unsent == 0 })
-	if n := m.rep.client.DBSize(t.Context()).Val(); n < many {
-		t.Fatalf("%d keys are counted", n)
-	}
-	if n := m.rep.client.Exists(t.Context(), m.rep.keys.Told(0)).Val(); n != 0 {
-		t.Error("some of them are to be told")
-	}
-	k.take(2)
-	k.await("of other keys", "")
-	if n := m.rep.relay.pairs[0].messages.Load(); n > 20*5 {
-		t.Errorf("%d messages for 20 keys", n)
-	}
-}
-
 // Just below their thresholds in each of six regions, keys take little beyond their limit: neither
 // those with many sub-windows, of which each may be below, nor buckets with a small burst.
 func TestWhatSixRegionsDoNotTell(t *testing.T) {
@@ -379,9 +318,8 @@ func TestTenNodesAfterALoss(t *testing.T) {
 func TestAFailoverToAReplicaThatIsBehind(t *testing.T) {
 	for which, name := range []string{"at home", "in the other region"} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := calmWorld(t, false)
-				here, r := w.regions[0], w.regions[which]
+			inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, _ *windowRegion) {
+				r := w.regions[which]
 				count := func() {
 					for i := range 50 {
 						w.takeOf(here.nodes[i%2], fmt.Append(nil, "key", i%20), 1)
@@ -396,41 +334,7 @@ func TestAFailoverToAReplicaThatIsBehind(t *testing.T) {
 				w.breakLinks(r)
 				time.Sleep(table.ResentReserved + 30*time.Second)
 				w.compare()
-				w.close()
 			})
 		})
 	}
-}
-
-// A ban of another region that a Redis loses by a failover comes again, as how far was read lies
-// beside it.
-func TestABanThatWasAnsweredJustBeforeAFailover(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
-		here, there := w.regions[0], w.regions[1]
-		register := new(ban.Register)
-		register.Configure(1000, 0)
-		m := here.nodes[0]
-		b := ShareBans(register, m.source, "z", m.wire, "test", wallClock)
-		id := keys.IDOf([]byte("a"))
-		has := func() bool {
-			return there.store.Do("GET", b.keys.Of(id)) != nil
-		}
-		behind := there.store.Values()
-		register.Begin(id, wallClock(), time.Hour)
-		time.Sleep(2 * time.Second)
-		if !has() {
-			t.Fatal("the other region has not read it")
-		}
-		if there.store.restore(behind); has() {
-			t.Fatal("nothing is lost")
-		}
-		w.breakLinks(there)
-		time.Sleep(10 * time.Second)
-		if !has() {
-			t.Error("the ban is lost")
-		}
-		b.Unshare(m.source)
-		w.close()
-	})
 }

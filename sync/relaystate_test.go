@@ -14,7 +14,7 @@ import (
 )
 
 // shownOf is how all nodes of a region show the only other one.
-func shownOf(r *testRegion[algorithms.WindowState]) (all []RegionStatus) {
+func shownOf(r *windowRegion) (all []RegionStatus) {
 	for _, m := range r.nodes {
 		all = append(all, m.rep.RegionsStatus().Others...)
 	}
@@ -24,11 +24,13 @@ func shownOf(r *testRegion[algorithms.WindowState]) (all []RegionStatus) {
 // All nodes of a region show how another one stands: that it is cut off, for how long, and how much
 // waits; and that it is back.
 func TestNodesShowTheOtherRegion(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
-		here, link := w.regions[0], w.regions[0].links["r1"]
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, _ *windowRegion) {
+		link := here.links["r1"]
 		relays := 0
 		for _, m := range here.nodes {
+			if n := m.rep.Nodes(); n != 3 {
+				t.Errorf("a node counts %d nodes, want those of its region, 3", n)
+			}
 			if s := m.rep.RegionsStatus(); s.Here != "r0" || s.Others[0].Region != "r1" {
 				t.Errorf("a node of r0 shows %+v", s)
 			} else if s.Relay {
@@ -46,7 +48,7 @@ func TestNodesShowTheOtherRegion(t *testing.T) {
 		link.become(&link.lost, 1)
 		time.Sleep(2 * time.Second)
 		w.take(here, 1)
-		w.take(w.regions[0], 1)
+		w.take(here, 1)
 		time.Sleep(20 * time.Second)
 		for _, s := range shownOf(here) {
 			if s.Up || s.Lag < 18 || s.Lag > 26 || s.Backlog < 1 || s.Backlog > 2 {
@@ -63,17 +65,14 @@ func TestNodesShowTheOtherRegion(t *testing.T) {
 		if w.messages() == 0 {
 			t.Error("nothing was told")
 		}
-		w.close()
 	})
 }
 
 // A node whose own Redis is silent knows nothing of other regions, and shows none as up, until it
 // answers. What it was told last gets older meanwhile.
 func TestNodesWithoutRedisShowNoRegionAsUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
-		here, there := w.regions[0], w.regions[1]
-		expect := func(what string, r *testRegion[algorithms.WindowState], up bool, least, most float64) {
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
+		expect := func(what string, r *windowRegion, up bool, least, most float64) {
 			t.Helper()
 			for _, s := range shownOf(r) {
 				if s.Up != up || s.Up != (s.Reason == "") || s.Lag < least || s.Lag > most {
@@ -92,15 +91,13 @@ func TestNodesWithoutRedisShowNoRegionAsUp(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		expect("it answers again", here, true, 0, 3)
 		expect("it answers again", there, true, 0, 3)
-		w.close()
 	})
 }
 
 // Of more counts that wait than a page has, all are shown.
 func TestBacklogIsShownWhole(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := calmWorld(t, false)
-		here, link := w.regions[0], w.regions[0].links["r1"]
+	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, _ *windowRegion) {
+		link := here.links["r1"]
 		link.become(&link.lost, 1)
 		w.names = nil
 		for i := range pageSize + 100 {
@@ -113,7 +110,6 @@ func TestBacklogIsShownWhole(t *testing.T) {
 				t.Errorf("a node shows %+v, of %d", s, pageSize+100)
 			}
 		}
-		w.close()
 	})
 }
 
@@ -160,8 +156,8 @@ func TestClocksOfRegionsDiffer(t *testing.T) {
 				t.Errorf("%v apart with a window of %v: warned %d times, want %t", c.ahead, c.window, warned(), c.warns)
 			}
 			for _, s := range shownOf(here) {
-				if math.Abs(s.Offset-c.ahead.Seconds()) > 0.15 {
-					t.Errorf("%v apart: a node shows %v s", c.ahead, s.Offset)
+				if math.Abs(s.Offset-c.ahead.Seconds()) > 0.15 || !s.Up || s.Backlog > 0 || s.Lag > 3 {
+					t.Errorf("%v apart: a node shows %+v", c.ahead, s)
 				}
 			}
 			there.store.step(-c.ahead)

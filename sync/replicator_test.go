@@ -2,7 +2,6 @@ package ratesync
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -109,106 +108,6 @@ func (n *rnode) touch(key string) {
 	n.table.Take(n.alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), n.now(), 0, 0)
 }
 
-func TestNodesLearnOfEachOther(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	a := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
-	b := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
-	if got := a.take("k", 6); got != 6 {
-		t.Fatalf("a admitted %d of 6", got)
-	}
-	a.knows("k", 6, 0)
-	b.knows("k", 0, 6)
-	// Not all at once: b expects a to take its share as well, until it hears that a did not.
-	admitted := 0
-	redistest.Eventually(t, "b admits the 4 that a left", func() bool {
-		admitted += b.take("k", 10)
-		return admitted >= 4
-	})
-	if admitted += b.take("k", 10); admitted != 4 {
-		t.Errorf("b admitted %d, want 4", admitted)
-	}
-	a.knows("k", 6, 4)
-	if got := a.take("k", 5); got != 0 {
-		t.Errorf("a admitted %d beyond the limit", got)
-	}
-	redistest.Eventually(t, "both nodes are counted", func() bool { return a.rep.Nodes() == 2 && b.rep.Nodes() == 2 })
-}
-
-func TestRedisHoldsNoClientBytesAndExpires(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	a := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
-	a.take("secret{key}", 1)
-	a.knows("secret{key}", 1, 0)
-	redistest.Eventually(t, "the node has said that it is there", func() bool { return a.rep.Status().Nodes == 1 })
-	client := r.Client()
-	keys, err := client.Keys(context.Background(), "*").Result()
-	if err != nil || len(keys) != 3 {
-		t.Fatalf("keys in redis: %q, %v, want one counter, the nodes and how many there are", keys, err)
-	}
-	for _, key := range keys {
-		if ttl := client.PTTL(context.Background(), key).Val(); ttl <= 0 {
-			t.Errorf("%q does not expire: %v", key, ttl)
-		}
-		for _, field := range client.HGetAll(context.Background(), key).Val() {
-			if containsAny(key+field, "secret") {
-				t.Errorf("%q holds what the client sent: %q", key, field)
-			}
-		}
-	}
-}
-
-func containsAny(s, part string) bool {
-	for i := 0; i+len(part) <= len(s); i++ {
-		if s[i:i+len(part)] == part {
-			return true
-		}
-	}
-	return false
-}
-
-func TestFlushAllHeals(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	a := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
-	b := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
-	a.take("k", 4)
-	b.take("k", 3)
-	a.knows("k", 4, 3)
-	b.knows("k", 3, 4)
-	r.Do("FLUSHALL")
-	// Nobody asks for the key any more: the heartbeats notice. A node that comes now imports all.
-	c := startNode(t, clientOf(t, r.URL), ten, 50*time.Millisecond, wallClock)
-	redistest.Eventually(t, "both nodes have sent their counts again", func() (ok bool) {
-		c.touch("k")
-		c.table.With(keys.KeyOf([]byte("k")), func(s *algorithms.WindowState) { ok = ledgerOf(c.alg, s).Cur.Remote == 7 })
-		return ok
-	})
-	a.knows("k", 4, 3)
-}
-
-func TestRedisComesAndGoes(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	url := r.URL
-	r.Kill()
-	a := startNode(t, clientOf(t, url), ten, 50*time.Millisecond, wallClock)
-	if got := a.take("k", 4); got != 4 {
-		t.Errorf("without redis: admitted %d of 4", got)
-	}
-	redistest.Eventually(t, "the node notices", func() bool { return a.source.Lost() != 0 })
-	r.Restart()
-	a.knows("k", 4, 0)
-	logged := func(what string) int { return a.logs.FilterMessageSnippet(what).Len() }
-	redistest.Eventually(t, "the node recovers and tells", func() bool {
-		return a.source.Lost() == 0 && a.rep.Status().Up && logged("works again") > 0
-	})
-	if down, up := logged("sync with redis fails"), logged("works again"); down != 1 || up != 1 {
-		t.Errorf("logged %d lines on the way down and %d on the way up, want 1 and 1: %v", down, up, a.logs.All())
-	}
-}
-
 // A cycle counts when all that was due was sent and answered; an early sync is none.
 func TestStatusCountsCompletedCycles(t *testing.T) {
 	t.Parallel()
@@ -276,24 +175,6 @@ func TestAnotherRedisTakesOver(t *testing.T) {
 	b.knows("k", 0, 4)
 }
 
-// Nodes whose clocks are some windows apart go by the store's, and count into the same windows.
-func TestSkewedClocksAgree(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 20 * time.Second}
-		wire := newWire(t)
-		a := startNode(t, wire, alg, 50*time.Millisecond, skewed(30*time.Second))
-		b := startNode(t, wire, alg, 50*time.Millisecond, skewed(-45*time.Second))
-		time.Sleep(3 * time.Second)
-		if apart := time.Duration(a.now() + int64(a.table.Offset()) - b.now() - int64(b.table.Offset())); apart.Abs() > 200*time.Millisecond {
-			t.Errorf("the clocks are %v apart", apart)
-		}
-		a.take("k", 1)
-		b.touch("k")
-		a.knows("k", 1, 0)
-		b.knows("k", 0, 1)
-	})
-}
-
 // newWire is a way to a store of its own on which nothing fails.
 func newWire(t *testing.T) *wire {
 	store := newLuaStore(t)
@@ -331,29 +212,4 @@ func TestSteppingClocksAgreeAgain(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestClusterBatches(t *testing.T) {
-	t.Parallel()
-	c := redistest.StartCluster(t, 3)
-	client := func() redis.UniversalClient {
-		s := redisconn.Settings{Mode: "cluster", Timeout: patience}
-		for _, n := range c.Nodes {
-			s.Addresses = append(s.Addresses, n.Addr)
-		}
-		client, err := s.Client()
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close() })
-		return client
-	}
-	a := startNode(t, client(), ten, 50*time.Millisecond, wallClock)
-	b := startNode(t, client(), ten, 50*time.Millisecond, wallClock)
-	for i := range 300 {
-		a.take(fmt.Sprint("k", i), 2)
-	}
-	for i := range 300 {
-		b.knows(fmt.Sprint("k", i), 0, 2)
-	}
 }

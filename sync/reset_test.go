@@ -2,15 +2,13 @@ package ratesync
 
 import (
 	"fmt"
+	"maps"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
@@ -38,29 +36,11 @@ func TestAResetGivesAllOfTheLimitOnce(t *testing.T) {
 //
 // bubble: runReset runs in one.
 func eachReset(t *testing.T, byResponse bool) {
-	of := func(k algorithms.Kind) algorithms.Params {
-		return algorithms.Params{Kind: k, Limit: 40, Queue: 39}
-	}
-	fine := of(algorithms.SlidingWindow)
-	fine.SubWindows = 4
-	burst := of(algorithms.TokenBucket)
-	burst.Burst = 90
-	runs := map[string]func(*testing.T, algorithms.Params, time.Duration, int, bool){}
-	params := map[string]algorithms.Params{"fine": fine, "burst": burst}
-	runs["fine"], runs["burst"] = runReset[algorithms.WindowState], runReset[algorithms.BucketState]
-	for _, name := range algorithms.KindNames() {
-		k := kindNamed(name)
-		params[name] = of(k)
-		switch {
-		case k.Traits().Windowed:
-			runs[name] = runReset[algorithms.WindowState]
-		case k == algorithms.SlidingLog:
-			runs[name] = runReset[algorithms.LogState]
-		default:
-			runs[name] = runReset[algorithms.BucketState]
-		}
-	}
-	for name, run := range runs {
+	all := maps.Clone(kindsOfLimits)
+	all["burst"] = algorithms.Params{Kind: algorithms.TokenBucket, Burst: 90}
+	for name, p := range all {
+		p.Limit, p.Queue = 40, 39
+		run := algorithms.ByState(p.Kind, runReset[algorithms.WindowState], runReset[algorithms.BucketState], runReset[algorithms.LogState])
 		for i, rate := range []time.Duration{200 * time.Millisecond, time.Second, time.Minute} {
 			if redistest.Raced && rate > 200*time.Millisecond {
 				continue
@@ -70,26 +50,16 @@ func eachReset(t *testing.T, byResponse bool) {
 					continue // what others spend before they hear of it is forgiven
 				}
 				// A minute takes far more cycles to get through than the shorter ones do.
-				if (what+int(params[name].Kind)+i)%[]int{16, 4, 22}[i] != 0 && !redistest.Chaos {
+				if (what+int(p.Kind)+i)%[]int{16, 4, 22}[i] != 0 && !redistest.Chaos {
 					continue
 				}
 				t.Run(fmt.Sprint(name, " ", rate, " ", scenario), func(t *testing.T) {
-					p := params[name]
 					p.Window = 4*time.Minute + 60*rate
 					synctest.Test(t, func(t *testing.T) { run(t, p, rate, what, byResponse) })
 				})
 			}
 		}
 	}
-}
-
-func kindNamed(name string) algorithms.Kind {
-	for k, n := range algorithms.KindNames() {
-		if n == name {
-			return algorithms.Kind(k)
-		}
-	}
-	panic(name)
 }
 
 // A resetWorld is some nodes, of which each knows the resets that it has applied.
@@ -114,11 +84,7 @@ func runReset[S any](t *testing.T, p algorithms.Params, rate time.Duration, what
 	if resetScenarios[what] == "with responses of before" {
 		p.Reserves = p.Kind != algorithms.LeakyBucket // which keeps its slots
 	}
-	s := &schedule[S]{
-		t: t, random: rand.New(rand.NewPCG(seed, 9)), alg: p, rate: rate, store: newLuaStore(t),
-		net: &network{random: rand.New(rand.NewPCG(seed, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
-	}
-	s.name()
+	s := newSchedule[S](t, seed, p, rate, resetKey)
 	w := &resetWorld[S]{schedule: s, scenario: resetScenarios[what], byResponse: byResponse}
 	for range 3 {
 		s.join()
@@ -353,11 +319,8 @@ func (w *resetWorld[S]) admitted(node, n int) (admitted int64) {
 // A node that has not heard of a reset is told by the fill of a bucket.
 func TestABucketIsToldOfAReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &schedule[algorithms.BucketState]{
-			t: t, random: rand.New(rand.NewPCG(1, 9)), alg: algorithms.Params{Kind: algorithms.TokenBucket, Limit: 40, Window: time.Hour},
-			rate: time.Second, store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(1, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
-		}
-		s.name()
+		p := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 40, Window: time.Hour}
+		s := newSchedule[algorithms.BucketState](t, 1, p, time.Second, resetKey)
 		w := &resetWorld[algorithms.BucketState]{schedule: s, scenario: "quiet"}
 		s.join()
 		s.join()
@@ -394,13 +357,9 @@ func (r record) Merge(HeartbeatReply) time.Duration { return 50 * time.Milliseco
 func TestSyncsWaitForTheControlRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		equal := new(atomic.Bool)
-		s := &schedule[algorithms.WindowState]{
-			t: t, alg: algorithms.Params{Kind: algorithms.FixedWindow, Limit: 40, Window: time.Hour}, rate: 100 * time.Millisecond,
-			random: rand.New(rand.NewPCG(1, 9)), store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(1, 8))}, keys: []string{resetKey}, evicted: make(map[string]bool),
-		}
-		s.name()
-		m := &member[algorithms.WindowState]{wire: &wire{net: s.net, store: s.store}, table: tableOf[algorithms.WindowState](s.alg, 1000), own: make(map[string]int64)}
-		m.source, m.rep = NewSource(m.table, s.spec), NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
+		p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 40, Window: time.Hour}
+		s := newSchedule[algorithms.WindowState](t, 1, p, 100*time.Millisecond, resetKey)
+		m := s.member()
 		m.rep.Carry(record{equal: equal})
 		s.configure(m)
 		s.nodes = append(s.nodes, m)

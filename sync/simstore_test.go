@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,26 +19,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/sim"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
-
-// luaClient is a client of a luaStore on which nothing gets lost or takes time.
-type luaClient struct {
-	redis.UniversalClient
-	store *luaStore
-}
-
-func (c luaClient) Process(_ context.Context, cmd redis.Cmder) error {
-	var words []string
-	var args []any
-	for _, arg := range cmd.Args()[1:] {
-		words = append(words, *arg.(*string))
-	}
-	keys, _ := strconv.Atoi(words[1])
-	for _, word := range words[2+keys:] {
-		args = append(args, word)
-	}
-	cmd.(*redis.StringCmd).SetVal(c.store.run(words[0], words[2:2+keys], args).(string))
-	return nil
-}
 
 // twoStores are the script and the simulator's store, and what random nodes say to both.
 type twoStores struct {
@@ -193,8 +172,9 @@ func TestTheSimulatorsStoreIsTheScript(t *testing.T) {
 			p.Window = 10 * time.Second
 			for seed := range redistest.Seeds(20, 200) {
 				synctest.Test(t, func(t *testing.T) {
-					lua := newLuaStore(t)
-					s := newTwoStores(t, seed, luaClient{store: lua}, func() { lua.forget(0, true) }, p)
+					w := newWire(t)
+					w.net.slow(1) // it takes no time
+					s := newTwoStores(t, seed, w, func() { w.store.forget(0, true) }, p)
 					for range 150 {
 						s.step()
 						if s.random.IntN(10) == 0 {

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/caddy-tide/ratelimit/internal/gauge"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -27,12 +25,7 @@ func slotNodeAt(t *testing.T, r *redistest.Server, rate time.Duration) *slotNode
 	client := r.Client()
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
-	n := &slotNode{table: gauge.New(1_000_000), slots: map[string][]gauge.Slot{}}
-	n.rep = NewReplicator(client, "test", 5*time.Second, wallClock, zap.NewNop())
-	n.sync = NewSlots(n.rep, 5*time.Second)
-	n.src = NewSlotSource(n.table, "z")
-	n.table.Configure(gauge.Config{Shared: true, Early: true, Nodes: n.src.Nodes, Waker: n.src.Waker}, 1_000_000)
-	n.sync.Attach(n.src, rate)
+	n := newSlotNode(client, 5*time.Second, rate, false)
 	t.Cleanup(func() {
 		n.src.Detach()
 		n.rep.Close()

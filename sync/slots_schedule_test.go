@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/gauge"
@@ -20,26 +22,32 @@ const slotLimit = 4
 
 // slotNode is a node with one table.
 type slotNode struct {
-	wire  *slotWire
+	wire  *wire
 	table *gauge.Table
 	src   *SlotSource
 	rep   *Replicator
 	sync  *Slots
-	rate  time.Duration
 
 	mu    sync.Mutex
 	slots map[string][]gauge.Slot
 }
 
-func newSlotNode(st *slotStore, seed uint64, rate time.Duration, decides bool) *slotNode {
-	n := &slotNode{
-		wire: &slotWire{store: st, random: rand.New(rand.NewPCG(seed, 3))}, table: gauge.New(100), rate: rate, slots: map[string][]gauge.Slot{},
-	}
-	n.rep = NewReplicator(n.wire, "test", 200*time.Millisecond, wallClock, zap.NewNop())
-	n.sync = NewSlots(n.rep, 100*time.Millisecond)
+// newSlotNode is one that Redis has so long for to answer.
+func newSlotNode(client redis.UniversalClient, timeout, rate time.Duration, decides bool) *slotNode {
+	n := &slotNode{table: gauge.New(1_000_000), slots: map[string][]gauge.Slot{}}
+	n.rep = NewReplicator(client, "test", 2*timeout, wallClock, zap.NewNop())
+	n.sync = NewSlots(n.rep, timeout)
 	n.src = NewSlotSource(n.table, "z")
-	n.table.Configure(gauge.Config{Shared: true, Early: !decides, Strict: decides, Nodes: n.src.Nodes, Waker: n.src.Waker}, 100)
+	n.table.Configure(gauge.Config{Shared: true, Early: !decides, Strict: decides, Nodes: n.src.Nodes, Waker: n.src.Waker}, 1_000_000)
 	n.sync.Attach(n.src, rate)
+	return n
+}
+
+// slotNodeOf is one that has a network of its own to a store.
+func slotNodeOf(st *luaStore, seed uint64, rate time.Duration, decides bool) *slotNode {
+	w := &wire{net: &network{random: rand.New(rand.NewPCG(seed, 3)), way: 10 * time.Millisecond}, store: st}
+	n := newSlotNode(w, 100*time.Millisecond, rate, decides)
+	n.wire = w
 	return n
 }
 
@@ -79,7 +87,7 @@ func (n *slotNode) free(key string) {
 // end ends a node, in order or at once.
 func (n *slotNode) end(kill bool) {
 	if kill {
-		n.wire.set(func() { n.wire.ended = true })
+		n.wire.cut()
 	}
 	n.src.Detach()
 	n.rep.Close()
@@ -90,22 +98,39 @@ func slotHash(key string) string {
 	return NewKeyspace("test").Zone("z", "concurrent").Of(keys.IDOf([]byte(key)))
 }
 
+// gauges are the gauges above 0 of a key that still count, by node.
+func (s *luaStore) gauges(key string) map[string]int64 { return s.gaugesAt(key, s.time()) }
+
+// gaugesAt are those that count at an instant, as far as nothing is written until then.
+func (s *luaStore) gaugesAt(key string, at time.Time) map[string]int64 {
+	all := map[string]int64{}
+	s.Do("EXISTS", key) // what has expired goes
+	for node, value := range s.Hash(key) {
+		parts := strings.Fields(value)
+		if gauge := first(parts[1]); gauge > 0 && first(parts[2]) > at.UnixMilli() {
+			all[node] = gauge
+		}
+	}
+	return all
+}
+
 // A slotSchedule is some nodes and a store, and what happens to them.
 type slotSchedule struct {
 	t      *testing.T
 	random *rand.Rand
-	store  *slotStore
+	store  *luaStore
 	nodes  []*slotNode
 	keys   []string
 	rate   time.Duration
 	seed   uint64
 	born   uint64
+	back   time.Duration // by how much the store's clock was set back, in all
 }
 
 func newSlotSchedule(t *testing.T, seed uint64) *slotSchedule {
 	random := rand.New(rand.NewPCG(seed, 7))
 	rates := []time.Duration{100 * time.Millisecond, time.Second, 10 * time.Second}
-	s := &slotSchedule{t: t, random: random, store: newSlotStore(t), rate: rates[random.IntN(len(rates))], seed: seed, keys: []string{"a", "b"}}
+	s := &slotSchedule{t: t, random: random, store: newLuaStore(t), rate: rates[random.IntN(len(rates))], seed: seed, keys: []string{"a", "b"}}
 	for range 2 + random.IntN(2) {
 		s.join(false)
 	}
@@ -114,7 +139,7 @@ func newSlotSchedule(t *testing.T, seed uint64) *slotSchedule {
 
 func (s *slotSchedule) join(decides bool) {
 	s.born++
-	s.nodes = append(s.nodes, newSlotNode(s.store, s.seed<<8+s.born, s.rate, decides))
+	s.nodes = append(s.nodes, slotNodeOf(s.store, s.seed<<8+s.born, s.rate, decides))
 }
 
 // step is one thing that happens, and some time.
@@ -129,17 +154,17 @@ func (s *slotSchedule) step() {
 	case what < 80:
 		n.free(key)
 	case what < 86:
-		n.wire.set(func() {
-			n.wire.lost, n.wire.mute, n.wire.late, n.wire.twice = s.random.Float64(), s.random.Float64(), s.random.Float64(), s.random.Float64()
-		})
+		n.wire.net.worsen()
 	case what < 90:
-		n.wire.set(func() { n.wire.lost, n.wire.mute, n.wire.late, n.wire.twice, n.wire.cut = 0, 0, 0, 0, false })
+		n.wire.net.heal()
 	case what < 92:
-		n.wire.set(func() { n.wire.cut = true })
+		n.wire.net.become(&n.wire.net.lost, 1)
 	case what < 94:
 		s.store.Do("FLUSHALL")
 	case what < 96:
-		s.store.step(time.Duration(s.random.Int64N(int64(4*time.Hour))) - 2*time.Hour)
+		by := time.Duration(s.random.Int64N(int64(4*time.Hour))) - 2*time.Hour
+		s.store.step(by)
+		s.back += max(0, -by)
 	case what < 98:
 		n.end(s.random.IntN(2) == 0)
 		s.nodes = append(s.nodes[:i], s.nodes[i+1:]...)
@@ -163,10 +188,10 @@ func (s *slotSchedule) step() {
 // bubble: of the schedule.
 func (s *slotSchedule) heal() {
 	for _, n := range s.nodes {
-		n.wire.set(func() { n.wire.lost, n.wire.mute, n.wire.late, n.wire.twice, n.wire.cut = 0, 0, 0, 0, false })
+		n.wire.net.heal()
 	}
-	// A late message may take 5 s.
-	time.Sleep(gauge.Lease + 5*time.Second + time.Second + min(s.rate, gauge.Refresh))
+	// A late message may take 8 s.
+	time.Sleep(gauge.Lease + 8*time.Second + time.Second + min(s.rate, gauge.Refresh))
 }
 
 // agree checks that everybody knows what is in use, to the slot.
@@ -204,7 +229,7 @@ func (s *slotSchedule) agree() {
 // dropEnded drops the gauges of nodes that have ended, of a key that nobody has slots of: a hash
 // that nobody writes to any more lives longer by what the clock was set back since.
 func (s *slotSchedule) dropEnded(key string, stored map[string]int64) {
-	later := s.store.gaugesAt(slotHash(key), s.store.time().Add(time.Duration(s.store.back.Load())))
+	later := s.store.gaugesAt(slotHash(key), s.store.time().Add(s.back))
 	for node := range stored {
 		lives := slices.ContainsFunc(s.nodes, func(n *slotNode) bool { return n.src.Node() == node })
 		if _, stays := later[node]; !lives && !stays {
@@ -223,22 +248,19 @@ func (s *slotSchedule) empty() {
 		}
 	}
 	// A hash that nobody writes to any more lives longer by what the clock was set back since.
-	s.store.step(time.Duration(s.store.back.Load()))
+	s.store.step(s.back)
 	time.Sleep(gauge.Lease + slotsTTL)
 	for _, n := range s.nodes {
 		if n.table.Sweep(wallClock()); n.table.Totals(wallClock()) != (gauge.Totals{}) {
 			s.t.Errorf("a node still has %+v", n.table.Totals(wallClock()))
 		}
 	}
-	before, _ := s.store.count()
-	beats := 0
-	for range s.nodes {
-		beats += 61
-	}
+	before := s.store.Asked()["TIME"] // once in each script
 	time.Sleep(time.Minute)
-	after, hashes := s.store.count()
-	if nodes := 2; hashes > nodes || after-before > beats { // their leases, and how many there are
-		s.t.Errorf("the store still has %d hashes, and idle keys cost %d calls a minute", hashes, after-before)
+	s.store.Do("EXISTS", "") // what has expired goes
+	calls, hashes := s.store.Asked()["TIME"]-before, len(s.store.Hashes())
+	if hashes > 2 || calls > 61*len(s.nodes) { // the nodes' leases, and how many there are
+		s.t.Errorf("the store still has %d hashes, and idle keys cost %d calls a minute", hashes, calls)
 	}
 }
 
@@ -271,18 +293,20 @@ func TestEverySlotSchedule(t *testing.T) {
 func TestEveryStrictSlotSchedule(t *testing.T) {
 	for seed := range redistest.Seeds(4, 500) {
 		inBubble(t, seed, func(t *testing.T) {
-			st := newSlotStore(t)
+			st := newLuaStore(t)
 			var nodes []*slotNode
 			for i := range uint64(3) {
-				nodes = append(nodes, newSlotNode(st, seed<<8+i, time.Second, true))
+				nodes = append(nodes, slotNodeOf(st, seed<<8+i, time.Second, true))
 			}
 			var inUse, most, granted atomic.Int64
 			var wg sync.WaitGroup
 			for i, n := range nodes {
 				random := rand.New(rand.NewPCG(seed, uint64(i)))
-				n.wire.set(func() {
-					n.wire.lost, n.wire.mute, n.wire.late, n.wire.twice = .2*random.Float64(), .2*random.Float64(), .1*random.Float64(), .2
-				})
+				net := n.wire.net
+				net.become(&net.lost, .2*random.Float64())
+				net.become(&net.unanswered, .2*random.Float64())
+				net.become(&net.late, .1*random.Float64())
+				net.become(&net.two, .2)
 				for range 4 { // requests at once
 					random := rand.New(rand.NewPCG(seed, random.Uint64()))
 					wg.Go(func() {
@@ -305,9 +329,9 @@ func TestEveryStrictSlotSchedule(t *testing.T) {
 				t.Errorf("%d at once, of %d granted; want at most %d, and 50 granted", most.Load(), granted.Load(), slotLimit)
 			}
 			for _, n := range nodes {
-				n.wire.set(func() { n.wire.lost, n.wire.mute, n.wire.late, n.wire.twice = 0, 0, 0, 0 })
+				n.wire.net.heal()
 			}
-			time.Sleep(gauge.Lease + 7*time.Second)
+			time.Sleep(gauge.Lease + 10*time.Second)
 			var slots []gauge.Slot
 			for i := range 2 * slotLimit {
 				slot, s, err := nodes[i%3].sync.Take(t.Context(), nodes[i%3].src, askOf("k"))

@@ -16,7 +16,7 @@ import (
 
 // The same message twice is granted once, and one that was overtaken is granted nothing.
 func TestAMessageThatComesTwice(t *testing.T) {
-	withSlotNodes(t, 0, false, func(t *testing.T, st *slotStore, _ []*slotNode) {
+	withSlotNodes(t, 0, false, func(t *testing.T, st *luaStore, _ []*slotNode) {
 		for _, m := range []struct {
 			node               string
 			seq, gauge, wanted int
@@ -24,12 +24,14 @@ func TestAMessageThatComesTwice(t *testing.T) {
 		}{
 			{"a", 7, 0, 3, "0 3"}, {"a", 7, 0, 3, "0 3"}, {"b", 1, 0, 3, "3 1"}, {"b", 1, 0, 3, "3 1"},
 			{"a", 6, 0, 0, "!overtaken"}, {"a", 8, 1, 0, "1"}, {"a", 8, 1, 0, "1"}, {"b", 1, 0, 3, "1 1"}, {"b", 2, 1, 9, "1 2"},
+			// also behind one that only says that nothing is left
+			{"a", 9, 0, 0, "3"}, {"a", 8, 1, 0, "!overtaken"},
 		} {
 			args := []any{m.node, m.seq, 10000, 20000, m.gauge}
 			if m.wanted > 0 {
 				args = append(args, fmt.Sprint(m.wanted, " ", 4))
 			}
-			if got := st.run(slotsSource, []string{"k"}, args); got != m.want {
+			if got := st.run(slotsScript.Hash(), []string{"k"}, args); got != m.want {
 				t.Errorf("%+v: %q", m, got)
 			}
 		}
@@ -39,11 +41,12 @@ func TestAMessageThatComesTwice(t *testing.T) {
 // However messages come and the clock steps, a hash outlives what they say, and ends within its
 // ttl. Where the clock has just stepped back it may have a ttl more.
 func TestAHashOutlivesWhatItHolds(t *testing.T) {
-	withSlotNodes(t, 0, false, func(t *testing.T, st *slotStore, _ []*slotNode) {
+	withSlotNodes(t, 0, false, func(t *testing.T, st *luaStore, _ []*slotNode) {
 		random := rand.New(rand.NewPCG(1, 9))
 		var back time.Time
 		for seq := range 2000 {
-			st.run(slotsSource, []string{"k"}, []any{string(rune('a' + random.IntN(3))), seq, gauge.Lease.Milliseconds(), slotsTTL.Milliseconds(), 1})
+			node := string(rune('a' + random.IntN(3)))
+			st.run(slotsScript.Hash(), []string{"k"}, []any{node, seq, gauge.Lease.Milliseconds(), slotsTTL.Milliseconds(), 1})
 			left, most := time.Duration(st.Do("PTTL", "k").(int64))*time.Millisecond, slotsTTL
 			if time.Since(back) <= gauge.Lease {
 				most += slotsTTL
@@ -52,7 +55,7 @@ func TestAHashOutlivesWhatItHolds(t *testing.T) {
 				t.Fatalf("message %d leaves a hash with %s left, want %s to %s", seq, left, gauge.Lease, most)
 			}
 			pause := time.Duration(random.Int64N(int64(gauge.Lease)) >> random.IntN(6))
-			time.Sleep(pause) // virtual time
+			time.Sleep(pause)
 			if random.IntN(10) == 0 {
 				d := time.Duration(random.Int64N(int64(time.Hour))-int64(time.Hour/2)) >> random.IntN(12)
 				if st.step(d); d < 0 {
@@ -60,7 +63,7 @@ func TestAHashOutlivesWhatItHolds(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(2 * slotsTTL) // virtual time
+		time.Sleep(2 * slotsTTL)
 		if len(st.gauges("k")) > 0 || st.Hash("k") != nil {
 			t.Error("it is still there")
 		}
@@ -109,12 +112,12 @@ func TestForeignKeysAndFields(t *testing.T) {
 // A message reads its hash once and writes it once. The hash gets its ttl once in a lease, however
 // many nodes write it.
 func TestTheCommandsOfAMessage(t *testing.T) {
-	withSlotNodes(t, 0, false, func(t *testing.T, st *slotStore, _ []*slotNode) {
+	withSlotNodes(t, 0, false, func(t *testing.T, st *luaStore, _ []*slotNode) {
 		for seq := range 300 {
 			for _, node := range []string{"a", "b", "c"} {
-				st.run(slotsSource, []string{"k", "l"}, []any{node, seq, gauge.Lease.Milliseconds(), slotsTTL.Milliseconds(), 1, 2})
+				st.run(slotsScript.Hash(), []string{"k", "l"}, []any{node, seq, gauge.Lease.Milliseconds(), slotsTTL.Milliseconds(), 1, 2})
 			}
-			time.Sleep(gauge.Lease / 100) // virtual time
+			time.Sleep(gauge.Lease / 100)
 		}
 		asked := st.Asked()
 		want := map[string]int{"TIME": 900, "HGETALL": 1800, "HSET": 1800, "PEXPIRE": asked["PEXPIRE"]}

@@ -9,7 +9,7 @@ import (
 // places is given until they say it again. A step back gives none.
 func TestPlacesAfterAStepOfTheServersClock(t *testing.T) {
 	for by, want := range map[time.Duration]int{time.Hour: slotLimit, -time.Hour: 0} {
-		withSlotNodes(t, 3, true, func(t *testing.T, st *slotStore, nodes []*slotNode) {
+		withSlotNodes(t, 3, true, func(t *testing.T, st *luaStore, nodes []*slotNode) {
 			take := func(n *slotNode) bool {
 				slot, s, err := n.sync.Take(t.Context(), n.src, askOf("k"))
 				if err != nil {
@@ -29,7 +29,7 @@ func TestPlacesAfterAStepOfTheServersClock(t *testing.T) {
 				if take(nodes[1+i%2]) {
 					more++
 				}
-				time.Sleep(100 * time.Millisecond) // virtual time
+				time.Sleep(100 * time.Millisecond)
 			}
 			if more != want {
 				t.Errorf("%d more places after a step of %s, want %d", more, by, want)

@@ -12,12 +12,12 @@ import (
 )
 
 // withSlotNodes runs a test with nodes that sync each second.
-func withSlotNodes(t *testing.T, nodes int, decides bool, f func(t *testing.T, st *slotStore, nodes []*slotNode)) {
+func withSlotNodes(t *testing.T, nodes int, decides bool, f func(t *testing.T, st *luaStore, nodes []*slotNode)) {
 	synctest.Test(t, func(t *testing.T) {
-		st := newSlotStore(t)
+		st := newLuaStore(t)
 		var all []*slotNode
 		for i := range uint64(nodes) {
-			all = append(all, newSlotNode(st, i, time.Second, decides))
+			all = append(all, slotNodeOf(st, i, time.Second, decides))
 		}
 		time.Sleep(3 * time.Second) // they know of each other
 		f(t, st, all)
@@ -30,7 +30,7 @@ func withSlotNodes(t *testing.T, nodes int, decides bool, f func(t *testing.T, s
 // The places of a node that is killed are free after 11 seconds and one sync, and not before what
 // it has said has expired.
 func TestPlacesOfAKilledNode(t *testing.T) {
-	withSlotNodes(t, 2, false, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
+	withSlotNodes(t, 2, false, func(t *testing.T, _ *luaStore, nodes []*slotNode) {
 		a, b := nodes[0], nodes[1]
 		for range slotLimit {
 			a.take("k")
@@ -42,7 +42,7 @@ func TestPlacesOfAKilledNode(t *testing.T) {
 		if b.take("k").Allowed {
 			t.Error("admitted while the other node has all")
 		}
-		a.wire.set(func() { a.wire.ended = true })
+		a.wire.cut()
 		killed := time.Now()
 		for !b.take("k").Allowed {
 			if time.Sleep(100 * time.Millisecond); time.Since(killed) > time.Minute {
@@ -59,7 +59,7 @@ func TestPlacesOfAKilledNode(t *testing.T) {
 
 // A node that ends in order frees its places with that, and waits for nothing else.
 func TestPlacesOfANodeThatEnds(t *testing.T) {
-	withSlotNodes(t, 2, true, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
+	withSlotNodes(t, 2, true, func(t *testing.T, _ *luaStore, nodes []*slotNode) {
 		a, b := nodes[0], nodes[1]
 		for range slotLimit {
 			slot, s, err := a.sync.Take(t.Context(), a.src, askOf("k"))
@@ -89,20 +89,20 @@ func TestPlacesOfANodeThatEnds(t *testing.T) {
 // A node that is cut off for a lease makes room on the others. Nobody is cut off when it is back,
 // and nobody is admitted before there is room.
 func TestANodeThatIsCutOff(t *testing.T) {
-	withSlotNodes(t, 2, false, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
+	withSlotNodes(t, 2, false, func(t *testing.T, _ *luaStore, nodes []*slotNode) {
 		a, b := nodes[0], nodes[1]
 		for range slotLimit {
 			a.take("k")
 		}
 		time.Sleep(3 * time.Second)
-		a.wire.set(func() { a.wire.cut = true })
+		a.wire.net.become(&a.wire.net.lost, 1)
 		time.Sleep(13 * time.Second)
 		for range slotLimit {
 			if !b.take("k").Allowed {
 				t.Error("a node that was cut off for a lease has kept its places")
 			}
 		}
-		a.wire.set(func() { a.wire.cut = false })
+		a.wire.net.heal()
 		time.Sleep(5 * time.Second)
 		if a.has("k") != slotLimit || b.has("k") != slotLimit {
 			t.Errorf("%d and %d run, want all", a.has("k"), b.has("k"))
@@ -129,7 +129,7 @@ func TestANodeThatIsCutOff(t *testing.T) {
 // How far nodes go beyond the limit: a burst on a cold key takes it on each of them until the first
 // round trip is over. From then on nobody is admitted before there is room.
 func TestHowFarBeyondTheLimit(t *testing.T) {
-	withSlotNodes(t, 3, false, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
+	withSlotNodes(t, 3, false, func(t *testing.T, _ *luaStore, nodes []*slotNode) {
 		sum := func() (n int) {
 			for _, one := range nodes {
 				n += one.has("k")
@@ -175,35 +175,16 @@ func TestHowFarBeyondTheLimit(t *testing.T) {
 	})
 }
 
-// A message that comes after the next one has no effect, also where the next one only says that
-// there is nothing left.
-func TestALateMessageHasNoEffect(t *testing.T) {
-	withSlotNodes(t, 1, false, func(t *testing.T, st *slotStore, nodes []*slotNode) {
-		n := nodes[0]
-		for range 20 {
-			n.wire.set(func() { n.wire.late = 1 })
-			n.take("k")
-			time.Sleep(50 * time.Millisecond)
-			n.wire.set(func() { n.wire.late = 0 })
-			n.free("k")
-			time.Sleep(6 * time.Second) // the late one has come
-			if left := st.gauges(slotHash("k")); len(left) > 0 {
-				t.Fatalf("Redis has %v of a node that has nothing", left)
-			}
-		}
-	})
-}
-
 // What a dead node has said ends also where Redis' clock steps back.
 func TestADeadNodeAndAStepBack(t *testing.T) {
-	withSlotNodes(t, 2, false, func(t *testing.T, st *slotStore, nodes []*slotNode) {
+	withSlotNodes(t, 2, false, func(t *testing.T, st *luaStore, nodes []*slotNode) {
 		a, b := nodes[0], nodes[1]
 		for range 2 {
 			a.take("k")
 			b.take("k")
 		}
 		time.Sleep(3 * time.Second)
-		a.wire.set(func() { a.wire.ended = true })
+		a.wire.cut()
 		st.step(-time.Hour)
 		time.Sleep(gauge.Lease + 2*gauge.Refresh)
 		if all := st.gauges(slotHash("k")); len(all) != 1 || all[b.src.Node()] != 2 {
@@ -215,7 +196,7 @@ func TestADeadNodeAndAStepBack(t *testing.T) {
 // A slot that is given back just when a request of the same node finds that there is none goes to
 // one request only, here or on another node.
 func TestASlotThatIsFreeWhileARequestAsks(t *testing.T) {
-	withSlotNodes(t, 2, true, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
+	withSlotNodes(t, 2, true, func(t *testing.T, _ *luaStore, nodes []*slotNode) {
 		ask := func(n *slotNode) {
 			slot, s, err := n.sync.Take(t.Context(), n.src, askOf("k"))
 			if n.keep("k", slot, s); err != nil {
@@ -257,7 +238,7 @@ func TestASlotThatIsFreeWhileARequestAsks(t *testing.T) {
 // Explain asks about places as a request does: while the shard of a key is lost, nobody, though the
 // server may answer what is only asked, as one without memory does.
 func TestALookAtPlacesOfALostShard(t *testing.T) {
-	withSlotNodes(t, 1, true, func(t *testing.T, _ *slotStore, nodes []*slotNode) {
+	withSlotNodes(t, 1, true, func(t *testing.T, _ *luaStore, nodes []*slotNode) {
 		n := nodes[0]
 		for _, lost := range []bool{false, true} {
 			if lost {

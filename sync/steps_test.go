@@ -3,7 +3,6 @@ package ratesync
 import (
 	"iter"
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -29,48 +28,25 @@ func TestNodesAgreeOnReservationsAfterSteps(t *testing.T) {
 }
 
 func everyStep(t *testing.T, seeds iter.Seq[uint64], reserves bool) {
-	for name, run := range map[string]func(*testing.T, uint64, bool){
-		"fixed_window": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
-			return algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: w}
-		}),
-		"sliding_window": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
-			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w}
-		}),
-		"sub_windows": stepsOf[algorithms.WindowState](func(limit int64, w time.Duration) algorithms.Params {
-			return algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: w, SubWindows: 4}
-		}),
-		"sliding_log": stepsOf[algorithms.LogState](func(limit int64, w time.Duration) algorithms.Params {
-			return algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: w}
-		}),
-		"token_bucket": stepsOf[algorithms.BucketState](func(limit int64, w time.Duration) algorithms.Params {
-			// so slow that it does not drain
-			return algorithms.Params{Kind: algorithms.TokenBucket, Limit: 100, Burst: limit, Window: w}
-		}),
-	} {
-		if skipRaced(name) {
-			continue
+	everyKind(t, kindsOfLimits, seeds, func(p algorithms.Params) func(*testing.T, uint64) {
+		if p.Limit, p.Reserves = 1_000_000, reserves; p.Kind.Traits().Draining {
+			p.Limit, p.Burst = 100, 1_000_000 // so slow that it does not drain
 		}
-		t.Run(name, func(t *testing.T) {
-			for seed := range seeds {
-				inBubble(t, seed, func(t *testing.T) { run(t, seed, reserves) })
-			}
-		})
-	}
+		if p.Kind == algorithms.GCRA || p.Kind.Traits().Queues {
+			return nil
+		}
+		return algorithms.ByState(p.Kind, stepsOf[algorithms.WindowState], stepsOf[algorithms.BucketState], stepsOf[algorithms.LogState])(p)
+	})
 }
 
 // stepsOf is a random life with steps of the store's clock.
 //
 // bubble: everyStep runs what it returns in one.
-func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params) func(*testing.T, uint64, bool) {
-	return func(t *testing.T, seed uint64, reserves bool) {
-		random := rand.New(rand.NewPCG(seed, 9))
-		alg := of(1_000_000, []time.Duration{time.Minute, 3 * time.Minute, 10 * time.Minute}[random.IntN(3)])
-		alg.Reserves = reserves
-		s := &schedule[S]{
-			t: t, random: random, alg: alg, rate: []time.Duration{100 * time.Millisecond, time.Second}[random.IntN(2)],
-			store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(seed, 10))}, keys: []string{"a", "b"},
-		}
-		s.name()
+func stepsOf[S any](p algorithms.Params) func(*testing.T, uint64) {
+	return func(t *testing.T, seed uint64) {
+		p.Window = []time.Duration{time.Minute, 3 * time.Minute, 10 * time.Minute}[seed%3]
+		s := newSchedule[S](t, seed, p, []time.Duration{100 * time.Millisecond, time.Second}[seed/3%2], "a", "b")
+		random := s.random
 		for range 3 {
 			s.join()
 		}
@@ -82,6 +58,7 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 			// they round up or down.
 			by := time.Duration(span * (float64(random.IntN(5)-2) + random.Float64()*.9 - .45))
 			if random.IntN(2) == 0 { // from just behind a boundary back over it
+				// virtual time
 				time.Sleep(time.Duration(int64(s.span) - s.store.time().UnixNano()%int64(s.span)))
 				s.busy(time.Second)
 				// Further than the boundary is back, and less than half a window.
@@ -99,11 +76,11 @@ func stepsOf[S any](of func(limit int64, window time.Duration) algorithms.Params
 			s.busy(2500 * time.Millisecond) // in the first second only some have noticed it
 			s.agree(by)
 			for i, key := range s.keys {
-				if got := s.spent(key, s.entire()); !reserves && got < spent[i] && s.epoch(s.store.time().UnixNano()) == stepped {
+				if got := s.spent(key, s.entire()); !p.Reserves && got < spent[i] && s.epoch(s.store.time().UnixNano()) == stepped {
 					t.Errorf("after a step of %v: %s: of %d spent in the windows that are one again %d are left", by, key, spent[i], got)
 				}
 				stands := levels[key] - float64(s.alg.Limit)*time.Since(stood).Seconds()/s.alg.Window.Seconds()
-				if least, most := s.levels(key); s.drains && !reserves && (least < stands-1 || most > least+1) {
+				if least, most := s.levels(key); s.drains && !p.Reserves && (least < stands-1 || most > least+1) {
 					t.Errorf("after a step of %v: %s: nodes have %.1f to %.1f in the bucket, want %.1f and what came since", by, key, least, most, stands)
 				}
 			}

@@ -2,16 +2,10 @@ package ratesync
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
@@ -79,39 +73,3 @@ func (n *rnode) reportedOnce(code string) {
 
 // logged counts the lines with a text.
 func (n *rnode) logged(text string) int { return n.logs.FilterMessageSnippet(text).Len() }
-
-// That a connection was closed is logged only if the next attempt doesn't know better.
-func TestAClosedConnectionIsNoReason(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		core, logs := observer.New(zap.InfoLevel)
-		r := NewReplicator(nil, "test", time.Second, wallClock, zap.New(core))
-		r.note(nil, "z", io.EOF)
-		if logs.Len() != 0 || r.Status().Up {
-			t.Errorf("after a closed connection: logged %v, up %t, want nothing yet, and down", logs.All(), r.Status().Up)
-		}
-		r.note(nil, "z", nil)
-		if logs.Len() != 0 || !r.Status().Up {
-			t.Errorf("after the next attempt: logged %v, up %t, want nothing, and up", logs.All(), r.Status().Up)
-		}
-		r.note(nil, "z", io.EOF)
-		for range 3 {
-			r.note(nil, "z", reply("WRONGPASS invalid username-password pair"))
-		}
-		r.note(nil, "z", nil)
-		if all := logs.All(); len(all) != 2 || !strings.HasPrefix(all[0].ContextMap()["reason"].(string), "WRONGPASS") {
-			t.Errorf("logged %v, want once that the password is refused, and once that all is well", all)
-		}
-		time.Sleep(time.Minute) // another outage, later
-		r.note(nil, "z", io.EOF)
-		time.Sleep(2 * minWait)
-		r.note(nil, "z", io.EOF)
-		if all := logs.All(); len(all) != 3 || all[2].ContextMap()["reason"] != redisconn.ReasonClosed {
-			t.Errorf("logged %v, want one more line, as connections are closed over and over", all)
-		}
-	})
-}
-
-type reply string
-
-func (r reply) Error() string { return string(r) }
-func (reply) RedisError()     {}

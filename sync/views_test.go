@@ -28,17 +28,17 @@ func TestEveryNodeKnowsWhatAllHaveAdmitted(t *testing.T) {
 	quiet := []string{"refund", "reset", "reload", "join", "look"}
 	faults := append([]string{"net", "clock"}, quiet...)
 	losses := []string{"refund", "reset", "reload", "look", "flush", "evict", "move"}
-	for name, k := range viewKinds() {
+	for name, p := range viewKinds() {
 		if skipRaced(name) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
 			for seed := range redistest.Seeds(1, 125) {
 				for what, groups := range [][]string{quiet, faults, faults, losses} {
-					if what == 3 && k.p.Kind.Traits().Draining {
+					if what == 3 && p.Kind.Traits().Draining {
 						continue
 					}
-					if fault := k.run(t, drawViews(k.p, 4*seed+uint64(what), groups)); fault != "" {
+					if fault := runCase(t, drawViews(p, 4*seed+uint64(what), groups)); fault != "" {
 						t.Fatalf("seed %d of %v:\n%s", 4*seed+uint64(what), groups, fault)
 					}
 				}
@@ -59,6 +59,9 @@ func TestViewsThatWereWrong(t *testing.T) {
 			{what: "take", n: 4, wait: soon}, {what: "unanswered"}, {what: "refund", wait: long},
 			{what: "take", n: 2}, {what: "take", node: 1, n: 1},
 		},
+		"what got no reply, and more after it": {
+			{what: "take", node: 1, n: 4, wait: soon}, {what: "unanswered"}, {what: "take", n: 6, wait: long}, {what: "take", n: 1},
+		},
 		"a cell is lost": {{what: "take", n: 1, wait: long}, {what: "evict"}},
 		"a cell is lost, and another one spends": {
 			{what: "take", n: 15, wait: long}, {what: "evict"}, {what: "take", node: 1, n: 3},
@@ -73,13 +76,13 @@ func TestViewsThatWereWrong(t *testing.T) {
 			{what: "take", n: 3}, {what: "take", node: 1, n: 2, wait: long}, {what: "flush"}, {what: "ask"},
 		},
 	} {
-		for kind, k := range viewKinds() {
+		for kind, p := range viewKinds() {
 			if skipRaced(kind) {
 				continue
 			}
 			t.Run(name+", "+kind, func(t *testing.T) {
 				for seed := range uint64(redistest.Times(3, 3)) {
-					if fault := k.run(t, viewCase{p: k.p, seed: seed, nodes: 2, rate: time.Second, steps: steps, exact: true}); fault != "" {
+					if fault := runCase(t, viewCase{p: p, seed: seed, nodes: 2, rate: time.Second, steps: steps, exact: true}); fault != "" {
 						t.Errorf("seed %d:\n%s", seed, fault)
 					}
 				}
@@ -88,34 +91,33 @@ func TestViewsThatWereWrong(t *testing.T) {
 	}
 }
 
-// A viewKind is parameters, and what runs views of their kind.
-type viewKind struct {
-	p   algorithms.Params
-	run func(*testing.T, viewCase) (fault string)
-}
-
-func viewKinds() map[string]viewKind {
-	const many, window = 1_000_000, 1000 * time.Hour
-	all := map[string]viewKind{
-		"fixed_window":      {algorithms.Params{Kind: algorithms.FixedWindow, Limit: many}, runViews[algorithms.WindowState]},
-		"sliding_window":    {algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 50}, runViews[algorithms.WindowState]},
-		"sub_windows":       {algorithms.Params{Kind: algorithms.SlidingWindow, Limit: many, SubWindows: 4}, runViews[algorithms.WindowState]},
-		"sliding_log":       {algorithms.Params{Kind: algorithms.SlidingLog, Limit: many}, runViews[algorithms.LogState]},
-		"token_bucket":      {algorithms.Params{Kind: algorithms.TokenBucket, Limit: 20, Burst: many}, runViews[algorithms.BucketState]},
-		"token_bucket full": {algorithms.Params{Kind: algorithms.TokenBucket, Limit: 40, Burst: 40}, runViews[algorithms.BucketState]},
-		"gcra":              {algorithms.Params{Kind: algorithms.GCRA, Limit: 20, Burst: many}, runViews[algorithms.BucketState]},
-		"leaky_bucket":      {algorithms.Params{Kind: algorithms.LeakyBucket, Limit: 20, Queue: many}, runViews[algorithms.BucketState]},
+// viewKinds are kinds of limits of which nothing leaves its window.
+func viewKinds() map[string]algorithms.Params {
+	const many = 1_000_000
+	all := map[string]algorithms.Params{"token_bucket full": {Kind: algorithms.TokenBucket, Limit: 40, Burst: 40}}
+	for name, p := range kindsOfLimits {
+		if p.Limit, p.Burst, p.Queue = many, many, many; p.Kind.Traits().Draining {
+			p.Limit = 20
+		}
+		all[name] = p
 	}
 	for _, name := range []string{"fixed_window", "sliding_log", "token_bucket"} {
-		k := all[name]
-		k.p.Reserves = true
-		all[name+" of responses"] = k
+		p := all[name]
+		p.Reserves = true
+		all[name+" of responses"] = p
 	}
-	for name, k := range all {
-		k.p.Window = window
-		all[name] = k
+	for name, p := range all {
+		if p.Window = 1000 * time.Hour; name == "sliding_window" {
+			p.Limit = 50
+		}
+		all[name] = p
 	}
 	return all
+}
+
+// runCase runs a case of any kind.
+func runCase(t *testing.T, c viewCase) (fault string) {
+	return algorithms.ByState(c.p.Kind, runViews[algorithms.WindowState], runViews[algorithms.BucketState], runViews[algorithms.LogState])(t, c)
 }
 
 // A viewCase is some nodes, and what happens. With exact nothing is allowed for losses.
@@ -193,12 +195,11 @@ type views[S any] struct {
 // runViews runs a case, and says what nodes know wrongly in the end.
 func runViews[S any](t *testing.T, c viewCase) (fault string) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &schedule[S]{t: t, alg: c.p, rate: c.rate, store: newLuaStore(t), net: &network{random: rand.New(rand.NewPCG(c.seed, 13))}, keys: []string{"k", "l"}}
+		s := newSchedule[S](t, c.seed, c.p, c.rate, "k", "l")
 		v := &views[S]{
 			schedule: s, c: c, all: [2]*luaStore{s.store, newLuaStore(t)}, reps: make(map[*member[S]][2]*Replicator), away: make(map[*member[S]]int),
 			gone: make(map[string]int64), back: make(map[string]int64),
 		}
-		s.name()
 		for range c.nodes {
 			v.enter()
 		}
@@ -292,7 +293,7 @@ func (v *views[S]) do(s viewStep) {
 			v.enter()
 		}
 	case "leave":
-		v.end(s.node % len(v.nodes))
+		v.end(s)
 	default:
 		v.worsen(s.what)
 	}
@@ -381,16 +382,18 @@ func (v *views[S]) step(s viewStep) {
 	}
 }
 
-// end ends a node when all that it admitted has been sent.
+// end ends a node when all that it admitted has been sent, but for what it refunds last.
 //
 // bubble: runViews runs it in one.
-func (v *views[S]) end(i int) {
+func (v *views[S]) end(s viewStep) {
 	if len(v.nodes) == 2 {
 		return
 	}
 	v.net.heal()
 	time.Sleep(10*time.Second + 4*v.rate)
+	i := s.node % len(v.nodes)
 	m := v.nodes[i]
+	v.giveBack(m, s)
 	v.leave(m)
 	v.nodes = append(v.nodes[:i:i], v.nodes[i+1:]...)
 	for key, n := range m.own {

@@ -217,10 +217,18 @@ func TestNonsenseInACell(t *testing.T) {
 		b.spend(began, 20)
 		a.sync("k", began, 0)
 		b.sync("k", began, 0)
-		on.do("HSET", "k", "a", "nonsense")
+		for _, own := range []string{"nonsense", "x", "1 2", "1 99999999999999999999 1", "-1 -2 -3"} {
+			on.do("HSET", "k", "a", own)
+			a.sync("k", began+1, 0)
+			between(t, "the field "+own, a.counts("k", began+1), 50, 50)
+		}
+		on.do("HDEL", "k", "sum")
 		a.sync("k", began+1, 0)
-		between(t, "a field", a.counts("k", began+1), 50, 50)
-		for _, sum := range []string{"nonsense", "3 0", "", "-5 0 1 2 3", "7 0 1795000000000 9999999999 0", fmt.Sprint("5 0 1795000000000 ", fixed.Epoch(began), " 0")} {
+		between(t, "no sum", a.counts("k", began+1), 50, 50)
+		for _, sum := range []string{
+			"nonsense", "3", "0 0", "3 0", "", "-5 3", "nan nan", "99999999999999999999 3", "1e300 1", "7 8 nan inf", "-5 0 1 2 3",
+			"7 0 1795000000000 9999999999 0", fmt.Sprint("5 0 1795000000000 ", fixed.Epoch(began), " 0"),
+		} {
 			on.do("HSET", "k", "sum", sum)
 			b.sync("k", began+2, 0)
 			between(t, "the sum "+sum, a.counts("k", began+2), 50, 50)

@@ -41,6 +41,9 @@ func TestWhatIsTemporaryEnds(t *testing.T) {
 	n, saved := local(clock, "here", nil)
 	n.change(t, Target{Zone: "plan", Key: &gold}, Body{Limit: "6000/30d 7/60d"}, Forever)
 	n.change(t, Target{Zone: "plan", Key: &gold, Temporary: true}, Body{Limit: "9000/30d"}, time.Hour)
+	if keys, _ := n.Stats(); keys != 1 {
+		t.Errorf("%d keys have overrides, want one", keys)
+	}
 	for _, restart := range []bool{false, true} {
 		if restart {
 			n, saved = local(clock, "here", *saved)
@@ -56,27 +59,6 @@ func TestWhatIsTemporaryEnds(t *testing.T) {
 		}
 		if n.Tick(); !n.has("[6000/30d 7/60d]") {
 			t.Errorf("after the end, restart %t, it goes by %+v", restart, n.Holding(Target{Zone: "plan", Key: &gold}))
-		}
-	}
-}
-
-// Every node has what lasts and what is temporary, whichever was asked, also one that joins later.
-func TestNodesShareBothLayers(t *testing.T) {
-	t.Parallel()
-	r := redistest.Start(t)
-	nodes := startNodes(t, r, "a", "b", "c")
-	nodes[0].sets(t, "6000/30d", false)
-	nodes[1].sets(t, "9000/30d", true)
-	if keys, _ := nodes[1].Stats(); keys != 1 {
-		t.Errorf("%d keys have overrides, want one", keys)
-	}
-	nodes = append(nodes, startNode(t, r, "d"))
-	for _, want := range []string{"[9000/30d]", "[6000/30d]", ""} {
-		for _, n := range nodes {
-			redistest.Eventually(t, n.Name+" goes by "+want, func() bool { return n.has(want) })
-		}
-		if want != "" {
-			nodes[2].sets(t, "", false)
 		}
 	}
 }

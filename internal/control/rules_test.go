@@ -31,30 +31,3 @@ func TestMissesAreRemembered(t *testing.T) {
 		}
 	}
 }
-
-func BenchmarkOverride(b *testing.B) {
-	r := tenThousand()
-	for _, of := range []struct {
-		name string
-		keys int
-	}{{"one key without", 1}, {"10000 keys without", 10_000}, {"100000 keys without", 100_000}} {
-		raws, hashes := make([][]byte, of.keys), make([]keys.Key, of.keys)
-		for i := range raws {
-			raws[i] = fmt.Append(nil, "plain", i)
-			hashes[i] = keys.KeyOf(raws[i])
-			r.Override(hashes[i], raws[i]) // a key's first request is another matter
-		}
-		b.Run(of.name, func(b *testing.B) {
-			b.ReportAllocs()
-			i := 0
-			for b.Loop() {
-				if r.Override(hashes[i], raws[i]) != nil {
-					b.Fatal("an override")
-				}
-				if i++; i == of.keys {
-					i = 0
-				}
-			}
-		})
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +35,8 @@ type Store struct {
 	FindKeys []string
 	// Lapsed is called with each value that has expired, and when that was.
 	Lapsed func(key string, value any, at time.Time)
+	// Keeps says that nothing expires.
+	Keeps bool
 }
 
 // NewStore makes a store that goes by a clock.
@@ -44,7 +47,55 @@ func NewStore(t testing.TB, clock func() time.Time) *Store {
 	api.RawSetString("call", s.state.NewFunction(func(l *lua.LState) int { return s.called(l, false) }))
 	api.RawSetString("pcall", s.state.NewFunction(func(l *lua.LState) int { return s.called(l, true) }))
 	s.state.SetGlobal("redis", api)
+	texts := s.state.GetGlobal("string").(*lua.LTable)
+	whole := texts.RawGetString("match")
+	texts.RawSetString("match", s.state.NewFunction(func(l *lua.LState) int { return matched(l, whole) }))
 	return s
+}
+
+// regexps are those of patterns of Lua, by these: *regexp.Regexp, nil where none means the same.
+var regexps sync.Map
+
+// same are patterns that mean the same as regular expressions, except for the names of classes.
+var same = regexp.MustCompile(`^\^?(?:[()]|-\?|(?:[ .~]|%[adS]|\[(?:%d|[0-9 ]|0-9)+\])[*+?]?)*\$?$`)
+
+// regexpOf is the regular expression of a pattern, nil where none means the same.
+func regexpOf(pattern string) *regexp.Regexp {
+	if known, ok := regexps.Load(pattern); ok {
+		return known.(*regexp.Regexp)
+	}
+	var expression *regexp.Regexp
+	if same.MatchString(pattern) && !strings.Contains(pattern, "()") {
+		expression = regexp.MustCompile("(?s)" + strings.NewReplacer("%a", "[A-Za-z]", "%", `\`).Replace(pattern))
+	}
+	regexps.Store(pattern, expression)
+	return expression
+}
+
+// matched is string.match. That of the library compiles a pattern each time, which took most of the
+// time of a script.
+func matched(l *lua.LState, library lua.LValue) int {
+	text, pattern := l.CheckString(1), l.CheckString(2)
+	expression := regexpOf(pattern)
+	if expression == nil || l.GetTop() > 2 {
+		l.Push(library)
+		l.Insert(l.Get(-1), 1)
+		l.Pop(1)
+		l.Call(l.GetTop()-1, lua.MultRet)
+		return l.GetTop()
+	}
+	found := expression.FindStringSubmatchIndex(text)
+	if found == nil {
+		l.Push(lua.LNil)
+		return 1
+	}
+	if len(found) > 2 { // what is in parentheses
+		found = found[2:]
+	}
+	for i := 0; i < len(found); i += 2 {
+		l.Push(lua.LString(text[found[i]:found[i+1]]))
+	}
+	return len(found) / 2
 }
 
 // Eval runs a script and returns its reply as a client has it. A script touches its keys alone,
@@ -60,7 +111,7 @@ func (s *Store) Eval(source string, keys []string, args ...any) (any, error) {
 		s.declared = nil
 	}
 	s.lapse()
-	k, a := s.state.NewTable(), s.state.NewTable()
+	k, a := s.state.CreateTable(len(keys), 0), s.state.CreateTable(len(args), 0)
 	for _, key := range keys {
 		k.Append(lua.LString(key))
 	}
@@ -134,7 +185,7 @@ func (s *Store) valueOf(reply any) lua.LValue {
 	case int64:
 		return lua.LNumber(v)
 	case []any:
-		list := s.state.NewTable()
+		list := s.state.CreateTable(len(v), 0)
 		for _, one := range v {
 			list.Append(s.valueOf(one))
 		}
@@ -186,7 +237,7 @@ func valueAs[V any](s *Store, key string) (v V, err error) {
 // lapse drops what has expired.
 func (s *Store) lapse() {
 	for key, at := range s.expires {
-		if !s.clock().Before(at) {
+		if !s.Keeps && !s.clock().Before(at) {
 			if s.Lapsed != nil {
 				s.Lapsed(key, s.values[key], at)
 			}

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -129,78 +127,6 @@ func drain(t testing.TB, s *Limiter, zone string, key [16]byte, rules ...algorit
 	}
 }
 
-func TestNeverAdmitsMoreThanTheLimit(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	nodes := []*Limiter{limiter(t, server.URL), limiter(t, server.URL), limiter(t, server.URL)}
-	for name, rule := range kinds {
-		t.Run(name, func(t *testing.T) {
-			var admitted, denied atomic.Int64
-			var wg sync.WaitGroup
-			for i := range 64 * len(nodes) {
-				wg.Go(func() {
-					for range 2 {
-						g, _ := take(t, nodes[i%len(nodes)], name, id(1), rule)
-						if g.Admitted() {
-							admitted.Add(1)
-						} else {
-							denied.Add(1)
-						}
-					}
-				})
-			}
-			wg.Wait()
-			if admitted.Load() != 100 {
-				t.Errorf("%d requests admitted and %d denied, want 100 and 284", admitted.Load(), denied.Load())
-			}
-		})
-	}
-}
-
-func TestSpendsInAllLimitsOrNone(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	s := limiter(t, server.URL)
-	for name, rule := range kinds {
-		t.Run(name, func(t *testing.T) {
-			narrow := rule
-			narrow.Window, narrow.Limit, narrow.Burst, narrow.Queue = rule.Window*2, 7, 7, 6
-			if got := drain(t, s, name, id(1), rule, narrow); got != 7 {
-				t.Errorf("%d admitted by limits of 100 and 7, want 7", got)
-			}
-			for range 20 {
-				_, all := take(t, s, name, id(1), rule, narrow)
-				if !all[0].Decision.Allowed || all[0].Decision.Remaining != 93 {
-					t.Fatalf("the limit of 100 says %+v after 7 admitted, want 93 remaining", all[0].Decision)
-				}
-				if all[1].Decision.Allowed || all[1].Decision.Remaining != 0 || all[1].Decision.Retry <= 0 {
-					t.Fatalf("the limit of 7 says %+v after 7 admitted, want a denial", all[1].Decision)
-				}
-			}
-		})
-	}
-}
-
-func TestCountsRemaining(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	s := limiter(t, server.URL)
-	for name, rule := range kinds {
-		t.Run(name, func(t *testing.T) {
-			for want := int64(99); want >= 0; want-- {
-				_, all := take(t, s, name, id(1), rule)
-				if d := all[0].Decision; d.Remaining != want || !d.Allowed || d.Next <= 0 || d.Reset <= 0 {
-					t.Fatalf("Take() = %+v, want %d remaining", d, want)
-				}
-			}
-			_, all := take(t, s, name, id(1), rule)
-			if d := all[0].Decision; d.Remaining != 0 || d.Allowed || d.Retry <= 0 || d.Retry > 2*rule.Window {
-				t.Fatalf("Take() = %+v, want a denial", d)
-			}
-		})
-	}
-}
-
 func TestLimitsOfAnySize(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
@@ -268,29 +194,6 @@ func TestReturnAndCharge(t *testing.T) {
 	}
 }
 
-// TestARefundIsDoneOnce: the reply to a call that gives something back is lost, so it is sent
-// again.
-func TestARefundIsDoneOnce(t *testing.T) {
-	for name, rule := range kinds {
-		t.Run(name, func(t *testing.T) {
-			onALine(t, 100*time.Millisecond, func(t *testing.T, l *line, s *Limiter) {
-				var last Grant
-				for range 10 {
-					last, _ = take(t, s, name, id(1), rule)
-				}
-				l.set(faultproxy.DropReplies)
-				s.Refund(last)
-				time.Sleep(5 * time.Second)
-				l.set(faultproxy.None)
-				settles(t, s)
-				if got := drain(t, l.other(t), name, id(1), rule); got != 91 {
-					t.Errorf("%d admitted after 10 of which one was refunded, want 91", got)
-				}
-			})
-		})
-	}
-}
-
 func TestWaiterLeaves(t *testing.T) {
 	for name, rule := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -323,30 +226,5 @@ func TestWaiterLeaves(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestWaitersShareCalls(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	s := limiter(t, server.URL)
-	rule := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 20, Window: long}
-	take(t, s, "z", id(1), rule)
-	server.Do("CONFIG", "RESETSTAT")
-	var wg sync.WaitGroup
-	const n = 2000
-	for range 100 {
-		wg.Go(func() {
-			for range n / 100 {
-				take(t, s, "z", id(1), rule)
-			}
-		})
-	}
-	wg.Wait()
-	if calls := server.Calls("evalsha"); calls > n/4 {
-		t.Errorf("%d calls for %d requests of 100 clients, want far fewer", calls, n)
-	}
-	if _, all := take(t, s, "z", id(1), rule); all[0].Decision.Remaining != 1<<20-n-2 {
-		t.Errorf("%d remaining, want %d", all[0].Decision.Remaining, 1<<20-n-2)
 	}
 }

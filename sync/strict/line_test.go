@@ -5,23 +5,27 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
 // A line is a way to a Redis that runs the real scripts, in virtual time, with the faults of a
 // proxy.
 type line struct {
-	server *miniredis.Miniredis
+	*aServer
 
 	mu       sync.Mutex // guards what follows
 	fault    faultproxy.Fault
@@ -31,15 +35,93 @@ type line struct {
 	held     [][]byte      // requests that were held up
 }
 
+// An aServer has the protocol of Redis, and a store that runs the scripts.
+type aServer struct {
+	*miniredis.Miniredis
+	store   *redistest.Store
+	ahead   atomic.Int64 // nanoseconds of its clock
+	loads   atomic.Bool  // it answers no script
+	sources sync.Map     // of scripts, by their hashes
+}
+
+// newServer is a server until the test ends.
+//
+// bubble: of each test.
+func newServer(t *testing.T) *aServer {
+	s := &aServer{Miniredis: miniredis.NewMiniRedis()}
+	s.store = redistest.NewStore(t, func() time.Time { return time.Now().Add(time.Duration(s.ahead.Load())) })
+	conn, err := s.Dial() // which starts it
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	s.Server().SetPreHook(s.answers)
+	t.Cleanup(func() {
+		time.Sleep(time.Minute) // until who still connects has ended
+		s.Close()
+	})
+	return s
+}
+
+// step has the clock be so far ahead.
+func (s *aServer) step(ahead time.Duration) { s.ahead.Store(int64(ahead)) }
+
+// answers reports whether a call is one of a script, which it answers.
+func (s *aServer) answers(c *server.Peer, command string, args ...string) bool {
+	source := ""
+	switch command {
+	case "EVAL":
+		source = args[0]
+		s.sources.Store(redis.NewScript(source).Hash(), source)
+	case "EVALSHA":
+		if known, ok := s.sources.Load(args[0]); ok {
+			source = known.(string)
+		}
+	default:
+		return false
+	}
+	keys, _ := strconv.Atoi(args[1])
+	var words []any
+	for _, word := range args[2+keys:] {
+		words = append(words, word)
+	}
+	switch {
+	case s.loads.Load():
+		c.WriteError("LOADING it loads")
+	case source == "":
+		c.WriteError("NOSCRIPT No matching script. Please use EVAL.")
+	default:
+		reply, err := s.store.Eval(source, args[2:2+keys], words...)
+		if err != nil {
+			c.WriteError("ERR " + err.Error())
+			return true
+		}
+		writeReply(c, reply)
+	}
+	return true
+}
+
+func writeReply(c *server.Peer, reply any) {
+	switch reply := reply.(type) {
+	case string:
+		c.WriteBulk(reply)
+	case int64:
+		c.WriteInt(int(reply))
+	case []any:
+		c.WriteLen(len(reply))
+		for _, one := range reply {
+			writeReply(c, one)
+		}
+	default:
+		c.WriteNull()
+	}
+}
+
 // onALine runs a test in virtual time with a line, and a limiter at its end that waits so long for
 // an answer.
 func onALine(t *testing.T, timeout time.Duration, test func(t *testing.T, l *line, s *Limiter)) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &line{server: miniredis.NewMiniRedis()}
-		t.Cleanup(func() {
-			time.Sleep(time.Minute) // until who still connects has ended
-			l.server.Close()
-		})
+		l := &line{aServer: newServer(t)}
 		clock.Advance(time.Duration(time.Now().UnixNano() - clock.Now())) // so that waits are exact
 		test(t, l, l.limiter(t, timeout))
 	})
@@ -55,7 +137,7 @@ func (l *line) limiter(t *testing.T, timeout time.Duration) *Limiter {
 		trip := l.trip
 		l.mu.Unlock()
 		time.Sleep(trip)
-		conn, err := l.server.Dial()
+		conn, err := l.Dial()
 		return &lineConn{conn, l}, err
 	}
 	s := New(c, "test", timeout)
@@ -65,7 +147,7 @@ func (l *line) limiter(t *testing.T, timeout time.Duration) *Limiter {
 
 // other is a limiter with a line of its own to the same Redis, which has no faults.
 func (l *line) other(t *testing.T) *Limiter {
-	return (&line{server: l.server}).limiter(t, 10*time.Second)
+	return (&line{aServer: l.aServer}).limiter(t, 10*time.Second)
 }
 
 func (l *line) set(f faultproxy.Fault) {
@@ -109,7 +191,7 @@ func (l *line) deliver(t *testing.T) {
 	l.held = nil
 	l.mu.Unlock()
 	for _, request := range held {
-		conn, err := l.server.Dial()
+		conn, err := l.Dial()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,8 +1,6 @@
 package strict
 
 import (
-	"math/rand/v2"
-	"testing"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -53,34 +51,4 @@ func near(got, want time.Duration) bool {
 func same(got, want algorithms.Decision) bool {
 	return got.Allowed == want.Allowed && got.Remaining == want.Remaining && near(got.Retry, want.Retry) &&
 		near(got.Next, want.Next) && near(got.Reset, want.Reset) && near(got.Delay, want.Delay)
-}
-
-// Whoever waits for Retry is admitted, and two microseconds earlier not.
-func TestRetryAfterFromBothSides(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for name, rule := range kinds {
-		for range 3 {
-			rule.Window = time.Duration(random.Int64N(int64(time.Hour)/1000))*time.Microsecond + 100*time.Millisecond
-			rule.Limit = random.Int64N(20) + 1
-			rule.Burst, rule.Queue = random.Int64N(20), random.Int64N(5)
-			onALine(t, time.Second, func(t *testing.T, l *line, s *Limiter) {
-				for range 3 {
-					d := algorithms.Decision{Result: algorithms.Result{Allowed: true}}
-					for d.Allowed {
-						_, all := take(t, s, name, id(1), rule)
-						d = all[0].Decision
-					}
-					wait := (d.Retry + time.Microsecond - 1).Truncate(time.Microsecond)
-					time.Sleep(wait - 2*time.Microsecond) // virtual time
-					if _, all := take(t, s, name, id(1), rule); all[0].Allowed {
-						t.Fatalf("%s %+v: admitted 2 µs before the %s that Retry was", name, rule, d.Retry)
-					}
-					time.Sleep(2 * time.Microsecond) // virtual time
-					if _, all := take(t, s, name, id(1), rule); !all[0].Allowed {
-						t.Fatalf("%s %+v: denied after the %s that Retry was: %+v", name, rule, d.Retry, all[0].Decision)
-					}
-				}
-			})
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package strict
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -133,7 +132,7 @@ func TestWhatIsSettledInRedisIsWhatWasUsed(t *testing.T) {
 				open[i].settle()
 			}
 			time.Sleep(10 * time.Second) // virtual time
-			got := spentIn(l.server.HGet, "z", rule)
+			got := spentIn(l.store.Hash, "z", rule)
 			if rule.Kind.Traits().Draining {
 				if got < used-2 || got > upTo {
 					t.Errorf("%s: Redis has %d, want %d to %d", name, got, used, upTo)
@@ -160,7 +159,7 @@ func TestRequestsOfABucketSettleInAnyOrder(t *testing.T) {
 					open[i].settle()
 					time.Sleep(time.Second) // virtual time
 				}
-				if got := spentIn(l.server.HGet, "z", rule); got < 38 || got > 40 {
+				if got := spentIn(l.store.Hash, "z", rule); got < 38 || got > 40 {
 					t.Errorf("%s, %v: %d are held, and 40 were used", kind, order, got)
 				}
 			})
@@ -169,9 +168,9 @@ func TestRequestsOfABucketSettleInAnyOrder(t *testing.T) {
 }
 
 // spentIn is what the cell of the tests' key has in a Redis: of a bucket what is in it.
-func spentIn(hget func(key, field string) string, zone string, rule algorithms.Params) (n int64) {
+func spentIn(hash func(key string) map[string]string, zone string, rule algorithms.Params) (n int64) {
 	cell := ratesync.NewKeyspace("test").Cells(ratesync.SpecOf(zone, rule)).Of(keyID())
-	words := strings.Fields(hget(cell, "sum"))
+	words := strings.Fields(hash(cell)["sum"])
 	if rule.Kind.Traits().Draining {
 		words = words[4:5]
 	} else {
@@ -200,7 +199,7 @@ func TestADebtInRedisIsBounded(t *testing.T) {
 				open[i].settle()
 				time.Sleep(time.Second) // virtual time
 			}
-			if got := spentIn(l.server.HGet, "z", rule); got < 39 || got > 40 {
+			if got := spentIn(l.store.Hash, "z", rule); got < 39 || got > 40 {
 				t.Errorf("%s: %d are held, want 40", rule.Kind, got)
 			}
 		})
@@ -212,7 +211,7 @@ func TestWhatANodeDecidesAloneCountsLater(t *testing.T) {
 	for name, rule := range cellsOf(100, long) {
 		onALine(t, 100*time.Millisecond, func(t *testing.T, l *line, s *Limiter) {
 			g, _ := take(t, s, "z", id(1), rule)
-			l.server.SetError("LOADING it loads")
+			l.loads.Store(true)
 			redistest.Eventually(t, "the circuit opens", func() bool {
 				_, _, err := s.Take(t.Context(), "z", []algorithms.Params{rule}, id(1), 1, nil)
 				return err != nil && s.Down()
@@ -221,28 +220,11 @@ func TestWhatANodeDecidesAloneCountsLater(t *testing.T) {
 			for range 30 {
 				by.Take(rule.Compile(), g.r.Key, g.r.Raw, by.now(), 1, 0)
 			}
-			l.server.SetError("")
+			l.loads.Store(false)
 			time.Sleep(5 * time.Second) // virtual time
 			if got := drain(t, l.other(t), "z", id(1), rule); got != 69 {
 				t.Errorf("%s: %d are admitted after one by Redis and 30 without, want 69", name, got)
 			}
 		})
 	}
-}
-
-// Requests that go by limits of their own don't empty a bucket: what has passed drains at the limit
-// of the one that was decided last.
-func TestBucketDrainsAtTheLimitOfTheLastRequest(t *testing.T) {
-	onALine(t, time.Second, func(t *testing.T, l *line, s *Limiter) {
-		low, high := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 60, Window: time.Minute}, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 60000, Window: time.Minute}
-		admitted := drain(t, s, "z", id(1), low)
-		for range 10 {
-			time.Sleep(time.Second) // virtual time
-			take(t, s, "z", id(1), high)
-			admitted += drain(t, s, "z", id(1), low)
-		}
-		if admitted > 70 {
-			t.Error(fmt.Sprint(admitted, " admitted in 10 s at 60/1m beside one each second at 60000/1m, want 70 at most"))
-		}
-	})
 }

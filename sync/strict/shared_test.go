@@ -26,22 +26,3 @@ func TestBucketOutlivesItsDrain(t *testing.T) {
 		}
 	}
 }
-
-// In strict mode nodes whose limits and bursts differ share one bucket: none of it is given out
-// twice.
-func TestNodesWhoseParametersDifferShareABucket(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	for i, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
-		key := id(i)
-		one, other := limiter(t, server.URL), limiter(t, server.URL)
-		small := algorithms.Params{Kind: kind, Limit: 50, Window: long, Burst: 100, Queue: 99}
-		large := algorithms.Params{Kind: kind, Limit: 100, Window: long, Burst: 100, Queue: 99}
-		if got := drain(t, one, "z", key, small); got != 100 {
-			t.Errorf("%s: the first node got %d, want 100", kind, got)
-		}
-		if got := drain(t, other, "z", key, large); got != 0 {
-			t.Errorf("%s: the second node, with a higher limit, got %d more, want none", kind, got)
-		}
-	}
-}

@@ -12,7 +12,7 @@ import (
 // and buckets nothing. Another server whose clock is ahead or behind does the same after a
 // failover.
 //
-// no clock: Redis goes by the time that the test sets.
+// bubble: onALine runs it in one.
 func TestWhatAStepOfTheServersClockGives(t *testing.T) {
 	for name, k := range kinds {
 		for _, reserves := range []bool{false, true} {
@@ -27,12 +27,12 @@ func TestWhatAStepOfTheServersClockGives(t *testing.T) {
 				{time.Hour, 5}, {-time.Hour, 0}, {20 * time.Second, 1}, {-20 * time.Second, 0},
 			} {
 				onALine(t, time.Second, func(t *testing.T, l *line, s *Limiter) {
-					start := time.Now().Truncate(time.Minute).Add(30 * time.Second)
-					l.server.SetTime(start)
+					time.Sleep(30 * time.Second)
+					l.store.Keeps = true
 					if got := drain(t, s, "z", id(1), rule); got != 5 {
 						t.Fatalf("%s: %d are admitted, want 5", name, got)
 					}
-					l.server.SetTime(start.Add(step.by))
+					l.step(step.by)
 					if more := drain(t, s, "z", id(1), rule); more != step.want {
 						t.Errorf("%s, reserves %v, a step of %s: %d more, want %d", name, reserves, step.by, more, step.want)
 					}
@@ -44,19 +44,17 @@ func TestWhatAStepOfTheServersClockGives(t *testing.T) {
 
 // After a failover to a server whose clock is behind, nobody waits for longer than a window.
 //
-// no clock: Redis goes by the time that the test sets.
+// bubble: onALine runs it in one.
 func TestClockOfRedisStepsBack(t *testing.T) {
 	for name, rule := range cellsOf(100, time.Minute) {
 		onALine(t, time.Second, func(t *testing.T, l *line, s *Limiter) {
-			start := time.Now()
-			l.server.SetTime(start)
 			drain(t, s, "z", id(1), rule)
-			l.server.SetTime(start.Add(-time.Hour))
+			l.step(-time.Hour)
 			for range 20 {
 				take(t, s, "z", id(1), rule)
 			}
 			// A full window, and a window with sub-windows forgets in two.
-			l.server.SetTime(start.Add(-time.Hour + 2*time.Minute))
+			l.step(-time.Hour + 2*time.Minute)
 			if g, all := take(t, s, "z", id(1), rule); !g.Admitted() {
 				t.Errorf("%s: %+v two minutes after the clock stepped back", name, all[0].Decision)
 			}

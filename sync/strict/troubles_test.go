@@ -2,9 +2,11 @@ package strict
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -23,7 +25,13 @@ func TestTroublesPass(t *testing.T) {
 				_, _, err := s.Take(context.Background(), "z", []algorithms.Params{many}, id(1), 1, nil)
 				return err
 			}
-			redistest.Eventually(t, "Redis doesn't decide", func() bool { return try() != nil })
+			redistest.Eventually(t, "Redis doesn't decide, and it is known why", func() bool {
+				err := try()
+				return err != nil && strings.Contains(redisconn.Classify(err), c.Code)
+			})
+			if full := c.Code == "OOM" || c.Code == "NOREPLICAS"; full && !s.Down() {
+				t.Error("the circuit is closed, want it open")
+			}
 			end()
 			redistest.Eventually(t, "all is well", func() bool { return !s.Down() })
 			take(t, s, "z", id(1), many)
