@@ -35,8 +35,6 @@ type Store struct {
 	FindKeys []string
 	// Lapsed is called with each value that has expired, and when that was.
 	Lapsed func(key string, value any, at time.Time)
-	// Keeps says that nothing expires.
-	Keeps bool
 }
 
 // NewStore makes a store that goes by a clock.
@@ -237,7 +235,7 @@ func valueAs[V any](s *Store, key string) (v V, err error) {
 // lapse drops what has expired.
 func (s *Store) lapse() {
 	for key, at := range s.expires {
-		if !s.Keeps && !s.clock().Before(at) {
+		if !s.clock().Before(at) {
 			if s.Lapsed != nil {
 				s.Lapsed(key, s.values[key], at)
 			}
