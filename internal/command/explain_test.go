@@ -93,9 +93,16 @@ func TestWhatLookingAsks(t *testing.T) {
 			t.Errorf("%v asks %s (%v), want %s", test.args, *asked, err, test.want)
 		}
 	}
-	c, asked = endpoint(t, http.StatusOK, "[]")
-	if _, err := execute(t, c, "top", "api", "--by", "denied", "-n", "3"); err != nil || !strings.HasPrefix(*asked, "GET /rate_limit/top") {
-		t.Errorf("top asks %s, %v", *asked, err)
+	c, asked = endpoint(t, http.StatusOK, "null")
+	for line, want := range map[string]string{
+		"top":                               "top",
+		"top api --by denied -n 3 --banned": "top?banned=true&by=denied&n=3&zone=api",
+		"bans --number 1000 --json":         "bans?n=1000",
+		"bans login":                        "bans?zone=login",
+	} {
+		if _, err := execute(t, c, strings.Fields(line)...); err != nil || *asked != "GET /rate_limit/"+want+" " {
+			t.Errorf("%s asks %s, %v, want %s", line, *asked, err, want)
+		}
 	}
 	*asked = ""
 	for _, args := range [][]string{{"explain", "/login"}, {"explain", "http://a/", "-H", "nonsense"}, {"explain"}, {"explain", "api", "k", "--ip", "203.0.113.9"}, {"explain", "--id", "--ip", "203.0.113.9"}, {"top", "a", "b"}} {

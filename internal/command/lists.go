@@ -24,10 +24,14 @@ func shows[T any](cmd *cobra.Command, path string, print func(printer, T) error)
 		if len(args) > 0 {
 			q.Set("zone", args[0])
 		}
-		cmd.LocalNonPersistentFlags().Visit(func(f *pflag.Flag) { q.Set(cmp.Or(f.Shorthand, f.Name), f.Value.String()) })
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Changed {
+				q.Set(cmp.Or(f.Shorthand, f.Name), f.Value.String())
+			}
+		})
 		again, _ := cmd.Flags().GetBool("watch") // false for a command without it
 		return p.watch(cmd.Context(), again, func() error {
-			return show(p, c, http.MethodGet, path+"?"+q.Encode(), nil, func(answer T) error { return print(p, answer) })
+			return show(p, c, http.MethodGet, (&url.URL{Path: path, RawQuery: q.Encode()}).String(), nil, func(answer T) error { return print(p, answer) })
 		})
 	})
 	return cmd

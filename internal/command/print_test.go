@@ -85,7 +85,7 @@ func endpoint(t *testing.T, status int, text string) (c client, asked *string) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body bytes.Buffer
 		_, _ = body.ReadFrom(r.Body)
-		*asked = r.Method + " " + r.URL.Path + " " + body.String()
+		*asked = r.Method + " " + r.RequestURI + " " + body.String()
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(text))
 	}))
