@@ -241,7 +241,7 @@ func TestAccessLogOfThePage(t *testing.T) {
 	}
 	type line struct {
 		Status int `json:"status"`
-		Zone   any `json:"rate_limit_zone"`
+		Zone   any `json:"denied_by"`
 		Left   any `json:"rate_limit_left"`
 	}
 	want := []line{{200, nil, 1.0}, {200, nil, 0.0}, {429, "api", 0.0}}

@@ -348,17 +348,3 @@ func fill(l *limits.Limit, keyCount, hits int) {
 		}
 	}
 }
-
-// What the page of warnings shows of errors is rejected, with the text below it.
-func TestLoadErrorsOfThePage(t *testing.T) {
-	rejected, texts := sitetest.BlocksOf(t, "docs/warnings.md", "caddyfile rejected"), sitetest.BlocksOf(t, "docs/warnings.md", "text")
-	if len(rejected) < 2 || len(rejected) != len(texts) {
-		t.Fatalf("%d configurations and %d texts", len(rejected), len(texts))
-	}
-	for i, b := range rejected {
-		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(b.Text), map[string]any{"filename": "Caddyfile"})
-		if want := strings.Join(strings.Fields(texts[i].Text), " "); err == nil || !strings.HasSuffix(err.Error(), want) {
-			t.Errorf("%v: Adapt: %v, want %s", b, err, want)
-		}
-	}
-}
