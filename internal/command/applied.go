@@ -51,6 +51,8 @@ func changed[T any](p printer, client client, method, path string, c any, descri
 // applied says how many nodes apply a change.
 func applied(o control.Outcome) string {
 	switch {
+	case o.EndsWithProcess:
+		return "Applied by this node until its process ends: nothing is saved without persist."
 	case !o.Shared:
 		return "Applied by this node, which counts for itself."
 	case o.Regions > 0:

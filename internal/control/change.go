@@ -39,6 +39,8 @@ type Outcome struct {
 	Untold  []string `json:"untold,omitempty"`
 	// Shared is false where there is no Redis: then this node is the only one.
 	Shared bool `json:"shared"`
+	// EndsWithProcess is set for what is neither shared nor saved.
+	EndsWithProcess bool `json:"ends_with_process,omitempty"`
 	// Later is what others have changed of the same since then: that holds. It has no limit and no
 	// share where they have removed it.
 	Later []EntryState `json:"later,omitempty"`
@@ -129,6 +131,7 @@ func (c *Control) conclude(ctx context.Context, began int64, entries ...Entry) O
 	defer c.mu.Unlock()
 	for _, e := range entries {
 		t, ok := parseTarget(e.ID)
+		o.EndsWithProcess = o.EndsWithProcess || ok && !e.IsDeletion() && !o.Shared && c.keep == nil
 		if later := c.record.copies[e.ID]; ok && later != nil && later.wins(e) {
 			o.Later = append(o.Later, c.describe(later.Entry, t))
 		}

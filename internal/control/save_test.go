@@ -36,6 +36,24 @@ func (c *Control) change(t *testing.T, target Target, body Body, length time.Dur
 	}
 }
 
+// A node without Redis says that a change ends with its process, unless it is saved.
+func TestAnUnsavedChangeEndsWithTheProcess(t *testing.T) {
+	n, _ := local(&clockAt{now: 1_800_000_000 * int64(time.Second)}, "here", nil)
+	target := Target{Zone: "login"}
+	for _, isSaved := range []bool{true, false} {
+		if !isSaved {
+			n.Keep(nil, nil)
+		}
+		o, err := n.Change(context.Background(), Change{Target: target, Body: share(1), For: time.Hour})
+		if err != nil || o.EndsWithProcess == isSaved {
+			t.Errorf("saved %v: %+v, %v", isSaved, o, err)
+		}
+	}
+	if o, err := n.Change(context.Background(), Change{Target: target}); err != nil || o.EndsWithProcess {
+		t.Errorf("what is taken back: %+v, %v", o, err)
+	}
+}
+
 // Without Redis, what was changed holds until it ends, also over a restart, and no longer.
 func TestChangesOverARestart(t *testing.T) {
 	clock := &clockAt{now: 1_800_000_000 * int64(time.Second)}
