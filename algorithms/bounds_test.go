@@ -12,8 +12,8 @@ import (
 // A hit is what was admitted at one instant.
 type hit struct{ at, n int64 }
 
-// What a queue admits starts one after the other, as far apart as its limit says, and nobody waits for
-// more than those before.
+// What a queue admits starts one after the other, as far apart as its limit says, and nobody waits
+// for more than those before.
 func TestAQueueStartsAtItsPace(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := leakyBucket.draw(t)

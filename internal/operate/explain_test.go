@@ -409,8 +409,8 @@ func overrides(zones []*limits.Zone, set map[string]string) (all []control.Chang
 	return all
 }
 
-// override sets limits of keys at run time, until the returned function is called or overrideLasts is
-// over.
+// override sets limits of keys at run time, until the returned function is called or overrideLasts
+// is over.
 func override(t *testing.T, redis *limits.Redis, all []control.Change) (remove func()) {
 	t.Helper()
 	record, ends := limits.ControlOf(redis, ""), clock.Now()+int64(overrideLasts)

@@ -13,9 +13,9 @@ import (
 
 // What explain says is spent is what all nodes have spent, whatever becomes of the request.
 
-// eachUsed runs a test with two nodes that have a zone of each algorithm, strict and at an interval,
-// in which limit units of a key may be spent at once. The first one spends, and the second one, which
-// has met no request, explains.
+// eachUsed runs a test with two nodes that have a zone of each algorithm, strict and at an
+// interval, in which limit units of a key may be spent at once. The first one spends, and the
+// second one, which has met no request, explains.
 func eachUsed(t *testing.T, limit int64, change func(*config.Settings), test func(t *testing.T, spends, explains *recaller)) {
 	for _, kind := range kinds {
 		for _, rate := range []config.SyncRate{config.Strict, config.SyncRate(50 * time.Millisecond)} {

@@ -80,7 +80,8 @@ func TestRetryAfterOfAnEstimate(t *testing.T) {
 			switch {
 			case alg.Kind == algorithms.FixedWindow || alg.Kind == algorithms.SlidingLog:
 				most = window
-			case alg.Kind.Traits().Draining: // what is estimated drains within the time that a few of it take
+			case alg.Kind.Traits().Draining:
+				// What is estimated drains within the time that a few of it take.
 				most = 2 * time.Second
 			}
 			algorithms.ByState(alg.Kind, retryOfAnEstimate[algorithms.WindowState], retryOfAnEstimate[algorithms.BucketState], retryOfAnEstimate[algorithms.LogState])(t, alg, rate, most)
