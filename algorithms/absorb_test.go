@@ -11,9 +11,7 @@ import (
 
 func TestTheOrderOfReportsMakesNoDifference(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		s.advance(w.now)
 		s.merge(w.now, Report{Epoch: s.ledger().Epoch, Remote: 3}, Report{Epoch: s.ledger().Epoch - 1, Remote: 4})
 		s.take(w.step(t), 2, 0)
@@ -47,9 +45,7 @@ func TestTheOrderOfReportsMakesNoDifference(t *testing.T) {
 
 func TestReportsThatComeOneAfterTheOtherHaveTheEffectOfTheLast(t *testing.T) {
 	eachOf(t, ledgerKinds, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		s.advance(w.now)
 		s.merge(w.now, Report{Epoch: s.ledger().Epoch, Remote: 0}, Report{Epoch: s.ledger().Epoch - 1})
 		s.take(w.step(t), 2, 0)
@@ -68,9 +64,7 @@ func TestReportsThatComeOneAfterTheOtherHaveTheEffectOfTheLast(t *testing.T) {
 
 func TestAnUnsettledKeyTakesItsReportsInAnyOrder(t *testing.T) {
 	eachOf(t, ledgerKinds, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		s.advance(w.now)
 		s.ledger().Synced = false
 		reports := drawReports(t, s, w.now)
@@ -90,9 +84,7 @@ func TestWindowsAbsorbInAnyOrderAcrossInstants(t *testing.T) {
 	for _, k := range windowKinds {
 		t.Run(k.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				s := k.draw(t)
-				w := newWalk(t, s)
-				stir(t, s, w)
+				s, w := k.stirred(t)
 				first := w.now
 				later := first + rapid.Int64Range(0, s.span()-1-first%s.span()).Draw(t, "later")
 				s.advance(first)
@@ -143,9 +135,7 @@ func TestWhatOthersSpentIsSpent(t *testing.T) {
 
 func TestASyncWithoutNewsChangesNothing(t *testing.T) {
 	eachOf(t, ledgerKinds, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		s.advance(w.now)
 		l := s.ledger()
 		s.merge(w.now, Report{Epoch: l.Epoch, Remote: l.Cur.Remote}, Report{Epoch: l.Epoch - 1, Remote: l.Prev.Remote})
@@ -185,5 +175,18 @@ func TestALogTakesBackWhatOthersGiveBack(t *testing.T) {
 		if got := s.take((first+test.at)*sixteenth, 0, 0).Remaining; got != test.want {
 			t.Errorf("after %ds: %d left, want %d", test.at, got, test.want)
 		}
+	}
+}
+
+func TestANewcomerHoldsAllSlicesOfOthers(t *testing.T) {
+	k := keyOf[WindowState](Params{Kind: SlidingWindow, Limit: 100, Window: time.Minute, SubWindows: 6})
+	now := epoch
+	k.advance(now)
+	e := k.ledger().Epoch
+	for age := range int64(7) {
+		k.merge(now, Report{Epoch: e - age, Remote: 10})
+	}
+	if got := k.take(now, 0, 0).Remaining; got < 30 || got > 40 {
+		t.Errorf("six sub-windows of 10 remote and one that fades: %d remain, want 30 to 40", got)
 	}
 }

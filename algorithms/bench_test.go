@@ -1,6 +1,7 @@
 package algorithms
 
 import (
+	"fmt"
 	"testing"
 	"time"
 	"unsafe"
@@ -52,49 +53,15 @@ func benchmarkTake[S any](b *testing.B, p Params, step int64) {
 }
 
 // At 1000/1s a request every 2ms is always admitted, and of one every 10us a hundredth is.
-func benchmarkBoth[S any](b *testing.B, p Params) {
-	p.Limit, p.Window = 1000, time.Second
-	b.Run("admitted", func(b *testing.B) { benchmarkTake[S](b, p, 2e6) })
-	b.Run("denied", func(b *testing.B) { benchmarkTake[S](b, p, 10e3) })
-}
-
-func BenchmarkFixedWindow(b *testing.B) {
-	benchmarkBoth[WindowState](b, Params{Kind: FixedWindow})
-}
-
-func BenchmarkSlidingWindow(b *testing.B) {
-	benchmarkBoth[WindowState](b, Params{Kind: SlidingWindow})
-}
-
-func BenchmarkSlidingWindow10(b *testing.B) {
-	benchmarkBoth[WindowState](b, Params{Kind: SlidingWindow, SubWindows: 10})
-}
-
-func BenchmarkSlidingLog(b *testing.B) {
-	benchmarkBoth[LogState](b, Params{Kind: SlidingLog})
-}
-
-func BenchmarkTokenBucket(b *testing.B) {
-	benchmarkBoth[BucketState](b, Params{Kind: TokenBucket, Burst: 100})
-}
-
-func BenchmarkGCRA(b *testing.B) {
-	benchmarkBoth[BucketState](b, Params{Kind: GCRA, Burst: 100})
-}
-
-func BenchmarkLeakyBucket(b *testing.B) {
-	benchmarkBoth[BucketState](b, Params{Kind: LeakyBucket, Queue: 100})
-}
-
-func BenchmarkMerge(b *testing.B) {
-	p := Params{Kind: TokenBucket, Limit: 1000, Window: time.Second, Burst: 100}
-	m, l, s, now := MachineOf[BucketState](p.Kind), p.Compile(), new(BucketState), epoch
-	reports := make([]Report, 2)
-	b.ReportAllocs()
-	for b.Loop() {
-		now += 1e6
-		e := now / int64(p.Epoch())
-		reports[0], reports[1] = Report{Epoch: e, Remote: now & 0xff}, Report{Epoch: e - 1, Remote: 100}
-		m.Merge(s, l, now, reports)
+func BenchmarkTake(b *testing.B) {
+	for _, p := range []Params{
+		{Kind: FixedWindow}, {Kind: SlidingWindow}, {Kind: SlidingWindow, SubWindows: 10}, {Kind: SlidingLog},
+		{Kind: TokenBucket, Burst: 100}, {Kind: GCRA, Burst: 100}, {Kind: LeakyBucket, Queue: 100},
+	} {
+		p.Limit, p.Window = 1000, time.Second
+		take := ByState(p.Kind, benchmarkTake[WindowState], benchmarkTake[BucketState], benchmarkTake[LogState])
+		for name, step := range map[string]int64{"admitted": 2e6, "denied": 10e3} {
+			b.Run(fmt.Sprint(p.Kind, " ", p.SubWindows, "/", name), func(b *testing.B) { take(b, p, step) })
+		}
 	}
 }

@@ -149,9 +149,7 @@ func TestABucketThatBeginsAnewHasAnotherName(t *testing.T) {
 func TestACopyOfABucketIsItsOwn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		k := rapid.SampledFrom(bucketKinds).Draw(t, "kind")
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		was, copied := s.clone(), s.clone()
 		stir(t, copied, w)
 		if !reflect.DeepEqual(s.state(), was.state()) {

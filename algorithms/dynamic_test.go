@@ -81,28 +81,6 @@ func TestTheLimitsInForceDrainABucket(t *testing.T) {
 	}
 }
 
-// A bucket that one request under a high limit looks at doesn't drain at that for those who have a
-// low one.
-func TestOneLookUnderAHighLimitDrainsNothing(t *testing.T) {
-	for _, k := range bucketKinds {
-		low := k.make(60, time.Minute, 60)
-		high := low.with(60_000)
-		admitted := 0
-		for now := epoch; now < epoch+int64(10*time.Second); now += int64(5 * time.Millisecond) {
-			high.take(now, 0, 0)
-			high.level(now)
-			high.idle(now)
-			high.advance(now)
-			if low.take(now, 1, 0).Allowed {
-				admitted++
-			}
-		}
-		if admitted != 69 { // a full bucket, and one each second after the first
-			t.Errorf("%s: %d admitted under 60/1m in 10s, want 69", k.name, admitted)
-		}
-	}
-}
-
 // Time drains at the limit of the last request that was decided, which may have been denied.
 func TestADeniedRequestPutsItsLimitInForce(t *testing.T) {
 	const second = int64(time.Second)

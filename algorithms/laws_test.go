@@ -12,9 +12,7 @@ import (
 
 func TestForgettingAnIdleKeyIsInvisible(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		for range 6 {
 			if s.idle(w.now) {
 				break
@@ -39,9 +37,7 @@ func TestForgettingAnIdleKeyIsInvisible(t *testing.T) {
 
 func TestEveryKeyIsIdleInTheEnd(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		limit, window := s.rule()
 		if k.Traits().Draining {
 			s.ledger().Prepare(s.ledger().Epoch) // what was refunded is said
@@ -98,9 +94,7 @@ func TestADrainedBucketKeepsItsTotal(t *testing.T) {
 
 func TestRetryAfterFromBothSides(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		now, n := w.step(t), rapid.Int64Range(0, 14).Draw(t, "n")
 		if rapid.Bool().Draw(t, "late") {
 			now -= rapid.Int64Range(0, 1000).Draw(t, "lateness")
@@ -130,9 +124,7 @@ func TestRetryAfterFromBothSides(t *testing.T) {
 
 func TestRemainingIsWhatIsAdmitted(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		now := w.step(t)
 		d := s.take(now, rapid.Int64Range(0, 6).Draw(t, "n"), 0)
 		c := s.clone()
@@ -149,9 +141,7 @@ func TestRemainingIsWhatIsAdmitted(t *testing.T) {
 
 func TestNextAfterAndResetAfterFromBothSides(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		now := w.step(t)
 		d := s.take(now, rapid.Int64Range(0, 6).Draw(t, "n"), 0)
 		peek := func(wait time.Duration) Decision { return s.clone().take(now+int64(wait), 0, 0) }
@@ -179,9 +169,7 @@ func TestNextAfterAndResetAfterFromBothSides(t *testing.T) {
 
 func TestWaitsChangeNothing(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		for range rapid.IntRange(1, 12).Draw(t, "future") {
 			now, n, pending := w.step(t), rapid.Int64Range(0, 4).Draw(t, "n"), rapid.Int64Range(0, 3).Draw(t, "pending")
 			d := s.take(now, n, pending)
@@ -281,9 +269,7 @@ func TestALateRequestSpendsInThePresent(t *testing.T) {
 
 func TestTakeThenReturnLeavesNoTrace(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		now := w.step(t)
 		s.advance(now)
 		before := s.clone()
@@ -314,9 +300,7 @@ func TestALogReturnsWhatAStepBackHasMoved(t *testing.T) {
 
 func TestADeniedTakeLeavesNoTrace(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		now := w.step(t)
 		s.advance(now)
 		before := s.clone()
@@ -332,9 +316,7 @@ func TestADeniedTakeLeavesNoTrace(t *testing.T) {
 
 func TestPendingIsHeldAgainstARequestAndNeverStored(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		now := w.step(t)
 		n, pending := rapid.Int64Range(0, 6).Draw(t, "n"), rapid.Int64Range(0, 15).Draw(t, "pending")
 		known, room := s.clone().take(now, n, 0), s.clone().take(now, 0, 0)
@@ -586,9 +568,7 @@ func TestTheLedgerCountsTheParts(t *testing.T) {
 
 func TestShiftFreesNobodyAndLocksNobodyOut(t *testing.T) {
 	eachOf(t, lengthKinds, func(t *rapid.T, k kind) {
-		s := k.draw(t)
-		w := newWalk(t, s)
-		stir(t, s, w)
+		s, w := k.stirred(t)
 		s.take(w.now, 0, 0)
 		by := s.span() * 16 * rapid.Int64Range(-20, 20).Draw(t, "by")
 		moved := s.clone()

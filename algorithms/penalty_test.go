@@ -44,7 +44,7 @@ func (m *exactLog) penalize(now, n, limit int64) {
 // admitted is not forgotten before its time.
 func TestPenaltiesUnderALowLimitForgetNoHits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		const window = int64(time.Minute)
+		window := int64(rapid.SampledFrom(windows).Draw(t, "window"))
 		limits := rapid.SliceOfN(rapid.Int64Range(1, 40), 2, 4).Draw(t, "limits")
 		first := slidingLog.make(limits[0], time.Duration(window), 0)
 		m, now := &exactLog{window: window}, epoch

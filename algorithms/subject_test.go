@@ -325,6 +325,14 @@ func stir(t *rapid.T, s subject, w *walk) {
 	}
 }
 
+// stirred draws a subject that has lived through something.
+func (k kind) stirred(t *rapid.T) (subject, *walk) {
+	s := k.draw(t)
+	w := newWalk(t, s)
+	stir(t, s, w)
+	return s, w
+}
+
 // hearSome makes up what the store says of a bucket. It may have less of this node than was said,
 // and may have been idle.
 func hearSome(t *rapid.T, b keyed[BucketState], now int64) {

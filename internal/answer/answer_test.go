@@ -393,29 +393,6 @@ func TestDenialOutsideOfAServer(t *testing.T) {
 	}
 }
 
-// nowhere is a response writer that costs nothing.
-type nowhere struct{ h http.Header }
-
-func (d nowhere) Header() http.Header         { return d.h }
-func (d nowhere) Write(b []byte) (int, error) { return len(b), nil }
-func (d nowhere) WriteHeader(int)             {}
-
-func BenchmarkDeny(b *testing.B) {
-	o := NewResponder(Options{Status: 429, Headers: IETF})
-	all := []Result{result("login", "", 5, time.Minute, denies(11*time.Second))}
-	r := prepared(request("/"))
-	base := caddy.NewReplacer()
-	w, f := nowhere{http.Header{}}, new(Fields)
-	b.ReportAllocs()
-	for b.Loop() {
-		clear(w.h)
-		repl := *base
-		if err := o.Deny(w, r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, &repl)), &Denial{Zone: "login", Wait: 11 * time.Second, Results: all, Fields: f}); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func FuzzProblem(f *testing.F) {
 	f.Add("login", int64(12))
 	f.Fuzz(func(t *testing.T, zone string, seconds int64) {

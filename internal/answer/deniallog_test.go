@@ -226,15 +226,3 @@ func TestDenialLogDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations, want 0", n)
 	}
 }
-
-func BenchmarkDenialLog(b *testing.B) {
-	l, r := denialLog(quietLogger(), time.Minute), denialOf("a")
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		r := r
-		for pb.Next() {
-			r.Hash += 0x9e3779b97f4a7c15
-			l.Denied(start, r)
-		}
-	})
-}

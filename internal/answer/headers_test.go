@@ -41,31 +41,13 @@ func denies(after time.Duration) Result {
 	return Result{RetryAfter: after, MoreAfter: after / 2}
 }
 
-// A draftCase is what the draft's headers say of some limits.
-type draftCase struct {
-	name           string
-	all            []Result
-	policies, says string
-}
-
-func (c draftCase) check(t *testing.T) {
-	t.Helper()
-	h := http.Header{}
-	new(Fields).writeHeaders(h, IETF, c.all, 0)
-	if got := h.Get("RateLimit-Policy"); got != c.policies {
-		t.Errorf("%s: RateLimit-Policy %s, want %s", c.name, got, c.policies)
-	}
-	if got := h.Get("RateLimit"); got != c.says {
-		t.Errorf("%s: RateLimit %s, want %s", c.name, got, c.says)
-	}
-	if len(h) > 2 || c.says == "" && len(h) > 0 {
-		t.Errorf("%s: headers %v", c.name, h)
-	}
-}
-
 func TestDraftHeaders(t *testing.T) {
 	const s = time.Second
-	for _, c := range []draftCase{
+	for _, c := range []struct {
+		name           string
+		all            []Result
+		policies, says string
+	}{
 		{
 			"one limit",
 			[]Result{result("login", "", 5, time.Minute, admits(4, 30*s))},
@@ -106,14 +88,6 @@ func TestDraftHeaders(t *testing.T) {
 			`"login-1m";r=4;t=48, "login-1h";r=19;t=3420, "all";r=99;t=1`,
 		},
 		{"nothing decided", nil, "", ""},
-	} {
-		c.check(t)
-	}
-}
-
-func TestDraftHeadersOfExtremes(t *testing.T) {
-	const s = time.Second
-	for _, c := range []draftCase{
 		{
 			"less than a second",
 			[]Result{result("fast", "-100ms", 3, 100*time.Millisecond, admits(2, s/100))},
@@ -144,14 +118,6 @@ func TestDraftHeadersOfExtremes(t *testing.T) {
 			[]Result{result("x", "", 5, time.Minute, Result{})},
 			`"x";q=5;w=60`, `"x";r=0;t=60`,
 		},
-	} {
-		c.check(t)
-	}
-}
-
-func TestDraftHeadersOfNames(t *testing.T) {
-	const s = time.Second
-	for _, c := range []draftCase{
 		{
 			"names are quoted, or left out",
 			[]Result{result(`a"b\c`, "", 5, time.Minute, admits(0, s)), result("ü", "", 5, time.Minute, admits(0, s))},
@@ -160,7 +126,17 @@ func TestDraftHeadersOfNames(t *testing.T) {
 		{"only a name that can't be said", []Result{result("ü", "", 5, time.Minute, admits(0, s))}, "", ""},
 		{"two of those", []Result{result("ü", "", 5, s, admits(0, s)), result("ö", "", 5, s, admits(0, s))}, "", ""},
 	} {
-		c.check(t)
+		h := http.Header{}
+		new(Fields).writeHeaders(h, IETF, c.all, 0)
+		if got := h.Get("RateLimit-Policy"); got != c.policies {
+			t.Errorf("%s: RateLimit-Policy %s, want %s", c.name, got, c.policies)
+		}
+		if got := h.Get("RateLimit"); got != c.says {
+			t.Errorf("%s: RateLimit %s, want %s", c.name, got, c.says)
+		}
+		if len(h) > 2 || c.says == "" && len(h) > 0 {
+			t.Errorf("%s: headers %v", c.name, h)
+		}
 	}
 }
 
@@ -450,17 +426,6 @@ func checkItem(t *testing.T, values []string, r *Result, amount, seconds string)
 	}
 	if s, _ := item.Params.Get(seconds); s.(int64) < 0 || seconds == "w" && s.(int64) < 1 {
 		t.Errorf("%s = %v", seconds, s)
-	}
-}
-
-func BenchmarkDraftHeaders(b *testing.B) {
-	all := []Result{result("login", "", 5, time.Minute, admits(4, 0))}
-	h, f := make(http.Header, 8), new(Fields)
-	b.ReportAllocs()
-	for b.Loop() {
-		delete(h, rateLimit)
-		delete(h, rateLimitPolicy)
-		f.writeHeaders(h, IETF, all, 0)
 	}
 }
 

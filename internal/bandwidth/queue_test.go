@@ -288,20 +288,6 @@ func TestTheRateIsExact(t *testing.T) {
 	}
 }
 
-// Responses that want whole turns get them in the order in which they came.
-func TestTurnsAreInOrderOfArrival(t *testing.T) {
-	w := newWorld(1 << 20)
-	for range 5 {
-		w.add(greedy(w.rate.turn()))
-	}
-	w.run(time.Second)
-	for i, s := range w.sent {
-		if s.by != w.clients[i%5] {
-			t.Fatalf("turn %d is not that of response %d", i, i%5)
-		}
-	}
-}
-
 // Responses that end while they wait leave no hole: the others go on as if these had never come.
 func TestAnEndLeavesNoHole(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 	"pgregory.net/rapid"
 
@@ -64,6 +65,37 @@ func dressed(t testing.TB, redis *limits.Redis, dress func(i int, o *limits.Zone
 	}
 	limits.Arrange(zones)
 	return zones
+}
+
+// running starts a configuration of zones. The returned function ends it, and gives them up.
+func running(redis *limits.Redis, namespace string, zones []*limits.Zone) (c *lifecycle.Config, stop func()) {
+	c = &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, Namespace: namespace}
+	if redis != nil {
+		c.StrictTimeout = redis.Strict.Timeout()
+	}
+	for _, z := range zones {
+		c.Add(z)
+	}
+	c.Start()
+	return c, func() {
+		c.Stop()
+		for _, z := range zones {
+			z.Release()
+		}
+	}
+}
+
+// borrowed is a node's Redis.
+func borrowed(client redis.UniversalClient, namespace string, timeout time.Duration) *limits.Redis {
+	return limits.BorrowRedis(client, limits.RedisOptions{Namespace: namespace, Timeout: timeout, StrictTimeout: timeout, Logger: zap.NewNop()})
+}
+
+// redisAt is a node's Redis by a server.
+func redisAt(t *testing.T, server *redistest.Server) *limits.Redis {
+	client := server.Client()
+	client.Options().ContextTimeoutEnabled = true
+	t.Cleanup(func() { _ = client.Close() })
+	return borrowed(client, "test", patience)
 }
 
 // request is a request with a header K, as a server prepares it.
@@ -286,14 +318,9 @@ func drawLawfulRun(rt *rapid.T) lawfulRun {
 func (run *lawfulRun) compare(t *testing.T, seen seen) (failure string) {
 	synctest.Test(t, func(t *testing.T) {
 		zones := handler(t, nil, run.zones...)
-		c := &lifecycle.Config{Logger: zap.NewNop()}
-		for _, z := range zones {
-			c.Add(z)
-			defer z.Release()
-		}
-		c.Start()
-		defer c.Stop()
-		defer override(t, nil, zones, run.set)()
+		_, stop := running(nil, "", zones)
+		defer stop()
+		defer override(t, nil, overrides(zones, run.set))()
 		var o open
 		for i, key := range run.key {
 			time.Sleep(run.pause[i])
@@ -371,25 +398,37 @@ func overridden(window time.Duration) []string {
 // overrideLasts is how long an override holds that override sets.
 const overrideLasts = time.Hour
 
-// override sets limits of keys at run time, in all zones, until the returned function is called or
-// overrideLasts is over.
-func override(t *testing.T, redis *limits.Redis, zones []*limits.Zone, set map[string]string) (remove func()) {
-	t.Helper()
-	record, ends := limits.ControlOf(redis, ""), clock.Now()+int64(overrideLasts)
-	change := func(limit func(string) string) {
-		for _, z := range zones {
-			for _, key := range slices.Sorted(maps.Keys(set)) {
-				k, _ := z.KeyOf(request(key))
-				c := control.Change{Target: control.Target{Zone: z.Name, Key: &k.ID}, Body: control.Body{Limit: limit(set[key])}, For: overrideLasts}
-				_, err := record.Change(t.Context(), c)
-				if isOver := clock.Now() >= ends; err != nil && (!isOver || !errors.Is(err, control.ErrNone)) {
-					t.Errorf("setting %q of %q: %v", set[key], key, err)
-				}
-			}
+// overrides are changes that set limits of keys in all zones.
+func overrides(zones []*limits.Zone, set map[string]string) (all []control.Change) {
+	for _, z := range zones {
+		for _, key := range slices.Sorted(maps.Keys(set)) {
+			k, _ := z.KeyOf(request(key))
+			all = append(all, control.Change{Target: control.Target{Zone: z.Name, Key: &k.ID}, Body: control.Body{Limit: set[key]}, For: overrideLasts})
 		}
 	}
-	change(func(limit string) string { return limit })
-	return func() { change(func(string) string { return "" }) }
+	return all
+}
+
+// override sets limits of keys at run time, until the returned function is called or overrideLasts
+// is over.
+func override(t *testing.T, redis *limits.Redis, all []control.Change) (remove func()) {
+	t.Helper()
+	record, ends := limits.ControlOf(redis, ""), clock.Now()+int64(overrideLasts)
+	change := func() {
+		if len(all) == 0 {
+			return
+		}
+		if _, err := record.ChangeAll(t.Context(), all); err != nil && (clock.Now() < ends || !errors.Is(err, control.ErrNone)) {
+			t.Errorf("setting %v: %v", all, err)
+		}
+	}
+	change()
+	return func() {
+		for i := range all {
+			all[i].Body.Limit = ""
+		}
+		change()
+	}
 }
 
 // The law holds as well when an override has ended by itself, which then nobody can remove.
@@ -397,12 +436,9 @@ func TestExplainedWhenAnOverrideHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := config.Settings{Name: "z", SubWindows: 1, SyncRate: config.Local, MaxKeys: 10, Limits: []config.Rate{{Limit: 1, Window: time.Minute}}}
 		zones := handler(t, nil, s)
-		defer zones[0].Release()
-		c := &lifecycle.Config{Logger: zap.NewNop()}
-		c.Add(zones[0])
-		c.Start()
-		defer c.Stop()
-		remove := override(t, nil, zones, map[string]string{"a": control.Deny})
+		_, stop := running(nil, "", zones)
+		defer stop()
+		remove := override(t, nil, overrides(zones, map[string]string{"a": control.Deny}))
 		for _, want := range []string{"denied", "admitted"} {
 			seen := seen{}
 			var o open
@@ -445,20 +481,10 @@ func syncedHandlers(t *testing.T, redis *limits.Redis) (handlers [][]*limits.Zon
 // not. Redis sees nothing of the explaining but of zones that it decides for.
 func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	server := redistest.Start(t)
-	client := server.Client()
-	client.Options().ContextTimeoutEnabled = true
-	t.Cleanup(func() { _ = client.Close() })
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	redis := redisAt(t, server)
 	seen, handlers := seen{}, syncedHandlers(t, redis)
-	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
-	for _, zones := range handlers {
-		for _, z := range zones {
-			c.Add(z)
-			defer z.Release()
-		}
-	}
-	c.Start()
-	defer c.Stop()
+	c, stop := running(redis, "", slices.Concat(handlers...))
+	defer stop()
 	lost := func(want bool) func() bool {
 		return func() bool {
 			for l := range c.Each {
@@ -488,9 +514,11 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	redistest.Eventually(t, "the sync begins", lost(false))
 	compare("redis is there", 12)
 	set := overridden(syncedWindow)
+	var all []control.Change
 	for i, zones := range handlers {
-		override(t, redis, zones, map[string]string{"a": set[i%len(set)], "b": set[i/len(set)%len(set)]})
+		all = append(all, overrides(zones, map[string]string{"a": set[i%len(set)], "b": set[i/len(set)%len(set)]})...)
 	}
+	override(t, redis, all)
 	compare("redis is there, with overrides", 12)
 	server.Kill()
 	killed := clock.Now()
@@ -561,22 +589,14 @@ func TestWhichMatcherDidNotMatch(t *testing.T) {
 // has not been told: a request would tell it first.
 func TestExplainCountsWhatRedisIsStillToLearn(t *testing.T) {
 	server := redistest.Start(t)
-	client := server.Client()
-	client.Options().ContextTimeoutEnabled = true
-	t.Cleanup(func() { _ = client.Close() })
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	redis := redisAt(t, server)
 	var all []config.Settings
 	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.SlidingLog} {
-		all = append(all, config.Settings{Name: kind.String(), Kind: kind, SubWindows: 1, SyncRate: config.Strict, MaxKeys: 10, Limits: []config.Rate{{Limit: 3, Window: 30 * 24 * time.Hour}}})
+		all = append(all, strictZone(kind.String(), kind, 3, syncedWindow))
 	}
 	zones := handler(t, redis, all...)
-	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
-	for _, z := range zones {
-		c.Add(z)
-		defer z.Release()
-	}
-	c.Start()
-	defer c.Stop()
+	_, stop := running(redis, "", zones)
+	defer stop()
 	server.Kill()
 	for _, z := range zones {
 		for range 3 {

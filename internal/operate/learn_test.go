@@ -68,6 +68,9 @@ func TestExplainAsksRedisWhatOthersHaveSpent(t *testing.T) {
 			}
 			recallers(t, 2, plain, []config.Settings{s}, func(t *testing.T, nodes []*recaller) {
 				a, b := nodes[0], nodes[1]
+				if z := a.explain().Zones[0]; !z.FromRedis || z.Limits[0].Used != 0 || z.Decision != answer.Admitted {
+					t.Errorf("%v: nobody knows the key: %+v", kind, z)
+				}
 				a.ask(request("e"))
 				a.sleep(12 * time.Second) // it has heard that nobody else has a request
 				for range 9 {
@@ -94,26 +97,6 @@ func TestExplainAsksRedisWhatOthersHaveSpent(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// A key that this node has never had, or that Redis does not know, is explained like any other.
-func TestExplainAKeyThatOnlyOthersKnow(t *testing.T) {
-	for _, kind := range kinds {
-		recallers(t, 2, plain, []config.Settings{intervalZone("unknown", kind)}, func(t *testing.T, nodes []*recaller) {
-			a, b := nodes[0], nodes[1]
-			if z := a.explain().Zones[0]; !z.FromRedis || z.Limits[0].Used != 0 || z.Decision != answer.Admitted {
-				t.Errorf("%v: nobody knows the key: %+v", kind, z)
-			}
-			b.spend("e")
-			b.sleep(11 * time.Second)
-			if h := a.explain(); h.Decision != answer.Denied {
-				t.Errorf("%v: the other node has spent the limit: %+v", kind, h)
-			}
-			if denied, _ := a.ask(request("e")); denied {
-				t.Errorf("%v: explain has told the node's own counters", kind)
-			}
-		})
 	}
 }
 

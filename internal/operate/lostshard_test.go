@@ -6,13 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/keys"
-	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
@@ -107,16 +104,11 @@ func TestExplainInAClusterOfWhichAPartIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
+	redis := borrowed(client, "test", patience)
 	heartbeats := cluster.Owner(cluster.Slot("{0}"))
 	p := &partly{t: t, cluster: cluster, gone: (heartbeats + 1) % 3, zones: handler(t, redis, zonesThatLose()...), seen: seen{}}
-	c := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
-	for _, z := range p.zones {
-		c.Add(z)
-		defer z.Release()
-	}
-	c.Start()
-	defer c.Stop()
+	_, stop := running(redis, "", p.zones)
+	defer stop()
 	defer p.open.end()
 	ill, well := p.find(true), p.find(false)
 	unavailable := func(key string, want bool) func() bool {

@@ -15,7 +15,6 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
@@ -97,7 +96,7 @@ func startRecaller(t *testing.T, server *miniredis.Miniredis, dress func(i int, 
 		n.calls[s.Name] = new(atomic.Int64)
 	}
 	n.client.AddHook(n)
-	n.redis = limits.BorrowRedis(n.client, limits.RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
+	n.redis = borrowed(n.client, "test", time.Second)
 	// Nodes of one process would share the counters of one namespace.
 	n.zones = dressed(t, n.redis, func(i int, o *limits.ZoneOptions) {
 		dress(i, o)
@@ -368,39 +367,15 @@ func TestTheMemoryOfAZoneInShadow(t *testing.T) {
 	}
 }
 
-// A key beyond max_keys is decided by this node, whatever the memory has of it.
-func TestTheMemoryOfAKeyBeyondMaxKeys(t *testing.T) {
-	s := strictZone("full", algorithms.FixedWindow, 2, time.Hour)
-	s.MaxKeys = 1
-	recallers(t, 1, plain, []config.Settings{s}, func(t *testing.T, nodes []*recaller) {
-		n := nodes[0]
-		n.ask(request("a"))
-		asked := n.made("full", func() {
-			n.spend("b")
-			n.spend("b")
-		})
-		if asked != 0 {
-			t.Errorf("Redis is asked %d times for a key without a slot, want none", asked)
-		}
-	})
-}
-
 // Explain neither fills the memory, nor is answered from it.
 func TestExplainAndTheMemory(t *testing.T) {
 	s := strictZone("explained", algorithms.FixedWindow, 2, time.Hour)
 	recallers(t, 2, plain, []config.Settings{s}, func(t *testing.T, nodes []*recaller) {
 		a, b := nodes[0], nodes[1]
 		a.spend("e")
-		explain := func(n *recaller) Explained {
-			said, err := ExplainZones(n.zones, request("e"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return said
-		}
 		for _, n := range nodes {
 			if made := n.made("explained", func() {
-				if said := explain(n); said.Decision != answer.Denied {
+				if said := n.explain(); said.Decision != answer.Denied {
 					t.Errorf("explained as %v, want denied", said.Decision)
 				}
 			}); made == 0 {
@@ -411,7 +386,7 @@ func TestExplainAndTheMemory(t *testing.T) {
 			t.Error("explain has filled the memory")
 		}
 		a.sleep(1100 * time.Millisecond)
-		explain(a)
+		a.explain()
 		if made := a.made("explained", func() { a.ask(request("e")) }); made == 0 {
 			t.Error("explain has renewed the memory")
 		}
@@ -490,7 +465,9 @@ func TestAKeyThatGetsASlotBeginsAtZero(t *testing.T) {
 					}
 				}
 			}
-			spend()
+			if made := n.made("full", spend); made != 0 {
+				t.Errorf("%v: Redis is asked %d times for a key without a slot, want none", kind, made)
+			}
 			k, _ := n.zones[0].KeyOf(request("e"))
 			record, target := limits.ControlOf(n.redis, ""), control.Target{Zone: "full", Key: &k.ID}
 			if _, _, err := record.Reset(t.Context(), control.Change{Target: target, For: time.Hour}); err != nil {
@@ -561,34 +538,6 @@ func TestWhatALossSaysIsNotRemembered(t *testing.T) {
 			})
 			if asked == 0 {
 				t.Errorf("%v: Redis is back, and not asked", loss)
-			}
-		})
-	}
-}
-
-// BenchmarkDenied measures a denied request of a zone that decides by itself, and of a strict one
-// whose last denial is remembered.
-func BenchmarkDenied(b *testing.B) {
-	for _, rate := range []config.SyncRate{config.Local, config.Strict} {
-		b.Run(rate.String(), func(b *testing.B) {
-			server := miniredis.NewMiniRedis()
-			defer server.Close()
-			client := clientOf(server)
-			defer client.Close()
-			node := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
-			defer node.Close()
-			s := strictZone("denied", algorithms.SlidingWindow, 0, time.Hour)
-			s.SyncRate = rate
-			zones := dressed(b, node, plain, s)
-			defer zones[0].Release()
-			r := request("e")
-			b.ReportAllocs()
-			for b.Loop() {
-				e, err := limits.Evaluate(zones, r, clock.Now())
-				if err != nil || !e.Denied {
-					b.Fatal(err, e)
-				}
-				e.Free()
 			}
 		})
 	}

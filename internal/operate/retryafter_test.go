@@ -16,14 +16,12 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-	"go.uber.org/zap"
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
-	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -81,19 +79,12 @@ func clientOf(server *miniredis.Miniredis) *redis.Client {
 func (c *patientCase) run(t *testing.T) string {
 	server, client := inMemory()
 	defer server.Close()
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
+	defer client.Close()
+	redis := borrowed(client, "test", time.Second)
+	defer redis.Close()
 	zones := handler(t, redis, c.zones...)
-	config := &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: time.Second}
-	for _, z := range zones {
-		config.Add(z)
-		defer z.Release()
-	}
-	config.Start()
-	defer func() {
-		config.Stop()
-		redis.Close()
-		_ = client.Close()
-	}()
+	_, stop := running(redis, "", zones)
+	defer stop()
 	p := &patient{t: t, zones: zones}
 	defer p.admitted.Wait()
 	sleep := func(d time.Duration) {

@@ -14,22 +14,19 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
-	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // logged is a zone of its own configuration, whose keys may be logged or not.
-func logged(t *testing.T, redis *limits.Redis, s config.Settings, logKeys bool) (z *limits.Zone, c *lifecycle.Config) {
+func logged(t *testing.T, redis *limits.Redis, s config.Settings, logKeys bool) (z *limits.Zone, c *lifecycle.Config, stop func()) {
 	t.Helper()
 	s.Key, s.SubWindows, s.IPv4Prefix, s.IPv6Prefix, s.EarlySync = keyOfRequests, 1, 32, 64, true
 	z, err := limits.NewZone(limits.ZoneOptions{Settings: s, Redis: redis, Sweep: time.Minute, Logger: zap.NewNop(), LogKeys: logKeys, Once: new(warning.Once)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	c = &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: patience}
-	c.Add(z)
-	c.Start()
-	return z, c
+	c, stop = running(redis, "", []*limits.Zone{z})
+	return z, c, stop
 }
 
 // send sends so many requests of a key.
@@ -66,9 +63,8 @@ func shown(t *testing.T, c *lifecycle.Config, by limits.TopBy, n int) string {
 func TestTopShowsTheKeysThatUsedTheMost(t *testing.T) {
 	for _, logKeys := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			z, c := logged(t, nil, config.Settings{Name: "z", SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 50, Window: time.Hour}}}, logKeys)
-			defer z.Release()
-			defer c.Stop()
+			z, c, stop := logged(t, nil, config.Settings{Name: "z", SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 50, Window: time.Hour}}}, logKeys)
+			defer stop()
 			for i, key := range []string{"a", "b", "c", "d"} {
 				send(t, z, key, 10*(i+1))
 			}
@@ -92,9 +88,8 @@ func TestTopShowsTheKeysThatUsedTheMost(t *testing.T) {
 // A walk waits for its turn, a second after the last one, unless whoever asks has gone.
 func TestWalksFollowEachOtherSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		z, c := logged(t, nil, config.Settings{Name: "z", SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 50, Window: time.Hour}}}, true)
-		defer z.Release()
-		defer c.Stop()
+		_, c, stop := logged(t, nil, config.Settings{Name: "z", SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 50, Window: time.Hour}}}, true)
+		defer stop()
 		shown(t, c, limits.ByUsed, 1)
 		began := time.Now()
 		for range 3 {
@@ -114,68 +109,66 @@ func TestWalksFollowEachOtherSlowly(t *testing.T) {
 
 // What requests ask for is known by key where counts sync, and there is an error elsewhere.
 func TestTopByAsked(t *testing.T) {
-	server := redistest.Start(t)
-	client := server.Client()
-	client.Options().ContextTimeoutEnabled = true
-	defer client.Close()
-	redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
-	zone := config.Settings{Name: "login", SyncRate: config.SyncRate(time.Hour), MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: 30 * 24 * time.Hour}}}
-	z, c := logged(t, redis, zone, true)
-	send(t, z, "a", 7)
-	send(t, z, "b", 30)
-	send(t, z, "c", 4)
-	all, err := TopOf(t.Context(), c, "login", limits.ByAsked, false, 10)
-	if err != nil || len(all) != 1 || len(all[0].Keys) != 3 || *all[0].Keys[0].Asked != 30 || all[0].Keys[0].Denied != 25 || all[0].Keys[1].Denied != 2 {
-		t.Errorf("%+v, %v; want 30 asked and 25 denied, 7 and 2, 4 and 0", all, err)
-	}
-	for query, want := range map[[2]string]string{
-		{"logins", "used"}: `there is no zone "logins"`,
-		{"login", "most"}:  `by: unknown value "most"; use used, asked or denied`,
-	} {
-		if _, err := TopOf(t.Context(), c, query[0], limits.TopBy(query[1]), false, 10); err == nil || err.Error() != want {
-			t.Errorf("%v: %v, want %s", query, err, want)
+	synctest.Test(t, func(t *testing.T) {
+		server, client := inMemory()
+		defer server.Close()
+		defer client.Close()
+		redis := borrowed(client, "test", time.Second)
+		defer redis.Close()
+		zone := config.Settings{Name: "login", SyncRate: config.SyncRate(time.Hour), MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: 30 * 24 * time.Hour}}}
+		z, c, stop := logged(t, redis, zone, true)
+		send(t, z, "a", 7)
+		send(t, z, "b", 30)
+		send(t, z, "c", 4)
+		all, err := TopOf(t.Context(), c, "login", limits.ByAsked, false, 10)
+		if err != nil || len(all) != 1 || len(all[0].Keys) != 3 || *all[0].Keys[0].Asked != 30 || all[0].Keys[0].Denied != 25 || all[0].Keys[1].Denied != 2 {
+			t.Errorf("%+v, %v; want 30 asked and 25 denied, 7 and 2, 4 and 0", all, err)
 		}
-	}
-	if _, err := TopOf(t.Context(), c, "login", limits.ByUsed, false, MaxTopKeys+1); err == nil {
-		t.Error("there is no bound on n")
-	}
-	c.Stop()
-	z.Release()
-	zone.SyncRate = config.Local
-	z, c = logged(t, nil, zone, true)
-	defer z.Release()
-	defer c.Stop()
-	if _, err := TopOf(t.Context(), c, "login", limits.ByAsked, false, 10); err == nil || !strings.Contains(err.Error(), "write used or denied") {
-		t.Errorf("by asked without a sync: %v", err)
-	}
+		for query, want := range map[[2]string]string{
+			{"logins", "used"}: `there is no zone "logins"`,
+			{"login", "most"}:  `by: unknown value "most"; use used, asked or denied`,
+		} {
+			if _, err := TopOf(t.Context(), c, query[0], limits.TopBy(query[1]), false, 10); err == nil || err.Error() != want {
+				t.Errorf("%v: %v, want %s", query, err, want)
+			}
+		}
+		if _, err := TopOf(t.Context(), c, "login", limits.ByUsed, false, MaxTopKeys+1); err == nil {
+			t.Error("there is no bound on n")
+		}
+		stop()
+		zone.SyncRate = config.Local
+		_, c, stop = logged(t, nil, zone, true)
+		defer stop()
+		if _, err := TopOf(t.Context(), c, "login", limits.ByAsked, false, 10); err == nil || !strings.Contains(err.Error(), "write used or denied") {
+			t.Errorf("by asked without a sync: %v", err)
+		}
+	})
 }
 
 // Who is denied is known at once in every mode, with the name for who logs keys, also of keys that
 // are denied without being counted; in shadow mode it is told apart.
 func TestTopByDenied(t *testing.T) {
-	server := redistest.Start(t)
-	client := server.Client()
-	client.Options().ContextTimeoutEnabled = true
-	defer client.Close()
-	synced := limits.BorrowRedis(client, limits.RedisOptions{Namespace: "test", Timeout: patience, StrictTimeout: patience, Logger: zap.NewNop()})
 	month := 30 * 24 * time.Hour
 	for name, test := range map[string]struct {
-		redis    *limits.Redis
 		settings config.Settings
 		want     string
 	}{
-		"local":       {nil, config.Settings{SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 5, a 2+0 of 5]"},
-		"an interval": {synced, config.Settings{SyncRate: config.SyncRate(time.Hour), MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 5, a 2+0 of 5]"},
-		"strict":      {synced, config.Settings{SyncRate: config.Strict, MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 5, a 2+0 of 5]"},
-		"shadow":      {nil, config.Settings{SyncRate: config.Local, Enforce: config.Enforce(0), MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 0+25 of 5, a 0+2 of 5]"},
-		"two limits":  {nil, config.Settings{SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 50, Window: month}, {Limit: 5, Window: 2 * month}}}, "[50:] [5: b 25+0 of 5, a 2+0 of 5]"},
-		"no room":     {nil, config.Settings{SyncRate: config.Local, MaxKeys: 1, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 0, a 2+0 of 5]"},
+		"local":       {config.Settings{SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 5, a 2+0 of 5]"},
+		"an interval": {config.Settings{SyncRate: config.SyncRate(time.Hour), MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 5, a 2+0 of 5]"},
+		"strict":      {config.Settings{SyncRate: config.Strict, MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 5, a 2+0 of 5]"},
+		"shadow":      {config.Settings{SyncRate: config.Local, Enforce: config.Enforce(0), MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 0+25 of 5, a 0+2 of 5]"},
+		"two limits":  {config.Settings{SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 50, Window: month}, {Limit: 5, Window: 2 * month}}}, "[50:] [5: b 25+0 of 5, a 2+0 of 5]"},
+		"no room":     {config.Settings{SyncRate: config.Local, MaxKeys: 1, Limits: []config.Rate{{Limit: 5, Window: month}}}, "[5: b 25+0 of 0, a 2+0 of 5]"},
 	} {
-		t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			server, client := inMemory()
+			defer server.Close()
+			defer client.Close()
+			redis := borrowed(client, "test", time.Second)
+			defer redis.Close()
 			test.settings.Name = "denied " + name
-			z, c := logged(t, test.redis, test.settings, true)
-			defer z.Release()
-			defer c.Stop()
+			z, c, stop := logged(t, redis, test.settings, true)
+			defer stop()
 			send(t, z, "a", 7)
 			send(t, z, "b", 30)
 			send(t, z, "c", 4)
@@ -201,13 +194,11 @@ func TestTopByDenied(t *testing.T) {
 // Who was denied is still known after a reload, while the zone stays.
 func TestTopByDeniedAfterAReload(t *testing.T) {
 	zone := config.Settings{Name: "denied and reloaded", SyncRate: config.Local, MaxKeys: 100, Limits: []config.Rate{{Limit: 5, Window: 30 * 24 * time.Hour}}}
-	z, c := logged(t, nil, zone, true)
+	z, _, stop := logged(t, nil, zone, true)
 	send(t, z, "a", 7)
-	next, then := logged(t, nil, zone, true)
-	defer next.Release()
-	defer then.Stop()
-	c.Stop()
-	z.Release()
+	next, then, end := logged(t, nil, zone, true)
+	defer end()
+	stop()
 	send(t, next, "a", 1)
 	all, err := TopOf(t.Context(), then, zone.Name, limits.ByDenied, false, 10)
 	if err != nil || len(all) != 1 || len(all[0].Keys) != 1 || all[0].Keys[0].Denied != 3 {

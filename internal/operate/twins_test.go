@@ -15,14 +15,12 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	caddymap "github.com/caddyserver/caddy/v2/modules/caddyhttp/map"
-	"go.uber.org/zap"
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
-	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 )
 
@@ -250,9 +248,6 @@ func TestStrictDecidesAsOneNodeAlone(t *testing.T) {
 // newTwin makes a handler of zones that decides alone, or one for which Redis does.
 func newTwin(t *testing.T, redis *limits.Redis, namespace string, all []twinZone) *twin {
 	var compiled []config.Settings
-	if redis != nil {
-		namespace = ""
-	}
 	for _, z := range all {
 		if redis != nil {
 			if z.SyncRate = config.Strict; z.Concurrent > 0 {
@@ -268,22 +263,18 @@ func newTwin(t *testing.T, redis *limits.Redis, namespace string, all []twinZone
 
 // takeTwin takes one of the handlers through the steps.
 func takeTwin(t *testing.T, namespace string, byRedis bool, all []twinZone, steps []twinStep) (said []twinAnswer) {
-	config, forward := &lifecycle.Config{Logger: zap.NewNop(), Namespace: namespace}, func(time.Duration) {}
+	forward := func(time.Duration) {}
+	var redis *limits.Redis
 	if byRedis {
 		server, client := inMemory()
 		defer server.Close()
 		defer client.Close()
-		redis := limits.BorrowRedis(client, limits.RedisOptions{Namespace: namespace + " by Redis", Timeout: time.Second, StrictTimeout: time.Second, Logger: zap.NewNop()})
+		redis, forward, namespace = borrowed(client, namespace+" by Redis", time.Second), server.FastForward, ""
 		defer redis.Close()
-		config, forward = &lifecycle.Config{Logger: zap.NewNop(), Redis: redis, StrictTimeout: time.Second}, server.FastForward
 	}
-	w := newTwin(t, config.Redis, namespace, all)
-	for _, z := range w.zones {
-		config.Add(z)
-		defer z.Release()
-	}
-	config.Start()
-	defer config.Stop()
+	w := newTwin(t, redis, namespace, all)
+	_, stop := running(redis, namespace, w.zones)
+	defer stop()
 	defer w.opened.end()
 	for i := range steps {
 		s, began := &steps[i], time.Now()

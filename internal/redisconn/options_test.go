@@ -14,36 +14,20 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
-// A resolved is what options come to.
-type resolved struct {
-	in    Options
-	want  Settings
-	empty bool
-}
-
-func (c resolved) check(t *testing.T, fromFile bool) {
-	t.Helper()
-	got, err := c.in.Resolve(caddy.NewReplacer())
-	if err != nil || (got == nil) != c.empty {
-		t.Fatalf("Resolve() = %v, %v, want nil: %t", got, err, c.empty)
-	}
-	if got == nil {
-		return
-	}
-	if fromFile != (got.Credentials != nil) {
-		t.Errorf("credentials are read again: %t, want that for files only", got.Credentials != nil)
-	}
-	got.Credentials = nil // functions don't compare
-	if !reflect.DeepEqual(*got, c.want) {
-		t.Errorf("Resolve() = %s, want %s", got.Key(), c.want.Key())
-	}
-}
-
 func TestResolve(t *testing.T) {
 	t.Setenv("TIDE_URL", "redis://u:p@h:1/2")
 	t.Setenv("TIDE_NOTHING", "")
 	t.Setenv("TIDE_ADDRESSES", "a, b:2")
-	for name, c := range map[string]resolved{
+	t.Setenv("TIDE_PASSWORD", "s3cret")
+	file := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(file, []byte("from file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		in    Options
+		want  Settings
+		empty bool
+	}{
 		"url": {
 			in:   Options{URL: "{env.TIDE_URL}"},
 			want: Settings{Mode: "simple", Addresses: []string{"h:1"}, Username: "u", Password: "p", DB: 2, Timeout: time.Second},
@@ -73,18 +57,6 @@ func TestResolve(t *testing.T) {
 			in:   Options{Mode: "cluster", Address: []string{"a", "b"}, TLSEnabled: true, TLSInsecure: true},
 			want: Settings{Mode: "cluster", Addresses: []string{"a:6379", "b:6379"}, Timeout: time.Second, TLS: TLS{Enabled: true, Insecure: true}},
 		},
-	} {
-		t.Run(name, func(t *testing.T) { c.check(t, false) })
-	}
-}
-
-func TestResolvePasswords(t *testing.T) {
-	t.Setenv("TIDE_PASSWORD", "s3cret")
-	file := filepath.Join(t.TempDir(), "password")
-	if err := os.WriteFile(file, []byte("from file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]resolved{
 		"default address": {
 			in:   Options{Password: "{env.TIDE_PASSWORD}", DB: 3, Timeout: caddy.Duration(5 * time.Second), PoolSize: 4},
 			want: Settings{Mode: "simple", Addresses: []string{"localhost:6379"}, Password: "s3cret", DB: 3, Timeout: 5 * time.Second, PoolSize: 4},
@@ -98,71 +70,61 @@ func TestResolvePasswords(t *testing.T) {
 			want: Settings{Mode: "simple", Addresses: []string{"localhost:6379"}, Username: "u", Password: "from file", Timeout: time.Second},
 		},
 	} {
-		t.Run(name, func(t *testing.T) { c.check(t, strings.Contains(name, "file")) })
-	}
-}
-
-// An unresolved is what options are rejected for.
-type unresolved struct {
-	in   Options
-	want []string
-}
-
-func (c unresolved) check(t *testing.T) {
-	_, err := c.in.Resolve(caddy.NewReplacer())
-	if err == nil {
-		t.Fatal("Resolve() = nil, want an error")
-	}
-	for _, want := range c.want {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("Resolve() = %v, want %q in it", err, want)
-		}
-	}
-	if strings.Contains(err.Error(), "hunter2") {
-		t.Errorf("Resolve() = %v: shows a secret", err)
+		t.Run(name, func(t *testing.T) {
+			got, err := c.in.Resolve(caddy.NewReplacer())
+			if err != nil || (got == nil) != c.empty {
+				t.Fatalf("Resolve() = %v, %v, want nil: %t", got, err, c.empty)
+			}
+			if got == nil {
+				return
+			}
+			if strings.Contains(name, "file") != (got.Credentials != nil) {
+				t.Errorf("credentials are read again: %t, want that for files only", got.Credentials != nil)
+			}
+			got.Credentials = nil // functions don't compare
+			if !reflect.DeepEqual(*got, c.want) {
+				t.Errorf("Resolve() = %s, want %s", got.Key(), c.want.Key())
+			}
+		})
 	}
 }
 
 func TestResolveErrors(t *testing.T) {
-	for name, c := range map[string]unresolved{
-		"url and address":     {Options{URL: "redis://h", Address: []string{"h"}}, []string{"address", "one place"}},
-		"url and password":    {Options{URL: "redis://h", Password: "hunter2"}, []string{"password", "one place"}},
-		"empty url and more":  {Options{URL: "{env.TIDE_NOTHING}", Password: "hunter2"}, []string{"password", "one place"}},
-		"bad url":             {Options{URL: "redis://u:hunter2@h:x"}, []string{"port", "from 1 to 65535"}},
-		"port of a url":       {Options{URL: "redis://u:hunter2@h:99999"}, []string{"port", "from 1 to 65535"}},
-		"no @ in a url":       {Options{URL: "redis://:hunter2"}, []string{"port", "an @ before it"}},
-		"host of a url":       {Options{URL: "redis://u:hunter2@[::1/0"}, []string{"host", "in brackets"}},
-		"@ and / in a secret": {Options{URL: "redis://u:hun@ter/hunter2@h:6379/0"}, []string{"percent-encode", "%2F"}},
-		"/ in a secret":       {Options{URL: "redis://u:hunter2/x@h:6379/0"}, []string{"percent-encode", "%2F"}},
-		"@ and ? in a secret": {Options{URL: "redis://u:hun@ter?hunter2@h:6379/0"}, []string{"percent-encode", "%3F"}},
-		"# in a secret":       {Options{URL: "redis://u:hunter2#x@h:6379/0"}, []string{"percent-encode", "%23"}},
-		"database of a url":   {Options{URL: "redis://u:hunter2@h:6379/x"}, []string{"database", "redis://localhost:6379/0"}},
-		"unknown mode":        {Options{Mode: "sentinels"}, []string{`"sentinels"`, "simple, sentinel or cluster"}},
-		"two in simple mode":  {Options{Address: []string{"a", "b"}}, []string{"2 addresses", "cluster", "failover"}},
-		"db in a cluster":     {Options{Mode: "cluster", Address: []string{"a", "b"}, DB: 3}, []string{"database 3", "remove"}},
-		"failover, no master": {Options{Mode: "failover"}, []string{"master_name"}},
-		"master in a cluster": {Options{Mode: "cluster", MasterName: "m"}, []string{"master_name", "remove"}},
-		"password in address": {Options{Address: []string{"u:hunter2@h"}}, []string{"@"}},
-		"url in address":      {Options{Address: []string{"redis://h"}}, []string{"URL"}},
-		"bad port":            {Options{Address: []string{"h:x"}}, []string{`"h:x"`, "host:port"}},
-		"negative timeout":    {Options{Timeout: -1}, []string{"timeout", "negative"}},
-		"negative pool":       {Options{PoolSize: -1}, []string{"pool_size"}},
-		"negative db":         {Options{DB: -1}, []string{"database -1"}},
-		"skip_verify":         {Options{URL: "redis://h?skip_verify=1"}, []string{"skip_verify", "rediss"}},
-		"socket in a cluster": {Options{Mode: "cluster", Address: []string{"/run/redis.sock"}}, []string{"unix socket"}},
-	} {
-		t.Run(name, c.check)
-	}
-}
-
-func TestResolveErrorsOfTLS(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "missing")
 	empty, secret := filepath.Join(dir, "empty.pem"), filepath.Join(dir, "secret.pem")
 	if err := errors.Join(os.WriteFile(empty, nil, 0o600), os.WriteFile(secret, []byte("hunter2"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]unresolved{
+	for name, c := range map[string]struct {
+		in   Options
+		want []string
+	}{
+		"url and address":      {Options{URL: "redis://h", Address: []string{"h"}}, []string{"address", "one place"}},
+		"url and password":     {Options{URL: "redis://h", Password: "hunter2"}, []string{"password", "one place"}},
+		"empty url and more":   {Options{URL: "{env.TIDE_NOTHING}", Password: "hunter2"}, []string{"password", "one place"}},
+		"bad url":              {Options{URL: "redis://u:hunter2@h:x"}, []string{"port", "from 1 to 65535"}},
+		"port of a url":        {Options{URL: "redis://u:hunter2@h:99999"}, []string{"port", "from 1 to 65535"}},
+		"no @ in a url":        {Options{URL: "redis://:hunter2"}, []string{"port", "an @ before it"}},
+		"host of a url":        {Options{URL: "redis://u:hunter2@[::1/0"}, []string{"host", "in brackets"}},
+		"@ and / in a secret":  {Options{URL: "redis://u:hun@ter/hunter2@h:6379/0"}, []string{"percent-encode", "%2F"}},
+		"/ in a secret":        {Options{URL: "redis://u:hunter2/x@h:6379/0"}, []string{"percent-encode", "%2F"}},
+		"@ and ? in a secret":  {Options{URL: "redis://u:hun@ter?hunter2@h:6379/0"}, []string{"percent-encode", "%3F"}},
+		"# in a secret":        {Options{URL: "redis://u:hunter2#x@h:6379/0"}, []string{"percent-encode", "%23"}},
+		"database of a url":    {Options{URL: "redis://u:hunter2@h:6379/x"}, []string{"database", "redis://localhost:6379/0"}},
+		"unknown mode":         {Options{Mode: "sentinels"}, []string{`"sentinels"`, "simple, sentinel or cluster"}},
+		"two in simple mode":   {Options{Address: []string{"a", "b"}}, []string{"2 addresses", "cluster", "failover"}},
+		"db in a cluster":      {Options{Mode: "cluster", Address: []string{"a", "b"}, DB: 3}, []string{"database 3", "remove"}},
+		"failover, no master":  {Options{Mode: "failover"}, []string{"master_name"}},
+		"master in a cluster":  {Options{Mode: "cluster", MasterName: "m"}, []string{"master_name", "remove"}},
+		"password in address":  {Options{Address: []string{"u:hunter2@h"}}, []string{"@"}},
+		"url in address":       {Options{Address: []string{"redis://h"}}, []string{"URL"}},
+		"bad port":             {Options{Address: []string{"h:x"}}, []string{`"h:x"`, "host:port"}},
+		"negative timeout":     {Options{Timeout: -1}, []string{"timeout", "negative"}},
+		"negative pool":        {Options{PoolSize: -1}, []string{"pool_size"}},
+		"negative db":          {Options{DB: -1}, []string{"database -1"}},
+		"skip_verify":          {Options{URL: "redis://h?skip_verify=1"}, []string{"skip_verify", "rediss"}},
+		"socket in a cluster":  {Options{Mode: "cluster", Address: []string{"/run/redis.sock"}}, []string{"unix socket"}},
 		"certs without tls":    {Options{TLSServerCertsPath: missing}, []string{"tls_server_certs_path", "tls_enabled"}},
 		"insecure without tls": {Options{TLSInsecure: true}, []string{"tls_insecure", "tls_enabled"}},
 		"certs missing":        {Options{TLSEnabled: true, TLSServerCertsPath: missing}, []string{"tls_server_certs_path", missing}},
@@ -174,7 +136,20 @@ func TestResolveErrorsOfTLS(t *testing.T) {
 		"key no pem":           {Options{TLSEnabled: true, TLSClientCert: "-----BEGIN X", TLSClientKey: "-----BEGIN hunter2"}, []string{"PEM"}},
 		"tls on a socket":      {Options{TLSEnabled: true, Address: []string{"/run/redis.sock"}}, []string{"unix socket"}},
 	} {
-		t.Run(name, c.check)
+		t.Run(name, func(t *testing.T) {
+			_, err := c.in.Resolve(caddy.NewReplacer())
+			if err == nil {
+				t.Fatal("Resolve() = nil, want an error")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("Resolve() = %v, want %q in it", err, want)
+				}
+			}
+			if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("Resolve() = %v: shows a secret", err)
+			}
+		})
 	}
 }
 

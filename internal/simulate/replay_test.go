@@ -20,6 +20,7 @@ import (
 	_ "github.com/caddy-tide/ratelimit" // is replayed
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/simulate"
 )
 
@@ -65,7 +66,7 @@ func jsonLog(all []asked) string {
 }
 
 // oneZone is a configuration of one limit.
-func oneZone(t testing.TB, limit int, options string) []byte {
+func oneZone(t *testing.T, limit int, options string) []byte {
 	t.Helper()
 	zone := map[string]any{}
 	if err := json.Unmarshal(fmt.Appendf(nil, `{"limits":[{"max_events":%d,"window":"10s"}]%s}`, limit, options), &zone); err != nil {
@@ -176,7 +177,7 @@ func TestAnsweredByClass(t *testing.T) {
 // what one does; where they sync they come near it; where they don't, less is denied. How near is
 // the sync's doing; TestProcessesAdmitWhatTheSimulatorPredicts holds its network to real nodes.
 func TestNodes(t *testing.T) {
-	log := jsonLog(traffic(8000))
+	log := jsonLog(traffic(redistest.Times(4000, 8000)))
 	rate := func(s string) *config.SyncRate {
 		r, err := config.ParseSyncRate(s)
 		if err != nil {

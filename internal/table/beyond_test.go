@@ -3,6 +3,7 @@ package table
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -53,16 +54,12 @@ func (c *crowded[S]) room(maxKeys int) { c.Configure(c.background, maxKeys) }
 
 // eachAlgorithm runs a test with each algorithm: at most size at once, limit in a window.
 func eachAlgorithm(t *testing.T, limit, size int64, window time.Duration, test func(t *testing.T, alg algorithms.Params)) {
-	for name, alg := range map[string]algorithms.Params{
-		"fixed_window":       fixed(limit, window),
-		"sliding_window":     sliding(limit, window),
-		"sliding_window, 12": algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, SubWindows: 12},
-		"sliding_log":        algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: window},
-		"token_bucket":       algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: window, Burst: size},
-		"gcra":               algorithms.Params{Kind: algorithms.GCRA, Limit: limit, Window: window, Burst: size},
-		"leaky_bucket":       algorithms.Params{Kind: algorithms.LeakyBucket, Limit: limit, Window: window, Queue: size - 1},
+	for _, alg := range []algorithms.Params{
+		{Kind: algorithms.FixedWindow}, {Kind: algorithms.SlidingWindow}, {Kind: algorithms.SlidingWindow, SubWindows: 12}, {Kind: algorithms.SlidingLog},
+		{Kind: algorithms.TokenBucket, Burst: size}, {Kind: algorithms.GCRA, Burst: size}, {Kind: algorithms.LeakyBucket, Queue: size - 1},
 	} {
-		t.Run(name, func(t *testing.T) { test(t, alg) })
+		alg.Limit, alg.Window = limit, window
+		t.Run(fmt.Sprint(alg.Kind, " ", alg.SubWindows), func(t *testing.T) { test(t, alg) })
 	}
 }
 
@@ -93,26 +90,11 @@ func TestKeysThatShareACounter(t *testing.T) {
 	}
 }
 
-// withState calls the one of three functions that has the state of the limit's kind.
-func withState(alg algorithms.Params, windows, buckets, logs func(algorithms.Params)) {
-	switch {
-	case alg.Kind.Traits().Windowed:
-		windows(alg)
-	case alg.Kind.Traits().Draining:
-		buckets(alg)
-	default:
-		logs(alg)
-	}
-}
-
 // A key beyond max_keys has its limit and waits as told, as one with a counter of its own.
 func TestAKeyBeyondMaxKeysHasItsLimit(t *testing.T) {
 	for _, rate := range []time.Duration{0, time.Second} {
 		eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg algorithms.Params) {
-			withState(alg,
-				func(alg algorithms.Params) { hasItsLimit[algorithms.WindowState](t, alg, rate) },
-				func(alg algorithms.Params) { hasItsLimit[algorithms.BucketState](t, alg, rate) },
-				func(alg algorithms.Params) { hasItsLimit[algorithms.LogState](t, alg, rate) })
+			algorithms.ByState(alg.Kind, hasItsLimit[algorithms.WindowState], hasItsLimit[algorithms.BucketState], hasItsLimit[algorithms.LogState])(t, alg, rate)
 		})
 	}
 }
@@ -141,25 +123,16 @@ func hasItsLimit[S any](t *testing.T, alg algorithms.Params, rate time.Duration)
 // in its slot it begins at 0.
 func TestASlotBeginsAtZero(t *testing.T) {
 	eachAlgorithm(t, 20, 20, time.Minute, func(t *testing.T, alg algorithms.Params) {
-		aligned := alg.Kind == algorithms.FixedWindow
+		run := algorithms.ByState(alg.Kind, aroundASlot[algorithms.WindowState], aroundASlot[algorithms.BucketState], aroundASlot[algorithms.LogState])
 		for seed := range redistest.Seeds(20, 1000) {
-			withState(alg,
-				func(alg algorithms.Params) {
-					aroundASlot[algorithms.WindowState](t, alg, seed, 20, time.Minute, aligned)
-				},
-				func(alg algorithms.Params) {
-					aroundASlot[algorithms.BucketState](t, alg, seed, 20, time.Minute, aligned)
-				},
-				func(alg algorithms.Params) { aroundASlot[algorithms.LogState](t, alg, seed, 20, time.Minute, aligned) })
+			run(t, alg, seed)
 		}
 	})
 }
 
 // aroundASlot has a guest ask at random times while there is room for it and while there is none.
-// aligned bounds what is admitted in each aligned window only: a fixed window admits its limit
-// before a boundary, and once more after it.
-func aroundASlot[S any](t *testing.T, alg algorithms.Params, seed uint64, size int64, window time.Duration, aligned bool) {
-	random := rand.New(rand.NewPCG(seed, 9))
+func aroundASlot[S any](t *testing.T, alg algorithms.Params, seed uint64) {
+	random, size, window := rand.New(rand.NewPCG(seed, 9)), alg.Limit, alg.Window
 	c := newCrowded[S](alg, []time.Duration{0, time.Second}[seed%2])
 	var admitted [2][]int64 // in its slot, and without one
 	for range 200 {
@@ -185,11 +158,13 @@ func aroundASlot[S any](t *testing.T, alg algorithms.Params, seed uint64, size i
 		t.Fatalf("seed %d: %d admitted in a slot, %d without: want both", seed, len(admitted[0]), len(admitted[1]))
 	}
 	for _, all := range admitted {
-		withinLimit(t, all, size, window, aligned)
+		withinLimit(t, all, size, window, alg.Kind == algorithms.FixedWindow)
 	}
 }
 
-// withinLimit wants no more at these instants than one counter admits.
+// withinLimit wants no more at these instants than one counter admits. aligned bounds what is
+// admitted in each aligned window only: a fixed window admits its limit before a boundary, and once
+// more after it.
 func withinLimit(t *testing.T, admitted []int64, size int64, window time.Duration, aligned bool) {
 	t.Helper()
 	for i := range admitted {
@@ -221,28 +196,26 @@ func TestAStepOfTheClockLeavesSharedCounters(t *testing.T) {
 // With count_denied a denied request counts beyond max_keys, too.
 func TestDeniedRequestsCountBeyondMaxKeys(t *testing.T) {
 	eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg algorithms.Params) {
-		withState(alg, staysDenied[algorithms.WindowState](t), staysDenied[algorithms.BucketState](t), staysDenied[algorithms.LogState](t))
+		algorithms.ByState(alg.Kind, staysDenied[algorithms.WindowState], staysDenied[algorithms.BucketState], staysDenied[algorithms.LogState])(t, alg)
 	})
 }
 
 // staysDenied has a client ask all the time: as long as it does, it stays denied in its window.
-func staysDenied[S any](t *testing.T) func(alg algorithms.Params) {
-	return func(alg algorithms.Params) {
-		c := newCrowded[S](alg, 0)
-		c.spend()
-		for range 190 {
-			c.now += int64(300 * time.Millisecond)
-			c.Take(alg.Compile(), keys.KeyOf(occupant), occupant, c.now, 1, allWaits)
-			d := c.ask()
-			if d.Allowed {
-				t.Fatal("admitted while it keeps on")
-			}
-			c.Penalize(alg.Compile(), keys.KeyOf(guest), d, 1)
+func staysDenied[S any](t *testing.T, alg algorithms.Params) {
+	c := newCrowded[S](alg, 0)
+	c.spend()
+	for range 190 {
+		c.now += int64(300 * time.Millisecond)
+		c.Take(alg.Compile(), keys.KeyOf(occupant), occupant, c.now, 1, allWaits)
+		d := c.ask()
+		if d.Allowed {
+			t.Fatal("admitted while it keeps on")
 		}
-		c.now += 3 * int64(time.Minute)
-		if got := c.spend(); got != 100 {
-			t.Errorf("three windows later %d are admitted, want 100", got)
-		}
+		c.Penalize(alg.Compile(), keys.KeyOf(guest), d, 1)
+	}
+	c.now += 3 * int64(time.Minute)
+	if got := c.spend(); got != 100 {
+		t.Errorf("three windows later %d are admitted, want 100", got)
 	}
 }
 
@@ -260,18 +233,11 @@ func TestSharedCountersOutliveAReload(t *testing.T) {
 				spent++
 			}
 			configured = append(configured, limit)
-			if want := maxOf(configured); spent != want {
+			if want := slices.Max(configured); spent != want {
 				t.Errorf("limits %v one after the other: %d admitted, want %d", configured, spent, want)
 			}
 		}
 	}
-}
-
-func maxOf(ns []int64) (most int64) {
-	for _, n := range ns {
-		most = max(most, n)
-	}
-	return most
 }
 
 // What a key takes under one limit is refunded to it under another.
@@ -355,10 +321,7 @@ func TestASharedCounterInUseIsNotSwept(t *testing.T) {
 // What an earlier process saved of a key counts where the key finds no slot now.
 func TestWhatWasSavedCountsBeyondMaxKeys(t *testing.T) {
 	eachAlgorithm(t, 100, 100, time.Minute, func(t *testing.T, alg algorithms.Params) {
-		withState(alg,
-			func(alg algorithms.Params) { savedCounts[algorithms.WindowState](t, alg) },
-			func(alg algorithms.Params) { savedCounts[algorithms.BucketState](t, alg) },
-			func(alg algorithms.Params) { savedCounts[algorithms.LogState](t, alg) })
+		algorithms.ByState(alg.Kind, savedCounts[algorithms.WindowState], savedCounts[algorithms.BucketState], savedCounts[algorithms.LogState])(t, alg)
 	})
 }
 

@@ -312,37 +312,6 @@ func TestAStepOfTheClockLeavesASharedBucket(t *testing.T) {
 	}
 }
 
-// After an hour in which a store was not reached, a client owes no more than what stands in each
-// node's bucket, here 1, 2 and 3, and what drains in two intervals.
-func TestAnOutageLeavesNoDebt(t *testing.T) {
-	const second = int64(time.Second)
-	f := newFleet(algorithms.Params{Kind: algorithms.TokenBucket, Limit: 60, Window: time.Minute, Burst: 100}, 3)
-	now := t0
-	for i := range f.nodes {
-		f.take(i, now, 1)
-		f.ask(i, now)
-	}
-	for range 3600 {
-		now += second
-		for i := range f.nodes {
-			f.take(i, now, 1)
-		}
-	}
-	for range 2 {
-		for i := range f.nodes {
-			f.ask(i, now)
-		}
-	}
-	for i := range f.nodes {
-		if got := f.level(i, now); got > 6+3*2 {
-			t.Errorf("node %d: level %v after an hour alone at its rate, want 12 at most", i, got)
-		}
-	}
-	if got := f.store.total(f.key); got != 3*3601 {
-		t.Errorf("a total of %d, want all that was spent", got)
-	}
-}
-
 // Where a bucket drains slower from a request on, what was spent in the same interval before and
 // after does not count as drained at the rate of before.
 func TestALowerRateLeavesWhatWasSpentSince(t *testing.T) {

@@ -24,7 +24,8 @@ const (
 	steppedWindow = time.Minute
 )
 
-func newStepped[S any](alg algorithms.Params) *stepped {
+func newStepped[S any](kind algorithms.Kind) *stepped {
+	alg := algorithms.Params{Kind: kind, Limit: steppedLimit, Window: steppedWindow, Burst: steppedLimit}
 	tab := of[S](alg, 100)
 	tab.Configure(SyncConfig{Params: alg, Rate: time.Second}, 100)
 	raw := []byte("k")
@@ -65,28 +66,15 @@ func (s *stepped) most() (most int) {
 // one limit less for it, and nobody is locked out for longer than a window.
 func TestStepsOfTheServersClock(t *testing.T) {
 	steps := []time.Duration{200 * time.Millisecond, 3 * time.Second, 20 * time.Second, 31 * time.Second, 59 * time.Second, 90 * time.Second, time.Hour, 24 * time.Hour}
-	for name, c := range map[string]struct {
-		most int // in any window of true time
-		make func() *stepped
-	}{
-		"fixed window": {2 * steppedLimit, func() *stepped {
-			return newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
-		}},
-		"sliding window": {2 * steppedLimit, func() *stepped {
-			return newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.SlidingWindow, Limit: steppedLimit, Window: steppedWindow, SubWindows: 1})
-		}},
-		"sliding log": {steppedLimit * 6 / 5, func() *stepped {
-			return newStepped[algorithms.LogState](algorithms.Params{Kind: algorithms.SlidingLog, Limit: steppedLimit, Window: steppedWindow})
-		}},
-		"token bucket": {steppedLimit * 6 / 5, func() *stepped {
-			return newStepped[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: steppedLimit, Window: steppedWindow, Burst: steppedLimit})
-		}},
+	for kind, limit := range map[algorithms.Kind]int{ // in any window of true time
+		algorithms.FixedWindow: 2 * steppedLimit, algorithms.SlidingWindow: 2 * steppedLimit, algorithms.SlidingLog: steppedLimit * 6 / 5, algorithms.TokenBucket: steppedLimit * 6 / 5,
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(kind.String(), func(t *testing.T) {
+			make := algorithms.ByState(kind, newStepped[algorithms.WindowState], newStepped[algorithms.BucketState], newStepped[algorithms.LogState])
 			random := rand.New(rand.NewPCG(1, 2))
 			for _, step := range append(steps, -steps[0], -steps[1], -steps[2], -steps[3], -steps[4], -steps[5], -steps[6], -steps[7]) {
 				for range 8 {
-					s := c.make()
+					s := make(kind)
 					s.run(5*time.Minute + time.Duration(random.Int64N(int64(time.Minute))).Truncate(time.Second))
 					stood, before := s.now, len(s.at)
 					s.server += step
@@ -98,8 +86,8 @@ func TestStepsOfTheServersClock(t *testing.T) {
 					if n := len(after); n > 11*steppedLimit+6 || n < 9*steppedLimit-6 {
 						t.Errorf("a step of %v: %d admitted in ten windows, want 540 to 660", step, n)
 					}
-					if most := s.most(); most > c.most+1 {
-						t.Errorf("a step of %v: %d admitted in a window of true time, want at most %d", step, most, c.most)
+					if most := s.most(); most > limit+1 {
+						t.Errorf("a step of %v: %d admitted in a window of true time, want at most %d", step, most, limit)
 					}
 				}
 			}
@@ -111,7 +99,7 @@ func TestStepsOfTheServersClock(t *testing.T) {
 // that has passed for a step of the server's clock, and the next one takes that back: in the end
 // that time has passed.
 func TestSleepThatAHeartbeatNoticesFirst(t *testing.T) {
-	s := newStepped[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: steppedLimit, Window: steppedWindow})
+	s := newStepped[algorithms.WindowState](algorithms.FixedWindow)
 	s.run(5 * time.Minute)
 	for s.take(s.now) {
 	}
@@ -124,14 +112,4 @@ func TestSleepThatAHeartbeatNoticesFirst(t *testing.T) {
 	if !s.take(s.now) {
 		t.Error("a client that had spent its limit an hour ago is denied")
 	}
-}
-
-func BenchmarkAStepOfTheClock(b *testing.B) {
-	alg := sliding(1000, time.Hour)
-	tab := even(million/stripeCount, alg)
-	tab.Configure(SyncConfig{Params: alg, Rate: time.Second}, 2*million)
-	for b.Loop() {
-		tab.setOffset(t0, tab.Offset()+time.Hour, true)
-	}
-	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*stripeCount), "us/stripe")
 }

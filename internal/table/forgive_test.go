@@ -32,12 +32,7 @@ func TestAfterAForgivingOnlyWhatIsTakenSinceCounts(t *testing.T) {
 		if p.Calendar != nil {
 			p.Window = p.Calendar.Window
 		}
-		run := forgiveLaw[algorithms.WindowState]
-		if p.Kind == algorithms.SlidingLog {
-			run = forgiveLaw[algorithms.LogState]
-		} else if p.Kind.Traits().Draining {
-			run = forgiveLaw[algorithms.BucketState]
-		}
+		run := algorithms.ByState(p.Kind, forgiveLaw[algorithms.WindowState], forgiveLaw[algorithms.BucketState], forgiveLaw[algorithms.LogState])
 		for seed := range uint64(60) {
 			t.Run(fmt.Sprint(p.Kind, p.SubWindows, p.Calendar != nil, " ", seed), func(t *testing.T) { run(t, p, seed) })
 		}

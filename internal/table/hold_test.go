@@ -108,6 +108,13 @@ func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 		{"a step of the clock", func() { tab.setOffset(t0, time.Second, true) }},
 		{"totals", func() { tab.Totals(t0) }},
 		{"saving", func() { tab.Save(t0) }},
+		{"what was spent", func() {
+			tab.EachSpend(t0, func(s Spend) {
+				if tab.stripe(s.Key).mu.TryLock() {
+					t.Fatal("a stripe is read without its lock")
+				}
+			})
+		}},
 		{"resuming", func() { tab.Resume(alg, t0, SavedCounts{keys.ID{}: nil}) }},
 		{"a sweep that finds nothing", func() { tab.Sweep(t0) }},
 		{"a sweep that drops all", func() { tab.Sweep(late) }},

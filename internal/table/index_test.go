@@ -1,7 +1,6 @@
 package table
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 )
@@ -52,24 +51,5 @@ func TestIndexAgainstAMap(t *testing.T) {
 		if got, ok := find(key); !ok || got != slot {
 			t.Errorf("find(%v) = %d, %t, want %d", key, got, ok, slot)
 		}
-	}
-}
-
-// BenchmarkGrow is the index of a stripe that doubles, the longest that a lock is held for more
-// than a few keys: a million keys have at most 14,336 in each.
-func BenchmarkGrow(b *testing.B) {
-	for _, keys := range []int{14_336, 143_360} {
-		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
-			var x index
-			random := rand.New(rand.NewPCG(1, 2))
-			for i := range keys {
-				x.Add(random.Uint32(), uint32(i))
-			}
-			words := len(x.words)
-			for b.Loop() {
-				grown := x
-				grown.resize(2 * words)
-			}
-		})
 	}
 }

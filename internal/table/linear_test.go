@@ -196,19 +196,16 @@ func testLinear[S any](t *testing.T, alg algorithms.Params, r linearRule) {
 }
 
 func TestTableIsLinearizable(t *testing.T) {
-	t.Run("fixed_window", func(t *testing.T) {
-		testLinear[algorithms.WindowState](t, fixed(linearLimit, linearWindow), fixedRule)
-	})
-	t.Run("sliding_window", func(t *testing.T) {
-		testLinear[algorithms.WindowState](t, sliding(linearLimit, linearWindow), slidingRule)
-	})
-	t.Run("sliding_log", func(t *testing.T) {
-		testLinear[algorithms.LogState](t, algorithms.Params{Kind: algorithms.SlidingLog, Limit: linearLimit, Window: linearWindow}, logRule)
-	})
-	t.Run("token_bucket", func(t *testing.T) {
-		testLinear[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3, Window: linearWindow, Burst: linearLimit}, bucketRule)
-	})
-	t.Run("gcra", func(t *testing.T) {
-		testLinear[algorithms.BucketState](t, algorithms.Params{Kind: algorithms.GCRA, Limit: 3, Window: linearWindow, Burst: linearLimit}, bucketRule)
-	})
+	for _, c := range []struct {
+		alg  algorithms.Params
+		rule linearRule
+	}{
+		{algorithms.Params{Kind: algorithms.FixedWindow, Limit: linearLimit}, fixedRule}, {algorithms.Params{Kind: algorithms.SlidingWindow, Limit: linearLimit}, slidingRule},
+		{algorithms.Params{Kind: algorithms.SlidingLog, Limit: linearLimit}, logRule}, {algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3, Burst: linearLimit}, bucketRule},
+		{algorithms.Params{Kind: algorithms.GCRA, Limit: 3, Burst: linearLimit}, bucketRule},
+	} {
+		c.alg.Window = linearWindow
+		run := algorithms.ByState(c.alg.Kind, testLinear[algorithms.WindowState], testLinear[algorithms.BucketState], testLinear[algorithms.LogState])
+		t.Run(c.alg.Kind.String(), func(t *testing.T) { run(t, c.alg, c.rule) })
+	}
 }

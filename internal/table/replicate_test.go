@@ -70,50 +70,26 @@ func TestNewKeysAndThoseNearTheirLimitAreUrgent(t *testing.T) {
 	}
 }
 
-func TestScaledUnsentHoldsBackWhatOthersProbablySpend(t *testing.T) {
-	alg := fixed(100, time.Hour)
-	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
-	a.SetLost(0)
-	for range 3 { // both see half of the traffic
-		admit(t, a, alg, t0, 5, 5)
-		admit(t, b, alg, t0, 5, 5)
-		a.sync(s, t0)
-		b.sync(s, t0)
-	}
-	got := 0 // of the 75 that are left as a knows it: b's last 5 came after its last sync
-	var last Taken
-	for range 100 {
-		if last = take(a.Table, alg, 1, t0); last.Allowed {
-			got++
-		}
-	}
-	if got < 30 || got > 40 {
-		t.Errorf("a node with half of the traffic takes %d of 75 before the next sync, want about half", got)
-	}
-	if !last.Estimated || last.Retry < time.Second {
-		t.Errorf("denied by the estimate: %+v, want Estimated and RetryAfter of a second at least", last.Decision)
-	}
-	a.SetLost(^uint64(0))
-	admit(t, a, alg, t0, 100, 75-got)
-}
-
 // A denial by an estimate asks a client to wait for the next sync, or until what is estimated would
 // have left the limit, whichever is first; a second at least.
 func TestRetryAfterOfAnEstimate(t *testing.T) {
 	const window, limit = 10 * time.Second, 100
 	for _, rate := range []time.Duration{time.Second, 5 * time.Second, 10 * time.Minute} {
-		retryOfAnEstimate[algorithms.WindowState](t, "fixed_window", rate, fixed(limit, window), window)
-		retryOfAnEstimate[algorithms.WindowState](t, "sliding_window", rate, sliding(limit, window), 2*window)
-		retryOfAnEstimate[algorithms.WindowState](t, "sliding_window, cut finely", rate, algorithms.Params{Kind: algorithms.SlidingWindow, Limit: limit, Window: window, SubWindows: 5}, 2*window)
-		retryOfAnEstimate[algorithms.LogState](t, "sliding_log", rate, algorithms.Params{Kind: algorithms.SlidingLog, Limit: limit, Window: window}, window)
-		// What is estimated drains within the time that a few of it take.
-		retryOfAnEstimate[algorithms.BucketState](t, "token_bucket", rate, algorithms.Params{Kind: algorithms.TokenBucket, Limit: limit, Window: window}, 2*time.Second)
-		retryOfAnEstimate[algorithms.BucketState](t, "gcra", rate, algorithms.Params{Kind: algorithms.GCRA, Limit: limit, Window: window, Burst: 50}, 2*time.Second)
-		retryOfAnEstimate[algorithms.BucketState](t, "leaky_bucket", rate, algorithms.Params{Kind: algorithms.LeakyBucket, Limit: limit, Window: window, Queue: 50}, 2*time.Second)
+		eachAlgorithm(t, limit, limit/2, window, func(t *testing.T, alg algorithms.Params) {
+			most := 2 * window
+			switch {
+			case alg.Kind == algorithms.FixedWindow || alg.Kind == algorithms.SlidingLog:
+				most = window
+			case alg.Kind.Traits().Draining:
+				// What is estimated drains within the time that a few of it take.
+				most = 2 * time.Second
+			}
+			algorithms.ByState(alg.Kind, retryOfAnEstimate[algorithms.WindowState], retryOfAnEstimate[algorithms.BucketState], retryOfAnEstimate[algorithms.LogState])(t, alg, rate, most)
+		})
 	}
 }
 
-func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg algorithms.Params, most time.Duration) {
+func retryOfAnEstimate[S any](t *testing.T, alg algorithms.Params, rate, most time.Duration) {
 	t.Helper()
 	s, raw := newStore(), []byte("key")
 	a, b := &talker[S]{Table: of[S](alg, 10), name: "a"}, &talker[S]{Table: of[S](alg, 10), name: "b"}
@@ -139,12 +115,12 @@ func retryOfAnEstimate[S any](t *testing.T, name string, rate time.Duration, alg
 		}
 		next := max(time.Second, rate-time.Duration(now-synced))
 		if !d.Estimated || d.Retry < time.Second || d.Retry > min(next, max(most, time.Second)) {
-			t.Errorf("%s, synced every %v: denied %+v, want Estimated, and RetryAfter of a second at least, and at most %v and the next sync, %v",
-				name, rate, d.Decision, most, next)
+			t.Errorf("synced every %v: denied %+v, want Estimated, and RetryAfter of a second at least, and at most %v and the next sync, %v",
+				rate, d.Decision, most, next)
 		}
 		return
 	}
-	t.Errorf("%s: nothing was denied", name)
+	t.Error("nothing was denied")
 }
 
 // Of what the store said before a step nothing is believed under the new numbers.
@@ -487,4 +463,59 @@ func TestAskingAgainIsNoAttempt(t *testing.T) {
 			t.Errorf("%+v, want two units by one attempt", *l)
 		}
 	})
+}
+
+// What the store has confirmed is not unsent, until it is unsent again because the store has
+// forgotten.
+func TestUnsent(t *testing.T) {
+	alg := sliding(100, time.Hour)
+	tab := newTable(10, alg)
+	tab.Configure(SyncConfig{Params: alg, Rate: time.Second}, 10)
+	want := func(when string, now int64, keys int, requests int64) {
+		t.Helper()
+		if k, r, _ := tab.Unsent(now); k != keys || r != requests {
+			t.Errorf("%s: Unsent() = %d, %d, want %d keys and %d requests", when, k, r, keys, requests)
+		}
+	}
+	corrects := func(when string, want int) {
+		t.Helper()
+		if _, _, got := tab.Unsent(t0); got != want {
+			t.Errorf("%s: %d keys have corrections alone, want %d", when, got, want)
+		}
+	}
+	syncNode := func(confirmed bool) {
+		tab.Tick()
+		said := tab.Say(t0, 1, 100, false, nil)
+		if !confirmed {
+			tab.Unanswered(said)
+			return
+		}
+		tab.Merge(t0, t0, said, alone(said, nil))
+	}
+	want("an empty table", t0, 0, 0)
+	var taken Taken
+	for i := range 3 {
+		take(tab, alg, i, t0)
+		taken = take(tab, alg, i, t0)
+	}
+	want("nothing was sent", t0, 3, 6)
+	syncNode(false)
+	want("sent in vain", t0, 3, 6)
+	syncNode(true)
+	want("all is confirmed", t0, 0, 0)
+	corrects("all is confirmed", 0)
+	for range 2 {
+		tab.Refund(alg.Compile(), keys.KeyOf(raw(2)), taken, 1)
+		want("what is confirmed is refunded", t0, 0, 0)
+		corrects("one more of a key is refunded", 1)
+	}
+	syncNode(false)
+	corrects("that is sent in vain", 1)
+	syncNode(true)
+	corrects("that is confirmed", 0)
+	take(tab, alg, 1, t0)
+	want("one more came", t0, 1, 1)
+	tab.Resend()
+	want("the store has forgotten", t0, 2, 5)
+	want("no decision can use it any more", t0+int64(3*time.Hour), 0, 0)
 }

@@ -241,13 +241,10 @@ func TestLogsSurviveARestart(t *testing.T) {
 
 // What was saved of keys that have not come back is seen and forgiven as if they had.
 func TestWhatWasSavedIsSeenAndForgiven(t *testing.T) {
-	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
-		seenAndForgiven[algorithms.WindowState](t, k)
+	for i := range algorithms.KindNames() {
+		k := algorithms.Kind(i)
+		algorithms.ByState(k, seenAndForgiven[algorithms.WindowState], seenAndForgiven[algorithms.BucketState], seenAndForgiven[algorithms.LogState])(t, k)
 	}
-	for _, k := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA, algorithms.LeakyBucket} {
-		seenAndForgiven[algorithms.BucketState](t, k)
-	}
-	seenAndForgiven[algorithms.LogState](t, algorithms.SlidingLog)
 }
 
 func seenAndForgiven[S any](t *testing.T, k algorithms.Kind) {

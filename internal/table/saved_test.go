@@ -78,10 +78,9 @@ func TestASavedLevelDrainsAtItsOwnRate(t *testing.T) {
 // What a node had admitted itself is its own again after a restart, so that it is sent. What the
 // others had is not: they send it themselves.
 func TestRestoredCountsAreTheNodesOwn(t *testing.T) {
-	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
-		restoresOwn[algorithms.WindowState](t, k)
+	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog} {
+		algorithms.ByState(k, restoresOwn[algorithms.WindowState], nil, restoresOwn[algorithms.LogState])(t, k)
 	}
-	restoresOwn[algorithms.LogState](t, algorithms.SlidingLog)
 }
 
 func restoresOwn[S any](t *testing.T, k algorithms.Kind) {

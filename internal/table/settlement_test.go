@@ -67,17 +67,16 @@ func (c *costed[S]) own() (current, before int64) {
 
 // Law: when all is settled, windows and logs hold exactly what was really used.
 func TestWhatIsSettledIsWhatWasUsed(t *testing.T) {
-	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
-		usedUp(t, k, costedOf[algorithms.WindowState])
+	for _, k := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog} {
+		algorithms.ByState(k, usedUp[algorithms.WindowState], nil, usedUp[algorithms.LogState])(t, k)
 	}
-	usedUp(t, algorithms.SlidingLog, costedOf[algorithms.LogState])
 }
 
-func usedUp[S any](t *testing.T, kind algorithms.Kind, of func(algorithms.Params, uint64) *costed[S]) {
+func usedUp[S any](t *testing.T, kind algorithms.Kind) {
 	t.Helper()
 	const lives = 100_000
 	p := algorithms.Params{Kind: kind, Limit: 1 << 40, Window: 24 * time.Hour}
-	c, sum, admitted := of(p, 1), int64(0), 0
+	c, sum, admitted := costedOf[S](p, 1), int64(0), 0
 	for admitted < lives || len(c.open) > 0 {
 		c.now += c.random.Int64N(int64(400 * time.Millisecond))
 		if admitted < lives && c.random.IntN(2) == 0 {
@@ -319,18 +318,14 @@ func TestASharedCounterSettlesInUnits(t *testing.T) {
 // Only a request that costs nothing counts as none that has asked, and only in the epoch in which
 // it came: by these attempts nodes estimate their share of a key.
 func TestWhatCostsSomethingHasAsked(t *testing.T) {
-	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow} {
-		attempts(t, kind, costedOf[algorithms.WindowState])
-	}
-	attempts(t, algorithms.SlidingLog, costedOf[algorithms.LogState])
-	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
-		attempts(t, kind, costedOf[algorithms.BucketState])
+	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingWindow, algorithms.SlidingLog, algorithms.TokenBucket, algorithms.GCRA} {
+		algorithms.ByState(kind, attempts[algorithms.WindowState], attempts[algorithms.BucketState], attempts[algorithms.LogState])(t, kind)
 	}
 }
 
 // attempts has a request that took 4 settle beside another one, whose response has cost all that it
 // took.
-func attempts[S any](t *testing.T, kind algorithms.Kind, of func(algorithms.Params, uint64) *costed[S]) {
+func attempts[S any](t *testing.T, kind algorithms.Kind) {
 	t.Helper()
 	const epochs = 720 * time.Hour
 	for _, test := range []struct {
@@ -342,7 +337,7 @@ func attempts[S any](t *testing.T, kind algorithms.Kind, of func(algorithms.Para
 		if kind.Traits().Draining && test.later > 0 {
 			continue // it has no epochs
 		}
-		c := of(p, 1)
+		c := costedOf[S](p, 1)
 		c.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
 		c.now += int64(min(p.Epoch(), epochs)) - 1
 		c.take(4, test.cost)
@@ -358,5 +353,81 @@ func attempts[S any](t *testing.T, kind algorithms.Kind, of func(algorithms.Para
 				t.Errorf("%s: 4 units that cost %d and were taken %v before: Attempts = %d, want %d", kind, test.cost, test.later, got, test.want)
 			}
 		})
+	}
+}
+
+// What one request costs is no number of attempts: a request of 2^20 units, admitted or denied, is
+// one.
+func TestAttemptsAreRequests(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: time.Minute}
+	tab := newTable(100, p)
+	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 100)
+	raw := []byte("client")
+	key, l := keys.KeyOf(raw), p.Compile()
+	taken := tab.Take(l, key, raw, t0, 900, 0)
+	if !taken.Allowed || tab.Take(l, key, raw, t0, 1<<20, 0).Allowed || !tab.Take(l, key, raw, t0, 0, 0).Allowed {
+		t.Fatal("900 of 1000 are not admitted, or 2^20 are, or nothing can't be read")
+	}
+	counts := func(units int64, attempts uint32) {
+		t.Helper()
+		tab.With(key, func(s *algorithms.WindowState) {
+			if l := window.Ledger(s); l.Cur.Own != units || l.Attempts != attempts {
+				t.Errorf("%+v, want %d units and %d attempts", *l, units, attempts)
+			}
+		})
+	}
+	counts(900, 2)
+	tab.Refund(l, key, taken, 900)
+	counts(0, 1)
+}
+
+// Refunds of others that don't shorten one's own reservations: what this node has reserved in a
+// bucket above what another one had moves down with the other's refund, and ends to count sooner.
+// Else it would be refunded though it has drained, out of what was taken since.
+func TestRefundsOfOthersShortenOnesOwnReservations(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.TokenBucket, algorithms.GCRA} {
+		for _, c := range []struct {
+			refunded, seconds, back int64
+		}{
+			{0, 0, 50}, {0, 50, 50}, {0, 51, 49}, {0, 99, 1}, {0, 100, 0}, // from 50 on
+			{50, 0, 50}, {50, 1, 49}, {50, 49, 1}, {50, 50, 0}, {50, 60, 0}, // at once
+			{30, 20, 50}, {30, 21, 49}, {30, 69, 1}, {30, 70, 0}, {30, 90, 0}, // from 20 on
+		} {
+			p := algorithms.Params{Kind: kind, Limit: 60, Window: time.Minute, Burst: 200, Reserves: true}
+			s, a, other := newStore(), costedOf[algorithms.BucketState](p, 1), costedOf[algorithms.BucketState](p, 1)
+			all := []*talker[algorithms.BucketState]{{Table: other.Table, name: "other"}, {Table: a.Table, name: "a"}}
+			for _, n := range all {
+				n.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+			}
+			sync := func() {
+				for _, n := range all {
+					n.Take(a.limit, a.key, []byte("k"), a.now, 0, 0)
+					n.sync(s, a.now)
+				}
+			}
+			a.take(1, 1)
+			a.settleOne()
+			sync()
+			a.now += int64(10 * time.Second)
+			other.now = a.now
+			if !other.take(50, 50-c.refunded) {
+				t.Fatal("50 of 200 are denied")
+			}
+			if sync(); !a.take(50, 0) {
+				t.Fatal("50 of 200 are denied, beside 50 of others")
+			}
+			if c.refunded > 0 {
+				other.settleOne()
+			}
+			sync()
+			a.now += c.seconds * int64(time.Second)
+			a.Take(a.limit, a.key, []byte("k"), a.now, 60, 0) // since then
+			before, _ := a.machine.Level(&a.stripe(a.key).slot(0).state, a.limit, a.now)
+			a.settleOne()
+			after, _ := a.machine.Level(&a.stripe(a.key).slot(0).state, a.limit, a.now)
+			if got := before - after; got != float64(c.back) {
+				t.Errorf("%s, %d of others refunded, settled after %d s: %v come back, want %d", kind, c.refunded, c.seconds, got, c.back)
+			}
+		}
 	}
 }

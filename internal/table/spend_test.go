@@ -56,32 +56,3 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 		}
 	}
 }
-
-// A walk looks at no more slots under one lock than each other walk does, whatever the table holds:
-// so no request waits for more than that.
-func TestSpendIsReadFewAtATime(t *testing.T) {
-	const keyCount = 40 * stripeCount * walk / 8
-	p := fixed(5, time.Minute)
-	table := of[algorithms.WindowState](p, keyCount)
-	table.Configure(SyncConfig{Params: p}, keyCount)
-	raw := make([]byte, 8)
-	for i := range keyCount {
-		raw[0], raw[1], raw[2] = byte(i), byte(i>>8), byte(i>>16)
-		table.Take(p.Compile(), keys.KeyOf(raw), raw, t0, 1, 0)
-	}
-	last, row, most, all := -1, 0, 0, 0
-	table.EachSpend(t0, func(s Spend) {
-		stripe := int(s.Key.A >> 58)
-		if table.stripes[stripe].mu.TryLock() {
-			t.Fatal("a stripe is read without its lock")
-		}
-		if stripe != last {
-			last, row = stripe, 0
-		}
-		row++
-		most, all = max(most, row), all+1
-	})
-	if all != keyCount || most > walk {
-		t.Errorf("%d of %d keys, up to %d under one lock, want %d at most", all, keyCount, most, walk)
-	}
-}

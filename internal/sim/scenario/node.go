@@ -100,7 +100,7 @@ func (n *node[S]) configure() {
 	is := n.w.is[n.index]
 	n.link.Rate = is.Rate
 	n.Configure(table.SyncConfig{
-		Params: is.Algorithm, Rate: is.Rate, Early: n.w.sc.Model.Early, Mixed: n.w.sc.Mixed, Waker: n.link.Waker, After: n.w.After,
+		Params: is.Algorithm, Rate: is.Rate, Early: n.w.sc.Model.Early, Waker: n.link.Waker, After: n.w.After,
 	}, mostKeys)
 }
 

@@ -36,8 +36,6 @@ type Scenario[S any] struct {
 	Model     Model
 	// Rate is the sync_rate.
 	Rate time.Duration
-	// Mixed says that limits differ from request to request.
-	Mixed bool
 	// Each is the parameters and the sync_rate of each node where they differ: the k-th node has
 	// the k-th, and Algorithm and Rate where that is zero. Reloads change them while the run goes
 	// on.

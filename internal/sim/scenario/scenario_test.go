@@ -177,15 +177,6 @@ func TestASmallLimitIsPassedByAboutOneRequestANode(t *testing.T) {
 	}
 }
 
-func TestAFloodOfKeysIsNoBypassAndFewLockNobodyOut(t *testing.T) {
-	if f := Flood(.02, 2); f.Admitted > 1 || f.Admitted < .96 || f.DeniedFirst > .05 {
-		t.Errorf("a key per 50 shared counters: %.3f of the limits admitted, %.3f of the newcomers denied", f.Admitted, f.DeniedFirst)
-	}
-	if f := Flood(4, 2); f.Admitted > .26 {
-		t.Errorf("four keys per shared counter: %.3f of the limits admitted, want a quarter at most", f.Admitted)
-	}
-}
-
 // A client at 0.9 of a log's limit that changes nodes is hardly denied: of what others spent a node
 // knows the sixteenth in which it was spent.
 func TestALogDeniesFewWhoMove(t *testing.T) {
