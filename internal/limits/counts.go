@@ -8,6 +8,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // A zone's slots and limits are one gate, with two ways to decide: by this node, or by Redis.
@@ -175,7 +176,8 @@ func holdCounts(e *Evaluation, p *check, h *Held) {
 				p.countRefund(p.ask.N, h)
 			}
 		}
-		if p.ForgiveResponses != nil {
+		// Anybody can log in with a name of his own and another one.
+		if p.ForgiveResponses != nil && !reqkey.IsAmbiguous(p.ask.Raw) {
 			z, key, since := units[0].zone, p.ask.Key, e.Now
 			h.OnBegin(func(r Response) { z.forgive(key, since, r) })
 		}

@@ -34,6 +34,21 @@ var rightPassword = sitetest.Header("Password", "right")
 
 const forgivingZone = "key {http.request.header.User}\nempty_key skip\nlimit 5/30d 7/60d\ncount_responses 401 403\nforgive_responses 303\n"
 
+// A right login with two names clears nothing: the second one may be a guesser's own.
+func TestARightLoginWithTwoNamesClearsNothing(t *testing.T) {
+	s := loginSite(sitetest.NewSite(t, &ratelimit.App{}, sitetest.ZoneBlock("two-names", forgivingZone)))
+	both := func(r *http.Request) { r.Header["User"] = []string{"mallory", "alice"} }
+	for i, password := range []string{"wrong", "wrong", "wrong", "wrong", "right", "wrong", "wrong"} {
+		want := map[string]int{"wrong": http.StatusUnauthorized, "right": http.StatusSeeOther}[password]
+		if i == 6 {
+			want = http.StatusTooManyRequests
+		}
+		if got := s.Get("203.0.113.9", both, sitetest.Header("Password", password)).Status; got != want {
+			t.Errorf("request %d: %d, want %d", i, got, want)
+		}
+	}
+}
+
 // A right login clears what wrong ones of its user have spent in all limits of the zone: alone, at
 // an interval, in strict, and in shadow mode. Another response doesn't, nor that of another user,
 // nor a right login that is denied.
