@@ -176,7 +176,7 @@ func holdCounts(e *Evaluation, p *check, h *Held) {
 				p.countRefund(p.ask.N, h)
 			}
 		}
-		// Anybody can log in with a name of his own and another one.
+		// What all requests with two names share, anybody's login would clear.
 		if p.ForgiveResponses != nil && !reqkey.IsAmbiguous(p.ask.Raw) {
 			z, key, since := units[0].zone, p.ask.Key, e.Now
 			h.OnBegin(func(r Response) { z.forgive(key, since, r) })

@@ -56,3 +56,17 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 		}
 	}
 }
+
+// What is reserved of a key is what this node has reserved and what others have, but for epochs
+// that are too old to count.
+func TestTheSumOfWhatIsReserved(t *testing.T) {
+	r, key := new(Reservations), keys.KeyOf([]byte("a"))
+	r.Add(key, 2, 7, t0+int64(time.Minute), int64(time.Minute))
+	r.setOthers(key, 7, 3)
+	r.setOthers(key, 6, 5)
+	for oldest, want := range map[int64]int64{6: 10, 7: 5, 8: 2} {
+		if got := r.Sum(key, t0, oldest); got != want {
+			t.Errorf("from epoch %d on: %d, want %d", oldest, got, want)
+		}
+	}
+}
