@@ -129,9 +129,7 @@ http:// {
 
 func (l *Lifetime) Load(config []byte) {
 	l.T.Helper()
-	if err := caddy.Load(config, true); err != nil {
-		l.T.Fatalf("Load: %v", err)
-	}
+	ReplaceConfig(l.T, config)
 }
 
 // Post sends a request and returns the status and the body. What a server that is ending has read
