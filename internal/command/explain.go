@@ -118,6 +118,7 @@ func (b *page) site(site operate.ExplainedSite) {
 		}
 		if len(h.NotRun) > 0 {
 			b.line("Not run before rate_limit: %s.", strings.Join(h.NotRun, ", "))
+			b.line("If they set headers, give these with -H.")
 		}
 		b.handler(h.Explained)
 	}
@@ -155,7 +156,11 @@ func (b *page) handler(h operate.Explained) {
 	if h.Delay > 0 {
 		text += ", after " + length(h.Delay) + " in a queue"
 	}
-	b.line("The request is %s.", text)
+	request := "The request"
+	if slices.ContainsFunc(h.Zones, func(z operate.ExplainedZone) bool { return z.LimitDefault }) {
+		request = "A request that brings no limit"
+	}
+	b.line("%s is %s.", request, text)
 	b.explained(h.Zones)
 }
 

@@ -1,9 +1,13 @@
 package limits
 
 import (
+	"fmt"
+	"net/http"
+
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // Zones with count_responses reserve what a request takes, and settle it when its response begins:
@@ -54,10 +58,19 @@ func (u *reservedUnit) settle(m, at int64) {
 }
 
 // forgive clears what a key has spent in all limits of the zone, whose request came at since, where
-// its response is one that forgives. What else of the key is under way is forgiven with it.
+// its response is one that forgives. What else of the key is under way is forgiven with it. HEAD
+// and OPTIONS log nobody in.
 func (z *Zone) forgive(key keys.Key, since int64, r Response) {
 	if r.Status == 0 || !z.ForgiveResponses.Match(r.Status, r.Header) {
 		return
+	}
+	switch q := r.Request; {
+	case q == nil:
+	case q.Method == http.MethodHead || q.Method == http.MethodOptions:
+		return
+	case q.Method == http.MethodGet && q.Header.Get("Authorization") == "":
+		z.Once.Warn(z.Logger, warning.ForgivesGuesser, fmt.Sprintf("zone %q: a GET without a password has cleared a count; if that page needs no account, guessers clear theirs by it: "+
+			"add `not method GET` to the zone's `match`", z.Name))
 	}
 	for l := range z.Each {
 		l.Table.ForgiveKey(key, since, instantOf(r.At))
