@@ -127,11 +127,14 @@ func onALine(t *testing.T, timeout time.Duration, test func(t *testing.T, l *lin
 	})
 }
 
-// limiter is one more at the end of a line.
+// limiter is one more at the end of a line. Nobody waits for a connection there: go-redis keeps the
+// timers of those who do for all clients of the process, and one of virtual time ends a test that
+// is in none.
 //
 // bubble: of each test.
 func (l *line) limiter(t *testing.T, timeout time.Duration) *Limiter {
-	c := client(t, "redis://127.0.0.1").(*redis.Client)
+	const connections = 20 // for calls
+	c := client(t, "redis://127.0.0.1?pool_size=1000").(*redis.Client)
 	c.Options().Dialer = func(context.Context, string, string) (net.Conn, error) {
 		l.mu.Lock()
 		trip := l.trip
@@ -141,6 +144,9 @@ func (l *line) limiter(t *testing.T, timeout time.Duration) *Limiter {
 		return &lineConn{conn, l}, err
 	}
 	s := New(c, "test", timeout)
+	for i := range s.circuits {
+		s.circuits[i].places.free = connections
+	}
 	t.Cleanup(s.Close)
 	return s
 }
