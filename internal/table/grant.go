@@ -70,7 +70,7 @@ func (t *Table[S]) Granted(now, server int64, said *Said, reply *cell.Reply, all
 			t.file(b, e, server, units)
 			if isLatest {
 				said.add(b, b.Epochs.At(server), units, t.bucket != nil)
-				forgot = t.mergeOne(b, e, server, server, said, reply, t.isEarly(b, now), reports[:0])
+				forgot = t.mergeOne(b, e, server, server, said, reply, t.mayLack(b, now), reports[:0])
 			}
 			if l := t.machine.Ledger(&e.state); l.Unsent(b.Limit.History) > 0 || l.Corrects(b.Limit.History) {
 				t.changed(st, b, e, i)

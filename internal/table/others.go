@@ -44,3 +44,16 @@ func (r *Reservations) InDoubt(now int64, interval time.Duration) bool {
 	lost := r.lost.Load()
 	return lost != 0 && now-lost < int64(ResentReserved+2*interval)
 }
+
+// mayLack reports whether the store may still lack what others have spent, so that what is known of
+// them is kept: they may not have followed the last step of the clock, or not have sent again what
+// was lost.
+func (t *Table[S]) mayLack(b *SyncConfig, now int64) bool {
+	return t.goesByStore(b) && t.reservations.InDoubt(now, b.Rate) || t.isEarly(b, now)
+}
+
+// goesByStore reports whether what is known of others is kept no longer than that: they may refund
+// it, or the store decides, in which what a node had spent is gone that has ended since.
+func (t *Table[S]) goesByStore(b *SyncConfig) bool {
+	return b.Params.Reserves || b.AtOnce && t.bucket == nil
+}

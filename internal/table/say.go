@@ -96,7 +96,7 @@ func (t *Table[S]) Merge(now, server int64, said []Said, replies []cell.Reply) (
 	if b == nil {
 		return false
 	}
-	early := b.Params.Reserves && t.reservations.InDoubt(now, b.Rate) || t.isEarly(b, now)
+	early := t.mayLack(b, now)
 	reports := make([]algorithms.Report, 0, b.Limit.History+1)
 	for i := range said {
 		m, h := &said[i], &replies[i]
@@ -154,9 +154,11 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Sai
 	if l.Resend &^= m.Reasons &^ algorithms.Settled; less {
 		forgot = t.lose(l, known)
 	}
+	if t.goesByStore(b) {
+		l.Believe()
+	}
 	if b.Params.Reserves {
 		e.Alone()
-		l.Believe()
 		t.reservations.setOthers(m.Key, h.Sum.Epoch, max(0, h.Sum.Open-openOf(m, h)))
 	} else {
 		e.noteSpent(sent, theirs, lately)
