@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/caddy-tide/ratelimit/internal/ban"
+	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/lifecycle"
 	"github.com/caddy-tide/ratelimit/internal/limits"
@@ -124,9 +126,14 @@ func isOverflowing(zone *limits.Zone) bool {
 }
 
 // lasts is how long anything is left that a reset of a zone says something of: what counts, until
-// all nodes have heard of it, and a ban that began before.
+// all nodes have heard of it, and a ban that began before. Where bans grow, the store has one for
+// so long after its end. One may last longer by an earlier configuration.
 func lasts(zone *limits.Zone) (longest time.Duration) {
-	longest = zone.Ban.For
+	longest = max(zone.Ban.For, 2*zone.Ban.Growing)
+	if b := zone.Bans(); b != nil {
+		now := clock.Now()
+		b.Set.Each(now, func(_ ban.ID, one ban.Ban, _ string) { longest = max(longest, one.Rest(now)+zone.Ban.Growing) })
+	}
 	for l := range zone.Counted {
 		p := l.Settings.Params(l.Rate)
 		longest = max(longest, 2*p.Counts()+max(0, time.Duration(zone.SyncRate)))

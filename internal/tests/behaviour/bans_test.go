@@ -239,6 +239,38 @@ func TestABanGrows(t *testing.T) {
 	})
 }
 
+// A reset is remembered for as long as Redis has the ban that it ends: where nobody has asked for
+// the key meanwhile, the ban would hold again on all nodes once the reset is over. That is so where
+// bans grow, and where they were longer by an earlier configuration.
+func TestAResetLastsAsLongAsTheBanThatItEnds(t *testing.T) {
+	for _, ban := range []string{"ban 1m growing 300d", "ban 1m"} {
+		t.Run(ban, func(t *testing.T) {
+			r := redistest.Start(t)
+			s := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("lifted", "limit 2/30d\nsync_rate strict\n"+ban))
+			key := rawKey(s, "1.2.3.4")
+			bannedElsewhere(t, r, "lifted", keys.IDOf(key), 4800*time.Hour)
+			if a := s.Get("1.2.3.4"); !strings.Contains(a.Body, abnormal) {
+				t.Fatalf("%d %s, want it banned", a.Status, a.Body)
+			}
+			sitetest.AnswerOf[operate.ResetDone](t, http.MethodPost, "/rate_limit/reset", `{"zone":"lifted","key":"1.2.3.4"}`)
+			all, err := r.Client().HGetAll(t.Context(), ratesync.NewKeyspace("test").Control()).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			lasts := time.Duration(0)
+			for name, value := range all {
+				if words := strings.Fields(value); strings.HasPrefix(name, "reset:") && len(words) > 4 {
+					ms, _ := strconv.ParseInt(words[4], 10, 64)
+					lasts = time.Duration(ms) * time.Millisecond
+				}
+			}
+			if rest := restOfBan(r, "lifted", key); lasts == 0 || rest > lasts {
+				t.Errorf("the reset lasts %v, and Redis has the ban for %v", lasts, rest)
+			}
+		})
+	}
+}
+
 // A ban that begins while Redis is away holds at once, and is shared when it is back. The node
 // writes it back when Redis has forgotten all.
 func TestABanWhileRedisIsAway(t *testing.T) {
