@@ -549,6 +549,44 @@ func twoBegin(t *testing.T, apart, offset time.Duration) {
 	w.close()
 }
 
+// A Redis goes back to a copy of a bucket from before a node spent its first there, as a replica
+// that lags. Its nodes say all again, so the other region never has less of it, also not when the
+// doubt has ended.
+func TestABucketAfterAnOlderCopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld[algorithms.BucketState](t, 1, algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1, Burst: 1 << 30, Window: 1000 * time.Hour}, 2)
+		w.names = w.names[:1]
+		w.begin()
+		here, there := w.regions[0], w.regions[1]
+		take := func(m *member[algorithms.BucketState], n int) { w.takeOf(m, []byte(w.names[0]), n) }
+		take(here.nodes[0], 1)
+		take(there.nodes[0], 1)
+		time.Sleep(10 * time.Second)
+		older := here.store.Values()
+		take(here.nodes[1], 20)
+		take(here.nodes[0], 25)
+		time.Sleep(10 * time.Second)
+		take(there.nodes[0], 45)
+		time.Sleep(10 * time.Second)
+		if got := told(here, there); got != 46 {
+			t.Fatalf("the other region has %d of 46", got)
+		}
+		here.store.restore(older)
+		time.Sleep(table.ResentReserved + 30*time.Second)
+		if got := told(here, there); got != 46 {
+			t.Errorf("after an older copy the other region has %d of 46", got)
+		}
+		for _, r := range w.regions {
+			for _, key := range r.store.counting() {
+				if _, n := idAndSum(key, r.store.Hash(key)["sum"]); n < 92 {
+					t.Errorf("%s has %d, want 92: %v", r.name, n, r.store.Hash(key))
+				}
+			}
+		}
+		w.close()
+	})
+}
+
 // Two relays at once lose nothing: what one of them says under a number that the other one is
 // beyond is said again. These seeds have them.
 //

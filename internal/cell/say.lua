@@ -317,6 +317,11 @@ local function bucket(key, f, s, far, state, around)
     end
   else
     all, known, part, before = all + total, known - fresh, part + 0, F.region and 0 or math.max(0, total - fresh)
+    if before > 0 and least and under then
+      local born = match(call('HGET', key, 'born') or '', '^%d+')
+      -- What began here spent nothing before: this is an older copy, which does not know it.
+      if born and born + 0 > 1 and start + 0 >= born + 0 then before = 0 end
+    end
     if known >= 0 and (known > whole or known == whole and part > rest) then
       added = added + known - whole + 1
       whole, rest, raised = known, part, true
