@@ -68,8 +68,8 @@ func (z *Zone) forgive(key keys.Key, since int64, r Response) {
 	case q == nil:
 	case q.Method == http.MethodHead || q.Method == http.MethodOptions:
 		return
-	case q.Method == http.MethodGet && q.Header.Get("Authorization") == "":
-		z.Once.Warn(z.Logger, warning.ForgivesGuesser, fmt.Sprintf("zone %q: a GET without a password has cleared a count; if that page needs no account, guessers clear theirs by it: "+
+	case q.Method == http.MethodGet:
+		z.Once.Warn(z.Logger, warning.ForgivesGuesser, fmt.Sprintf("zone %q: a GET has cleared a count; if that page needs no account, guessers clear theirs by it: "+
 			"add `not method GET` to the zone's `match`", z.Name))
 	}
 	for l := range z.Each {

@@ -142,9 +142,9 @@ const (
 	// monitoring take them for successes: leave the status out there. See
 	// docs/responses.md#error-routes.
 	HiddenDenial = "TIDE050"
-	// ForgivesGuesser is forgive_responses with an address alone as the key, or after a GET without
-	// Authorization. A guesser clears the count by a login of his own, or by a page that needs
-	// none. See docs/login.md#a-right-login.
+	// ForgivesGuesser is forgive_responses with an address alone as the key, or after a GET. A
+	// guesser clears the count by a login of his own, or by a page that needs none. See
+	// docs/login.md#a-right-login.
 	ForgivesGuesser = "TIDE051"
 	// ShortLived is counts of a day, week, month or year that may not last so long. Redis evicts
 	// keys, the process ends and nothing is saved, there is a counter for each address, or a

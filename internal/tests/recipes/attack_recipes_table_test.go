@@ -225,7 +225,7 @@ var attacks = map[string][]attack{
 	"examples/soft-launch/Caddyfile api":     anything(8),
 	"examples/soft-launch/Caddyfile api_new": holdsNobody("it is not enforced"),
 	"examples/streams/Caddyfile events":      {{send: "GET /events", most: 3}},
-	"examples/streams/Caddyfile websocket": {{send: "GET /", most: 2, each: upgraded, vary: []func(int, *http.Request){
+	"examples/streams/Caddyfile websocket": {{send: "GET /", most: 4, each: upgraded, vary: []func(int, *http.Request){
 		as("Upgrade", cases("websocket")), as("Connection", always("keep-alive, upgrade")), line("Connection", fresh), line("Upgrade", always("h2c")),
 		func(_ int, r *http.Request) {
 			r.Method, r.Proto, r.ProtoMajor, r.ProtoMinor = http.MethodConnect, "HTTP/2.0", 2, 0
