@@ -7,6 +7,7 @@
 # make demo    three Caddy processes, one Redis, one limit: a table a second, for half a minute; then three regions
 # make bench   figures beside other limiters and of whole servers; ten minutes, BENCH=-short for two
 # make fuzz    each fuzz test for half a minute
+# make size    lines that are shipped and lines of tests, without blanks and comments
 # make release static programs for four platforms, checksums and bills of materials in dist
 
 # The tags that xcaddy builds with. With the same ones everywhere, and without C but for the race
@@ -18,7 +19,7 @@ ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
-.PHONY: test lint race check chaos stress demo bench fuzz release
+.PHONY: test lint race check chaos stress demo bench fuzz size release
 
 check: lint test race
 
@@ -76,6 +77,11 @@ promtool:
 # what is measured into the pages. Nothing else runs beside the measurements of internal/cluster.
 chaos: redis fail2ban browser promtool comparisons containers newest fuzz
 	RAPID_CHECKS=1000 TIDE_REQUIRE_REDIS=1 go test -vet=off -tags $(TAGS),chaos -timeout 150m -count 1 -p 1 ./...
+
+size:
+	@go list -deps -tags $(TAGS) -f '{{$$d := .Dir}}{{if .Module}}{{if .Module.Main}}{{range .GoFiles}}{{$$d}}/{{.}} {{end}}{{range .EmbedFiles}}{{$$d}}/{{.}} {{end}}{{end}}{{end}}' ./cmd/caddy \
+		| xargs cat | grep -cvE '^\s*(//|--|$$)' | xargs echo "shipped:"
+	@git ls-files '*_test.go' | xargs cat | grep -cvE '^\s*(//|$$)' | xargs echo "tests:"
 
 # What bench compares is a module of its own, so that nobody who uses this one downloads it.
 .PHONY: comparisons

@@ -286,20 +286,20 @@ func (p parser) zoneOption(z *Zone, option string, block config.Block) error {
 	return p.set(block, option, z, map[string]func() error{
 		"match":                 func() error { return p.match(z) },
 		"except":                func() error { return p.except(z) },
-		"key":                   func() (err error) { z.Key, err = p.key(); return err },
+		"key":                   func() error { return into(&z.Key)(p.key()) },
 		"limit":                 func() error { return p.limit(z) },
-		"limit_default":         func() (err error) { z.defaults, err = p.rates(config.ParseRate); return err },
-		"count_responses":       func() (err error) { z.CountResponses, err = p.responses("count_responses 401 403", "4xx"); return err },
-		"forgive_responses":     func() (err error) { z.ForgiveResponses, err = p.responses("forgive_responses 303", "3xx"); return err },
+		"limit_default":         func() error { return into(&z.defaults)(p.rates(config.ParseRate)) },
+		"count_responses":       func() error { return into(&z.CountResponses)(p.responses("count_responses 401 403", "4xx")) },
+		"forgive_responses":     func() error { return into(&z.ForgiveResponses)(p.responses("forgive_responses 303", "3xx")) },
 		"cost":                  func() error { return p.cost(z) },
 		"response_cost":         func() error { return p.responseCost(z) },
-		"cost_default":          func() (err error) { z.CostDefault, err = pointer(p.size(z)); return err },
-		"response_cost_default": func() (err error) { z.ResponseCostDefault, err = pointer(p.size(z)); return err },
-		"enforce":               func() (err error) { z.Enforce, err = pointer(one(p, config.ParseEnforcement)); return err },
-		"ban":                   func() (err error) { z.Ban, err = p.ban(); return err },
-		"calendar":              func() (err error) { z.Calendar, err = p.calendar(); return err },
+		"cost_default":          func() error { return into(&z.CostDefault)(pointer(p.size(z))) },
+		"response_cost_default": func() error { return into(&z.ResponseCostDefault)(pointer(p.size(z))) },
+		"enforce":               func() error { return into(&z.Enforce)(pointer(one(p, config.ParseEnforcement))) },
+		"ban":                   func() error { return into(&z.Ban)(p.ban()) },
+		"calendar":              func() error { return into(&z.Calendar)(p.calendar()) },
 		"reserve":               func() error { return p.reserve(z) },
-		"events":                func() (err error) { z.MaxEvents, err = p.events(); return err },
+		"events":                func() error { return into(&z.MaxEvents)(p.events()) },
 	})
 }
 
@@ -547,8 +547,8 @@ func parseGlobalOption(d *caddyfile.Dispenser, existing any) (any, error) {
 // appOption reads one of the global options.
 func (p parser) appOption(app *App, option string) error {
 	return p.set(config.Global, option, app, map[string]func() error{
-		"redis":   func() (err error) { app.Redis, err = p.redis(); return err },
-		"regions": func() (err error) { app.Regions, err = p.regions(); return err },
+		"redis":   func() error { return into(&app.Redis)(p.redis()) },
+		"regions": func() error { return into(&app.Regions)(p.regions()) },
 		"persist": func() (err error) {
 			if app.Persist, err = p.wordOr(lifecycle.InStorage); err == nil {
 				err = lifecycle.CheckPersist(app.Persist)
@@ -807,6 +807,14 @@ func whole[T int | int64](p parser) (T, error) {
 
 // pointer returns a pointer to a value, so that 0 and nothing differ.
 func pointer[T any](value T, err error) (*T, error) { return &value, err }
+
+// into sets what a function has returned.
+func into[T any](to *T) func(T, error) error {
+	return func(value T, err error) error {
+		*to = value
+		return err
+	}
+}
 
 // rates reads values as rates.
 func (p parser) rates(parse func(string) (config.Rate, error)) (all []config.Rate, err error) {
