@@ -1,4 +1,4 @@
-# make test    all tests that need Go and a redis-server: 8 minutes on two cores, 3 when all is built
+# make test    all tests that need Go and a redis-server: 8 minutes on two cores, 5 when all is built
 # make lint    format, vet, staticcheck, and what this code and these pages rely on: 3 minutes, then 1
 # make race    the race detector where goroutines share something: 7 minutes
 # make check   lint, test and race: what .ci/run does
@@ -30,7 +30,7 @@ GOTEST = RAPID_SEED=1 go run $(GOTESTSUM) --format pkgname-and-test-fails --form
 	-vet=off -timeout 30m -p $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
 test: redis
-	@echo "Tests with a real Redis: 8 minutes on two cores, 3 when all is built."
+	@echo "Tests with a real Redis: 8 minutes on two cores, 5 when all is built."
 	TIDE_REQUIRE_REDIS=1 $(GOTEST) -tags $(TAGS) ./sync ./sync/strict ./internal/tests/... ./internal/cluster ./...
 
 # Where two goroutines share something.
