@@ -33,10 +33,15 @@ test: redis
 	@echo "Tests with a real Redis: 8 minutes on two cores, 5 when all is built."
 	TIDE_REQUIRE_REDIS=1 $(GOTEST) -tags $(TAGS) ./sync ./sync/strict ./internal/tests/... ./internal/cluster ./...
 
-# Where two goroutines share something.
-RACED := ./sync ./sync/strict ./internal/limits ./internal/table ./internal/control ./internal/gauge ./internal/ban ./internal/bandwidth ./internal/cycle
+# Where two goroutines share something. Of Go 1.26 all goroutines of a bubble that meet a timer which
+# has passed share one context of the detector, and two at once end the process ("ThreadSanitizer:
+# CHECK failed"). So one processor runs the loops, which wait for timers: what has no order is found
+# as well.
+LOOPS := ./sync ./sync/strict
+RACED := ./internal/limits ./internal/table ./internal/control ./internal/gauge ./internal/ban ./internal/bandwidth ./internal/cycle
 race: redis
 	@echo "The race detector: 7 minutes on two cores."
+	CGO_ENABLED=1 TIDE_REQUIRE_REDIS=1 $(GOTEST) -race -cpu 1 -tags $(TAGS) $(LOOPS)
 	CGO_ENABLED=1 TIDE_REQUIRE_REDIS=1 $(GOTEST) -race -tags $(TAGS) $(RACED)
 
 # With the tag chaos, the checks see all files.
