@@ -26,6 +26,7 @@ type Notices struct {
 	ambiguous atomic.Bool  // warned of several values
 	encoded   atomic.Bool  // warned of a response that is compressed
 	noFigure  atomic.Bool  // warned of a response without a figure
+	got       atomic.Bool  // warned of a GET that has forgiven
 	failed    atomic.Int64 // when it was last reported that Redis failed to decide
 }
 
@@ -81,6 +82,14 @@ func (n *Notices) Encoded(z *config.Settings, once *warning.Once, log *zap.Logge
 func (n *Notices) NoFigure(z *config.Settings, where string, once *warning.Once, log *zap.Logger) {
 	if !n.noFigure.Load() && !n.noFigure.Swap(true) {
 		once.Warn(log, warning.NoCost, fmt.Sprintf("zone %q: a response has no number %s; leave out with count_responses what costs nothing; more of this zone are not reported until the next reload", z.Name, where))
+	}
+}
+
+// Got warns once that a response to a GET has forgiven.
+func (n *Notices) Got(z *config.Settings, once *warning.Once, log *zap.Logger) {
+	if !n.got.Load() && !n.got.Swap(true) {
+		once.Warn(log, warning.ForgivesGuesser, fmt.Sprintf("zone %q: a GET has cleared a count; if that page needs no account, guessers clear theirs by it: "+
+			"add `not method GET` to the zone's `match`", z.Name))
 	}
 }
 

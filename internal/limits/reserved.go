@@ -1,13 +1,11 @@
 package limits
 
 import (
-	"fmt"
 	"net/http"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
-	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // Zones with count_responses reserve what a request takes, and settle it when its response begins:
@@ -69,8 +67,7 @@ func (z *Zone) forgive(key keys.Key, since int64, r Response) {
 	case q.Method == http.MethodHead || q.Method == http.MethodOptions:
 		return
 	case q.Method == http.MethodGet:
-		z.Once.Warn(z.Logger, warning.ForgivesGuesser, fmt.Sprintf("zone %q: a GET has cleared a count; if that page needs no account, guessers clear theirs by it: "+
-			"add `not method GET` to the zone's `match`", z.Name))
+		z.Notices.Got(&z.Settings, z.Once, z.Logger)
 	}
 	for l := range z.Each {
 		l.Table.ForgiveKey(key, since, instantOf(r.At))
