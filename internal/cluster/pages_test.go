@@ -95,16 +95,7 @@ func (p taskPage) arrive(t *testing.T) newcomer {
 	n := arrive(t, "../../examples", "8080", "8081", "8082", "2019", "2020", "6379")
 	n.builds(t)
 	if p.log {
-		awk := n.command(t, "awk", "-f", absolute(t, "../simulate/testdata/example.awk"))
-		out, err := os.Create(filepath.Join(n.dir, "access.log"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		awk.Stdout = out
-		if err := awk.Run(); err != nil {
-			t.Fatal(err)
-		}
-		out.Close()
+		n.hasLog(t)
 	}
 	if p.saved != "" {
 		block, _, _ := strings.Cut(strings.Split(pageText(t, p.saved), "```caddyfile\n")[p.block+1], "```\n")
@@ -130,6 +121,21 @@ func optionsOf(site string) string {
 		return "{\n\tadmin localhost:2019\n"
 	}
 	return "{\n\tadmin localhost:2019\n\thttp_port 8081\n\thttps_port 8082\n\tlocal_certs\n\tskip_install_trust\n"
+}
+
+// hasLog writes the access log of docs/simulate.md.
+func (n newcomer) hasLog(t *testing.T) {
+	t.Helper()
+	awk := n.command(t, "awk", "-f", absolute(t, "../simulate/testdata/example.awk"))
+	out, err := os.Create(filepath.Join(n.dir, "access.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	awk.Stdout = out
+	if err := awk.Run(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func absolute(t *testing.T, path string) string {

@@ -28,8 +28,8 @@ type shownPage struct {
 	starts  []string // what runs, in this order
 	restart bool     // the last of these ends as by SIGTERM and starts again, after before
 	before  string   // what happens before the command
-	command string
-	wants   string // what the command prints, once all has happened
+	command string   // or several, a line each
+	wants   string   // what the command prints, once all has happened
 }
 
 const (
@@ -38,6 +38,15 @@ const (
 )
 
 var shownPages = map[string]shownPage{
+	"readme": {
+		starts: []string{aRedis, aCaddy},
+		before: `seq 6 | xargs -n 1 curl -s -o /dev/null https://api.example.com/login -d`,
+		command: `caddy rate-limit simulate --limit 100/1m access.log | head -4
+caddy rate-limit explain -X POST https://api.example.com/login
+caddy rate-limit override login 203.0.113.9 20/1m
+caddy rate-limit enforce address 25%`,
+		wants: "denied by login",
+	},
 	"limitations": {
 		site: `http://localhost:8080 {
 	rate_limit {
@@ -181,20 +190,28 @@ func (p shownPage) arrive(t *testing.T, name string) newcomer {
 			t.Fatal(err)
 		}
 	}
+	if strings.Contains(p.command, "access.log") {
+		n.hasLog(t)
+	}
 	serveHello(t, n.ports.Replace("127.0.0.1:9000"))
 	return n
 }
 
 func pageText(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../docs", filepath.FromSlash(name)+".md"))
+	file := filepath.Join("../../docs", filepath.FromSlash(name)+".md")
+	if name == "readme" {
+		file = "../../README.md"
+	}
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(text)
 }
 
-// serveHello is the server of the pages. It has everything but what is missing.
+// serveHello is the server of the pages. It has everything but what is missing, and no password is
+// right.
 func serveHello(t *testing.T, addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", addr)
@@ -202,8 +219,11 @@ func serveHello(t *testing.T, addr string) {
 		t.Fatal(err)
 	}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/missing" {
+		switch {
+		case r.URL.Path == "/missing":
 			w.WriteHeader(http.StatusNotFound)
+		case r.URL.Path == "/login" && r.Method == http.MethodPost:
+			w.WriteHeader(http.StatusUnauthorized)
 		}
 		fmt.Fprintln(w, "Hello.")
 	}))
@@ -229,24 +249,28 @@ func (n newcomer) show(t *testing.T, name string, p shownPage) {
 	t.Helper()
 	shown := "pictures/" + strings.ReplaceAll(name, "/", "-") + ".svg"
 	if !strings.Contains(pageText(t, name), shown+")") {
-		t.Errorf("docs/%s.md does not show %s", name, shown)
+		t.Errorf("the page %s does not show %s", name, shown)
 	}
 	file := filepath.Join("../../docs", filepath.FromSlash(shown))
 	drawn, err := os.ReadFile(file)
 	if err != nil && !redistest.UpdateGoldens {
 		t.Fatal(err)
 	}
+	first, others, _ := strings.Cut(p.command, "\n")
 	printed := ""
 	if !redistest.Poll(30*time.Second, func() bool {
 		n.print(t, p.before)
-		printed = n.print(t, p.command)
-		return strings.Contains(printed, p.wants) && (redistest.UpdateGoldens || isPictureOf(drawn, p.command, printed))
+		printed = n.print(t, first)
+		for command := range strings.Lines(others) {
+			printed += "\n$ " + strings.TrimSpace(command) + "\n" + n.print(t, command)
+		}
+		return strings.Contains(printed, p.wants) && (redistest.UpdateGoldens || isPictureOf(drawn, first, printed))
 	}) {
 		t.Errorf("%s, with %q, does not show what %q prints now:\n%s\nIf that is right, UPDATE_GOLDENS=1 draws it.", shown, p.wants, p.command, printed)
 		return
 	}
 	if redistest.UpdateGoldens {
-		if err := os.WriteFile(file, picture.Terminal(p.command, printed), 0o644); err != nil {
+		if err := os.WriteFile(file, picture.Terminal(first, printed), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

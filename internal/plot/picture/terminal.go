@@ -10,8 +10,8 @@ import (
 
 const letter, line = 8.43, 20 // of a terminal in 14 pixels: the width of a letter, and of a line
 
-// Terminal draws a command and what it printed, in SVG. Lines are stretched to the width that their
-// letters have, as fonts differ in that.
+// Terminal draws a command and what it printed, in SVG; further commands begin with "$ ". Lines are
+// stretched to the width that their letters have, as fonts differ in that.
 func Terminal(command, printed string) []byte {
 	lines := append([]string{"$ " + command}, strings.Split(strings.TrimSpace(printed), "\n")...)
 	widest := 0
@@ -24,7 +24,7 @@ func Terminal(command, printed string) []byte {
 	c.Printf(`<rect width="%.0f" height="%d" rx="8" fill="#1b222b"/>`, width, height)
 	for i, l := range lines {
 		color := "#dfe6ee"
-		if i == 0 {
+		if strings.HasPrefix(l, "$ ") {
 			color = "#8fc7ff"
 		}
 		c.Printf(`<text x="20" y="%d" fill="%s" textLength="%.1f" xml:space="preserve">%s</text>`,

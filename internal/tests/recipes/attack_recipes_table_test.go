@@ -76,7 +76,8 @@ var (
 // attacks are what is tried against each zone of each Caddyfile for users.
 var attacks = map[string][]attack{
 	"README.md login":   passwords(5),
-	"README.md tenant":  keyed(100),
+	"README.md tenant":  keyed(20),
+	"README.md tokens":  {{send: "POST /v1/chat/completions", most: 7}},
 	"README.md address": madeUp(1200),
 
 	"Caddyfile.example :8080 5/10s": anything(5),
