@@ -17,7 +17,8 @@ const (
 	flushTime = 2 * time.Second
 	// closeLeast is what Close waits where a flush has taken all of flushTime.
 	closeLeast = 200 * time.Millisecond
-	// flushShared is how long after its two seconds a flush speaks for the tables that leave.
+	// flushShared is how long after flushTime tables that leave go by the flush before, in place of
+	// one of their own.
 	flushShared = time.Second
 )
 

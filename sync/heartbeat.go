@@ -239,8 +239,8 @@ type holding struct {
 	over  chan struct{} // closed when it ends before that
 }
 
-// hold has nothing be synced until the control record is the same here and there, or holdTime has
-// passed: what was reset meanwhile has other names.
+// hold has nothing be synced until the control record is the same here and in Redis, or holdTime
+// has passed: a reset that this node has not read yet may have ended what it would send.
 func (r *Replicator) hold() {
 	if r.record.IsEqual() {
 		return

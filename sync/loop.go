@@ -77,8 +77,8 @@ func (at *attachment) cycle(ctx context.Context, l *link, early bool, flush *flu
 	return event
 }
 
-// knowsAt returns the time after a cycle without an error, and 0 while heartbeats fail or have not
-// begun: nothing was sent then, or it was answered just before or after that.
+// knowsAt returns the time after a cycle without an error. It is 0 while heartbeats fail or have
+// not begun: the cycle has sent nothing then, or Redis was lost just before or after it.
 func (at *attachment) knowsAt() int64 {
 	if r := at.to.r; r.metAt.Load() != 0 && r.lost.Load() == 0 {
 		return r.now()

@@ -13,8 +13,8 @@ func (r *Replicator) noteLoss(sure bool) {
 	r.health.NoteLoss(sure)
 }
 
-// foundLoss is noteLoss for what a sync has found. All is sent again after a heartbeat that begins
-// now: it finds the same loss, which would be another one if all was on its way by then.
+// foundLoss is noteLoss for what a sync has found. All is sent again after a heartbeat, which
+// begins now. It finds the same loss; after all was sent, it would take that for a second one.
 func (r *Replicator) foundLoss() {
 	r.noteLoss(true)
 	if r.resendDue() {

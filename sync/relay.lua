@@ -55,7 +55,8 @@ for other in string.gmatch(ARGV[6], '%S+') do
   local answered, heard = tonumber(had[1] or ''), tonumber(had[2] or '')
   if silent(answered) then
     why = string.match(had[3] or '', '^%S+ %S+ %S+ %S+ (.+)') or 'its redis does not answer'
-  elseif silent(heard) and (not answered or math.abs(now - answered) < 3000) then -- as was looked
+  -- Only where it answered lately is heard up to date.
+  elseif silent(heard) and (not answered or math.abs(now - answered) < 3000) then
     why = 'its nodes do not reach the redis of this region; the log there says why'
   end
   if why == '' and not (answered and heard) or why ~= '' and not silent(since) then why = '?' end

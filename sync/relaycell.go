@@ -31,8 +31,8 @@ const (
 	readAll = 10 * time.Minute
 	// beatenAfter is how long it takes at most until all nodes have sent a heartbeat.
 	beatenAfter = 3 * heartbeatRate / 2
-	// mostLowered is the most cells that are looked after until what they have less is believed.
-	// Those beyond are when all is read.
+	// mostLowered is the most cells that are watched until their lower totals are believed. Those
+	// beyond that number are believed when all is read.
 	mostLowered = 10_000
 )
 

@@ -36,9 +36,9 @@ type pair struct {
 	record   RegionRecord
 	messages atomic.Int64 // cells and bans that were read, for metrics
 
-	// Only run uses these: of cells, when it was read here how far all was read there, when all
-	// nodes there had sent a heartbeat, when one has found a loss, and when the clocks were
-	// compared.
+	// Only run uses these. lower are cells that had less than before. readAt is when the cursors
+	// were last read here, beaten when all nodes there had sent a heartbeat, lostAt when one of
+	// them has found a loss, and compared when the clocks were compared.
 	lower                            map[string]lowered
 	readAt, beaten, lostAt, compared time.Time
 	// met is when that region has read last of this node, and strange set where it has not for so

@@ -18,7 +18,7 @@ type Table interface {
 	// Urgent reports whether some keys should not wait for the next Tick.
 	Urgent() bool
 	// Say takes out what is to be said of due keys, or of urgent ones, by the number of a call.
-	// Each comes back through Merge or Unanswered. server is the store's clock at the answer. Hear
+	// Each comes back through Merge or Unanswered. server is the store's clock at the answer. Merge
 	// reports whether the store has forgotten what it had confirmed.
 	Say(now, seq int64, most int, urgent bool, dst []table.Said) []table.Said
 	Merge(now, server int64, said []table.Said, replies []cell.Reply) (forgot bool)
@@ -55,7 +55,7 @@ type Source struct {
 	bucket          atomic.Pointer[bucketFamily]
 	calendar        atomic.Pointer[calendarFamily]
 
-	// late is how often it was to be said of a table whose zone has gone what has changed.
+	// late is how often SayLate was called and not yet done: for a table whose zone has gone.
 	late atomic.Int32
 }
 
@@ -131,7 +131,8 @@ func (s *Source) FoundLoss() {
 const leastPart = 64
 
 // LeastTold is how much of a limit other regions have to know of: what is below a sixty-fourth of
-// it is told to none. Of a bucket that is in each of two epochs.
+// it is told to none. A bucket has up to that much in each of two epochs, so there it is half as
+// much.
 func LeastTold(p algorithms.Params) int64 {
 	l, least := p.Compile(), int64(leastPart)
 	if p.Kind.Traits().Draining {

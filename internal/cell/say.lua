@@ -14,20 +14,20 @@
 -- seq numbers the messages of a node. open is how much of the newest epoch belongs to responses
 -- that have not begun. stamp is the latest reset that the key is under, end when the key ends, in
 -- milliseconds. A bucket's level is whole + rest/window; below 0 it has been idle. start names a
--- state of a bucket, granted is what the last call gave, and noted what had been added to the level
--- by then, and what was taken back since of later grants. Other times are microseconds of this
+-- state of a bucket, granted is what the last call gave. noted is what had been added to the level
+-- by then, and what was given back since of later grants. Other times are microseconds of this
 -- server's clock. All numbers are whole and below 2^53.
 --
 -- KEYS: cells; bans; where limits go over regions the sorted set told. ARGV: seq; number of cells;
 -- threshold of told, or ""; 1 where no earlier message of these cells is without an answer.
 -- Then for each cell:
 --   family  "w" for windows and logs, "s" where the oldest epoch fades, "c" for windows of a
---           calendar, "b" for a bucket; window, epochs of a window (of "c" what the clock is ahead
---           of one by which all windows were as long as this one), epochs that count (of a bucket 1
---           where its rate is that of a request since the last message, and 2 more where a penalty
---           has filled it), size, rate, milliseconds for which the newest epoch counts, 1 where
---           what is granted is open, or of another region where no total may fall, the stamp, and
---           the node; "" is as before
+--           calendar, "b" for a bucket; window, epochs of a window (of "c" how far the clock is
+--           ahead of one on which each window is as long as this one), epochs that count (of a
+--           bucket 1 where its rate is that of a request since the last message, and 2 more where
+--           a penalty has filled it), size, rate, milliseconds for which the newest epoch counts,
+--           1 where what is granted is open, or of another region where no total may fall, the
+--           stamp, and the node; "" is as before
 --   state   total; of a bucket open start total
 --   more    " epoch open total…"; of a bucket fresh, span, acked and the level that the node
 --           knows: whole rest; of another region acked is 1 more than what of the level is from
@@ -243,7 +243,8 @@ local function used(c)
   return all
 end
 
--- Fields of others, whose grants came before one that is given back: less came after them.
+-- The fields of nodes whose grants came before one that is given back. Their noted grows by what is
+-- given back, as so much less was added after their grants.
 local function earlier(key, noted, given)
   local all, fold = call('HGETALL', key), nil
   for i = 1, #all, 2 do

@@ -93,8 +93,9 @@ func (d decision) reason() answer.Reason {
 	return answer.Denied
 }
 
-// meet appends the check of a zone that has just matched: its key, and its limits. That one brings
-// no number is not told of a zone that Redis need not be asked for, after a denial.
+// meet appends the check of a zone that has just matched: its key, and its limits. Where another
+// zone has denied the request and this one is strict, Redis will not be asked, so a limit that is
+// no number is not warned of.
 func (e *Evaluation) meet(checks []check, z *Zone, r *http.Request) []check {
 	start, p, none := len(e.keys), oneMore(&checks), false
 	*p = check{}

@@ -19,8 +19,8 @@ import (
 // counts it as any other request.
 type earlyRules struct {
 	// byAddress is set where an address may have a part in the zone's keys, in its limits and
-	// costs, or in which requests it is for; asItCame where none has only if no handler before has
-	// changed the request.
+	// costs, or in which requests it is for. asItCame is set where an address has none only as long
+	// as no handler before has changed the request.
 	byAddress, asItCame bool
 	// matchers are what the zone's sets ask that no address has a part in, and except the
 	// exceptions that ask nothing else.

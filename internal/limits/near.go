@@ -18,7 +18,8 @@ type NearKeys struct {
 }
 
 // First notes that a key is near its limit in a window, given by its number, and reports whether it
-// is so for the first time. Of a window it remembers limit keys, and of others none is the first.
+// is so for the first time. It remembers at most limit keys of a window: any further one is not the
+// first.
 func (k *NearKeys) First(key keys.Key, window int64, limit int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -7,12 +7,12 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// Where limits differ from request to request, most of what others ask for may be denied by a limit
-// that is lower than that of the request at hand, and can spend nothing. So there the estimate
-// takes a key no further than the largest limit that was found used up here lately. Where none was,
-// and others were denied something, or nobody tells, it is nothing: they were denied while there
-// was room, as far as is known here. A request whose own limit was found used up goes by the whole
-// estimate, as its share is that of all attempts then.
+// Where limits differ from request to request, most of what other nodes were asked for may have
+// been denied, by a limit lower than that of the request at hand: it spent nothing. So the estimate
+// of what they have spent reaches no further than the largest limit that was found used up here
+// lately. If none was, and others have denied something or may have, the estimate is 0: they denied
+// it while there was room, as far as is known here. A request whose own limit was found used up
+// goes by the whole estimate, as its share is that of all attempts then.
 //
 // Until its limit is found used up, more than a node's share can pass. Early syncs bound that to
 // what comes within a round trip. So without them the estimate holds as a whole, for all requests.

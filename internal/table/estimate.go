@@ -86,11 +86,12 @@ func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remainin
 	return float64(passed)*float64(l.N)*earlyGrain >= size*float64(l.Window)
 }
 
-// nextAsk returns in how long a key should be asked about once more whose last answer but one was
-// passed ago, 0 for not before the next cycle. It is for keys of which units are reserved: no share
-// is known of them, and others may be spending the units that are left. After news that is soon,
-// and else half as long again as the time that has brought none. The only node that knows a key has
-// nothing to ask, and where a unit is less than a grain, or one of many, it can wait.
+// nextAsk returns in how long the store should be asked about a key once more, 0 for not before the
+// next cycle. passed is the time since the last answer but one. It is for keys of which units are
+// reserved: no share is known of them, and others may be spending the units that are left. After
+// news the next question comes soon, otherwise after half as long again as there were none. The
+// only node that knows a key has nothing to ask. Where a unit is less than a grain of the limit, or
+// many are left, it can wait.
 func nextAsk(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, remaining, passed int64, news bool) (after time.Duration) {
 	unsent := l.Unsent(limit.History) > 0 // admitted while the answer was on its way
 	_, remote := l.Sum(limit.History)

@@ -22,8 +22,8 @@ type forgiven struct {
 }
 
 // ForgiveKey forgives what a key has spent on all nodes, at now by the caller's clock. It does
-// nothing where that is nothing, by what the store has said after since. A key without a slot
-// shares its counter, which stays as it is.
+// nothing if nothing is spent, where the store has answered for the key after since: before that,
+// others may have spent something. A key without a slot shares its counter, which stays as it is.
 func (t *Table[S]) ForgiveKey(key keys.Key, since, now int64) {
 	b := t.config.Load()
 	st, i, ok := t.lock(key)
@@ -41,7 +41,7 @@ func (t *Table[S]) ForgiveKey(key keys.Key, since, now int64) {
 	if !b.IsShared() {
 		return
 	}
-	t.machine.Ledger(&e.state).Resend |= algorithms.Settled // which a process that ends says
+	t.machine.Ledger(&e.state).Resend |= algorithms.Settled // so that a process that ends sends it
 	if b.Early && t.markUrgent(st, i, st.at(i)) {
 		b.Waker.Wake()
 	}

@@ -223,7 +223,8 @@ const rememberFor = time.Second
 
 // Recall returns what a request is told by the last word of the store, where that is not a second
 // old; ok is false where it is, or the table has no such key. It spends nothing. A bucket drains at
-// the rate of who asked last, which one with a higher limit has the store hear.
+// the rate of the request that asked the store last. One with a higher limit is to ask the store,
+// so that the bucket drains at its rate: ok is false for it as well.
 func (t *Table[S]) Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken Taken, ok bool) {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()

@@ -52,8 +52,9 @@ func (t *Table[S]) mayLack(b *SyncConfig, now int64) bool {
 	return t.goesByStore(b) && t.reservations.InDoubt(now, b.Rate) || t.isEarly(b, now)
 }
 
-// goesByStore reports whether what is known of others is kept no longer than that: they may refund
-// it, or the store decides, in which what a node had spent is gone that has ended since.
+// goesByStore reports whether the store is believed after that time even where it has less of
+// others than is known here. They may have refunded it. Or the store decides, and it was emptied:
+// what a node had spent that has ended since is nowhere then.
 func (t *Table[S]) goesByStore(b *SyncConfig) bool {
 	return b.Params.Reserves || b.AtOnce && t.bucket == nil
 }

@@ -86,8 +86,8 @@ func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, history int) int64 
 // shard is the lowest six bits of its ID's first byte.
 func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
 
-// lose notes that the store has forgotten something of a key, which is known where all is sent
-// again for that. It reports whether it is not.
+// lose notes that the store has forgotten something of a key. known is set where all is being sent
+// again for that loss already. It reports whether the loss is news.
 func (t *Table[S]) lose(l *algorithms.Ledger, known bool) (forgot bool) {
 	t.reservations.Lose()
 	if !known {

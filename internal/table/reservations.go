@@ -202,10 +202,10 @@ func (r *Reservations) Rate(key keys.Key, rate, now int64) {
 	})
 }
 
-// Sink notes that n units have left the bucket of a key before they drained: what was taken after
-// those of a group moves down in it by as much, and ends to count sooner. Otherwise it would be
-// refunded though it has drained. For nil all moves, as nobody knows what was taken before. Those
-// of before have as much less above them.
+// Sink notes that n units have left the bucket of a key before they drained, after a group of
+// units. What was taken after that group drains sooner by n: without this it would be refunded when
+// it has drained already. For nil that holds for all groups, as nobody knows what was taken before.
+// The groups before it, and it, have n units less above them.
 func (r *Reservations) Sink(key keys.Key, after *ReservedGroup, n int64) {
 	r.look(key, func(e *reservedKey) {
 		moves := after == nil
@@ -223,8 +223,8 @@ func (r *Reservations) Sink(key keys.Key, after *ReservedGroup, n int64) {
 	})
 }
 
-// Ended reports whether the units of a group have ended to count at now, as far as Drain was told.
-// Nil has none that have.
+// Ended reports whether the units of a group count no more at now, as far as Drain was told. Units
+// without a group always count.
 func (r *Reservations) Ended(key keys.Key, g *ReservedGroup, now int64) (ended bool) {
 	if g != nil {
 		r.look(key, func(*reservedKey) { ended = now >= g.ends })

@@ -9,8 +9,8 @@ import (
 )
 
 // Reset applies resets that the table has not applied yet: what the keys had spent until then is
-// forgotten, and from now on their epochs have the names of that reset. now is the caller's clock.
-// It returns how many requests are forgiven, as far as this node knows of them.
+// forgotten, and what they spend from now on is sent under the stamp of that reset. now is the
+// caller's clock. It returns how many requests are forgiven, as far as this node knows of them.
 //
 // A message that is under way was made before: its answer says the stamp that it was under.
 func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
@@ -56,7 +56,7 @@ func (t *Table[S]) isForgiven(st *stripe[S], id keys.ID, taken Taken) bool {
 func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r reset.Reset) int64 {
 	t.reservations.Forget(st.slot(i).key)
 	at := st.clock.In(now)
-	if !b.IsShared() { // its epochs have no names
+	if !b.IsShared() { // no other node has to tell its epochs from those before
 		return t.machine.Reset(&st.slot(i).state, b.Limit, at, max(b.Epochs.At(r.At), b.Epochs.At(at)))
 	}
 	e := t.withSyncState(st, i)

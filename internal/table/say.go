@@ -201,13 +201,12 @@ func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64
 	return sent, theirs, less
 }
 
-// mergeBucket takes in what is in a bucket. Where the store has less of this node than it had
-// confirmed, and some of that still stands, the bucket stays as it is known here, and is said
-// again: the store takes it then for one that it doesn't know. Where it has lost something for
-// certain, if not of this key, or where its clock has stepped ahead and the bucket has drained for
-// that, the same goes for an answer that has less than is known here. Where nobody can tell whether
-// it has, as after a silence, it goes only where it has nothing of this node: else others may have
-// refunded what is known here.
+// mergeBucket takes in what is in a bucket. If the store has less of this node than it had
+// confirmed, and some of that has not drained, the bucket stays as it is known here and is sent
+// again, as one that the store doesn't know. With doubt the same holds for any answer that has less
+// than is known here: the store has lost something, if not of this key, or its clock has stepped
+// ahead and drained the bucket. After a silence, which may be no loss, doubt is set only if the
+// store has nothing of this node: otherwise others may have refunded the difference.
 func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Said, h *cell.Reply, doubt bool) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	c := l.Cur

@@ -14,7 +14,7 @@ import (
 // answer: more is asked than the calls under way can carry. It says nothing of how Redis is.
 var ErrBacklog = errors.New("too many requests wait to be decided by redis")
 
-// backlogRest is how long no request must have waited too long until a backlog is over.
+// backlogRest is how long after the last request that waited too long a backlog is over.
 const backlogRest = 10 * time.Second
 
 // backlogs tell once of requests that wait for too long, until that is over.
