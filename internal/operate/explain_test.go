@@ -247,7 +247,7 @@ func differAll(zones []*limits.Zone, said Explained, e *limits.Evaluation, apart
 	default:
 		want = answer.Denied
 		for _, z := range zones {
-			if o, ok := e.Of(z); ok && z.Name == d.Zone && o.Reserved {
+			if o, ok := e.Of(z); ok && z.Name == d.Zone && o.Why == answer.Reserved {
 				want = answer.Reserved
 			}
 		}
@@ -264,7 +264,7 @@ func differAll(zones []*limits.Zone, said Explained, e *limits.Evaluation, apart
 
 // differZone compares what one zone decides.
 func differZone(x ExplainedZone, o limits.Outcome, apart time.Duration) string {
-	if denied := x.Decision != answer.Admitted; denied != o.Denied || x.Shadow != o.Shadow || (x.Decision == answer.Reserved) != (o.Denied && o.Reserved && !o.Shadow) {
+	if denied := x.Decision != answer.Admitted; denied != o.Denied || x.Shadow != o.Shadow || (x.Decision == answer.Reserved) != (o.Denied && o.Why == answer.Reserved && !o.Shadow) {
 		return fmt.Sprintf("explained as %+v, and it was %+v", x, o)
 	}
 	for i, is := range o.Results {
