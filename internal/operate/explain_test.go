@@ -176,8 +176,7 @@ func (o *open) end() {
 func holds(zones []*limits.Zone) (all []string) {
 	for _, z := range zones {
 		for l := range z.Counted {
-			decisions, bytes := l.Overflow()
-			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), decisions, bytes, l.Table.Reservations().Len()))
+			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), l.Table.Overflowed(), l.Table.OverflowBytes(), l.Table.Reservations().Len()))
 		}
 		if b := z.Bans(); b != nil {
 			now := clock.Now()

@@ -328,7 +328,7 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 		caution(len(s.windows) > 0 && s.of.CountResponses != nil && s.report.Requests > 0 && s.counted == 0,
 			"zone %q: no response in the log counts by count_responses, so the zone limits nothing here; look how those are answered that should count", name)
 		for _, w := range s.windows {
-			decisions, _ := w.limit.Overflow()
+			decisions := w.limit.Table.Overflowed()
 			caution(decisions > 0, "zone %q: %d decisions were made for keys beyond max_keys, which share counters", name, decisions)
 			bits := w.clients.bits
 			caution(bits > 0, "zone %q: there are more clients than are looked at one by one: the most in a window of %s and the candidates are estimated from one in %d", name, config.WindowText(w.limit.Rate.Window), int64(1)<<bits)
