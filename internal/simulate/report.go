@@ -161,7 +161,7 @@ func (r *replay) report(read *accesslog.Stats) (*Report, error) {
 	rep.Warnings = append(slices.Clone(r.policy.Warnings), r.warnings(read)...)
 	rep.Bias = r.bias(read)
 	for _, h := range t.uncounted.Top(shownUncounted) {
-		status, path, _ := strings.Cut(h.Text, " ")
+		status, path, _ := strings.Cut(h.Value, " ")
 		n, _ := strconv.Atoi(status) // which it was made of
 		rep.Uncounted = append(rep.Uncounted, Uncounted{path, n, h.Count - h.Over})
 	}
@@ -196,13 +196,13 @@ func (r *replay) zone(s *zoneStats) Zone {
 	}
 	top, in := s.top.Top(shownTop), map[string]int{}
 	for _, h := range top {
-		in[masked(h.Text)]++
+		in[masked(h.Value)]++
 	}
 	for _, h := range top {
-		key := h.Text
+		key := h.Value
 		if !r.ShowKeys {
 			if key = masked(key); in[key] > 1 { // several clients of a network
-				key += " " + hashed(h.Text)
+				key += " " + hashed(h.Value)
 			}
 		}
 		out.Top = append(out.Top, Top{key, h.Count - h.Over})
