@@ -840,7 +840,7 @@ func parseRates(values []string, parse func(string) (config.Rate, error)) (all [
 // limitsOf returns rates as the limits of a zone.
 func limitsOf(all []config.Rate) (limits []Limit) {
 	for _, r := range all {
-		limits = append(limits, Limit{MaxEvents: config.Events{Number: r.Limit, From: r.From}, Window: config.Window(r.Window)})
+		limits = append(limits, Limit{MaxEvents: &config.Events{Number: r.Limit, From: r.From}, Window: config.Window(r.Window)})
 	}
 	return limits
 }

@@ -267,7 +267,7 @@ type Limit struct {
 	// MaxEvents is the number of requests; 0 denies all. A placeholder in quotes, like "{plan}",
 	// gives a whole number with each request, or unlimited. Range: 0 to 2^53. Default: none;
 	// required.
-	MaxEvents config.Events `json:"max_events"`
+	MaxEvents *config.Events `json:"max_events"`
 
 	// Window is how long the limit looks back: a length, or a "day", "week", "month" or "year" of
 	// the zone's calendar. Range: these, or 1ms to ten years. Default: none; required.
@@ -315,26 +315,15 @@ func (h *Handler) UnmarshalJSON(text []byte) error {
 	if err := caddy.StrictUnmarshalJSON(text, (*handler)(h)); err != nil {
 		return config.ExplainJSON(err, shapes)
 	}
-	return checkNumbers(text)
+	return h.checkNumbers()
 }
 
 // checkNumbers reports a limit without its number, which would be 0 and deny everybody.
-func checkNumbers(text []byte) error {
-	var handler struct {
-		Zones map[string]struct {
-			Limits []struct {
-				MaxEvents any `json:"max_events"`
-			} `json:"limits"`
-		} `json:"rate_limits"`
-	}
-	if err := json.Unmarshal(text, &handler); err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(handler.Zones)) {
-		for _, limit := range handler.Zones[name].Limits {
-			if limit.MaxEvents == nil {
-				return inJSON(&zoneError{name, wrongf("limit", "it has no max_events, so it would deny all requests; add how many, like \"max_events\": 100, or 0 if all are to be denied")})
-			}
+func (h *Handler) checkNumbers() error {
+	isMissing := func(l Limit) bool { return l.MaxEvents == nil }
+	for _, name := range slices.Sorted(maps.Keys(h.RateLimits)) {
+		if zone := h.RateLimits[name]; zone != nil && slices.ContainsFunc(zone.Limits, isMissing) {
+			return inJSON(&zoneError{name, wrongf("limit", "it has no max_events, so it would deny all requests; add how many, like \"max_events\": 100, or 0 if all are to be denied")})
 		}
 	}
 	return nil

@@ -265,7 +265,7 @@ func (c *zoneCheck) limits() error {
 	case c.Window != 0 && c.MaxEvents == nil:
 		return wrongf("window", "there is no number of events to go with it; add one, like `events 100`")
 	case c.legacy():
-		limits, option = []Limit{{MaxEvents: config.Events{Number: *c.MaxEvents}, Window: config.Window(c.Window)}}, "window"
+		limits, option = []Limit{{MaxEvents: &config.Events{Number: *c.MaxEvents}, Window: config.Window(c.Window)}}, "window"
 	case len(limits) == 0:
 		return c.withoutLimit()
 	}

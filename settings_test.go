@@ -259,7 +259,7 @@ func TestFingerprintSeesEveryOption(t *testing.T) {
 // Which requests match and which headers tell of them is not a setting: zones of one name may match
 // different ones.
 func TestMatchersAreNoSetting(t *testing.T) {
-	zone := Zone{Limits: []Limit{{MaxEvents: config.Events{Number: 5}, Window: config.Window(time.Minute)}}}
+	zone := Zone{Limits: []Limit{{MaxEvents: &config.Events{Number: 5}, Window: config.Window(time.Minute)}}}
 	want, _, err := zone.settings(config.Local, globals{})
 	if err != nil {
 		t.Fatal(err)

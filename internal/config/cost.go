@@ -1,7 +1,7 @@
 package config
 
 import (
-	"encoding/json"
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -58,20 +58,10 @@ func (a *Amount) UnmarshalJSON(text []byte) error {
 }
 
 // MarshalJSON writes what UnmarshalJSON reads.
-func (a Amount) MarshalJSON() ([]byte, error) {
-	if a.From != "" {
-		return json.Marshal(a.From)
-	}
-	return json.Marshal(a.Number)
-}
+func (a Amount) MarshalJSON() ([]byte, error) { return numberOrPlaceholder(a.Number, a.From) }
 
 // Times returns the factor.
-func (t *CostTerm) Times() float64 {
-	if t.Factor == nil {
-		return 1
-	}
-	return *t.Factor
-}
+func (t *CostTerm) Times() float64 { return *cmp.Or(t.Factor, new(1.0)) }
 
 // IsConstant reports whether the term is the same for all requests.
 func (t *CostTerm) IsConstant() bool { return t.Units != nil && t.Units.From == "" }

@@ -3,7 +3,6 @@ package config
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
 )
 
 // Events are a number of requests as JSON has it: 100, or a placeholder that the number comes from
@@ -35,9 +34,11 @@ func readNumberOrPlaceholder(field string, text []byte, number any, from *string
 }
 
 // MarshalJSON writes what UnmarshalJSON reads.
-func (e Events) MarshalJSON() ([]byte, error) {
-	if e.From != "" {
-		return json.Marshal(e.From)
+func (e Events) MarshalJSON() ([]byte, error) { return numberOrPlaceholder(e.Number, e.From) }
+
+func numberOrPlaceholder(number any, from string) ([]byte, error) {
+	if from != "" {
+		return json.Marshal(from)
 	}
-	return strconv.AppendInt(nil, e.Number, 10), nil
+	return json.Marshal(number)
 }

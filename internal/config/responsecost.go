@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -54,12 +55,7 @@ func (c *ResponseCost) JSON() (lines [][]string) {
 }
 
 // Times returns the factor.
-func (t *ResponseTerm) Times() float64 {
-	if t.Factor == nil {
-		return 1
-	}
-	return *t.Factor
-}
+func (t *ResponseTerm) Times() float64 { return *cmp.Or(t.Factor, new(1.0)) }
 
 const sources = "write where the figure stands, like `response_cost header X-Cost`, `response_cost json usage.total_tokens`, `response_cost bytes` or `response_cost {http.vars.units}`, and if need be a factor after it, like `* 0.25`"
 

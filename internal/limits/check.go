@@ -132,9 +132,9 @@ func (e *Evaluation) meet(checks []check, z *Zone, r *http.Request) []check {
 type Outcome struct {
 	// Denied is set where a limit denies, or would in Shadow mode.
 	Denied, Shadow bool
-	// Reserved is set where it denies only until others get back what they have reserved, TooLarge
-	// where it never admits what the request costs.
-	Reserved, TooLarge bool
+	// Why is what metrics say of a denial: Reserved where the limit denies only until others get
+	// back what they have reserved, TooLarge where it never admits what the request costs.
+	Why answer.Reason
 	// Closed is set where it denies without asking its limits, or would in Shadow mode. Rest is how
 	// much longer the key is banned, 0 where it is not.
 	Closed bool
@@ -171,8 +171,7 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 			}
 			continue
 		}
-		o.Denied = p.decision.isDenial()
-		o.Reserved, o.TooLarge = p.decision == reserved, p.decision == tooLarge
+		o.Denied, o.Why = p.decision.isDenial(), p.decision.reason()
 		results := e.Results()
 		o.Limits, o.Results = p.limits, results[p.first:p.first+len(p.limits)]
 		if p.slot > 0 {

@@ -323,15 +323,6 @@ func (c *Counters) Totals() table.Totals { return c.Table.Totals(clock.Now()) }
 // requests of a few keys wait for it.
 func (c *Counters) EachSpend(f func(table.Spend)) { c.Table.EachSpend(clock.Now(), f) }
 
-// Overflow returns how many decisions were made for keys beyond max_keys, and the memory of
-// what they share.
-func (c *Counters) Overflow() (decisions, bytes int64) {
-	return c.Table.Overflowed(), c.Table.OverflowBytes()
-}
-
-// Node returns the name of this node's part in what is synced.
-func (c *Counters) Node() string { return c.Source.Node() }
-
 // Sync tells how far the sync has come, nil where nothing is synced.
 func (c *Counters) Sync() *ratesync.TableStatus { return c.Source.Status() }
 

@@ -23,10 +23,9 @@ const (
 	deniedSample = 16
 )
 
-// DeniedKeys are the keys that a zone has denied most in the last five to ten minutes. Of a period
-// they are a Space-Saving summary (Metwally, Agrawal and El Abbadi, 2005): a key that is not in it
-// takes the place of the one with the least, so a key that has more than a 128th of all denials is
-// there. The zero value is ready. It is safe for concurrent use.
+// DeniedKeys are the keys that a zone has denied most in the last five to ten minutes: of a period
+// those of which it has Heaviest, so a key that has more than a 128th of all denials is there. The
+// zero value is ready. It is safe for concurrent use.
 type DeniedKeys struct {
 	every atomic.Uint32 // which denials are counted: all for 0, else one in so many
 
@@ -34,22 +33,24 @@ type DeniedKeys struct {
 	period int64 // number of the current one
 	second int64 // number of it, and its denials
 	in     int64
-	now    deniedList
-	before deniedList
+	now    Heaviest[DeniedKey]
+	before Heaviest[DeniedKey]
 }
 
-// deniedList counts the denials of a period. at finds a key by its hash.
-type deniedList struct {
-	at  map[uint64]int
-	all []countedDenials
+// Heaviest counts what comes most often, by hashes: a Space-Saving summary (Metwally, Agrawal and
+// El Abbadi, 2005). A key that is not in it takes the place of the one with the least. The zero
+// value is ready.
+type Heaviest[V any] struct {
+	All []Heavy[V]
+	at  map[uint64]int // finds a key by its hash
 }
 
-// countedDenials are those of one key. taken is what the key had that was there before, which is
+// A Heavy is a key, and how often it came. Over is what the key had that was there before, which is
 // not its own, but counts for who gives way next.
-type countedDenials struct {
-	DeniedKey
-	hash  uint64
-	taken int64
+type Heavy[V any] struct {
+	Value       V
+	Count, Over int64
+	hash        uint64
 }
 
 // A DeniedKey is a key, and how many of its requests were denied, or would have been in shadow
@@ -71,11 +72,14 @@ func (d *DeniedKeys) add(hash uint64, now int64, shadow bool, describe func() (k
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.turn(now, n)
-	k := d.now.find(hash, describe)
+	k, isNew := d.now.Find(hash, deniedListed)
+	if k.Count += n; isNew {
+		k.Value.ID, k.Value.Text = describe()
+	}
 	if shadow {
-		k.WouldDeny += n
+		k.Value.WouldDeny += n
 	} else {
-		k.Denied += n
+		k.Value.Denied += n
 	}
 }
 
@@ -83,9 +87,9 @@ func (d *DeniedKeys) add(hash uint64, now int64, shadow bool, describe func() (k
 func (d *DeniedKeys) turn(now, n int64) {
 	switch period := now / deniedPeriod; {
 	case period == d.period+1:
-		d.period, d.now, d.before = period, deniedList{}, d.now
+		d.period, d.now, d.before = period, Heaviest[DeniedKey]{}, d.now
 	case period != d.period: // the clock may have stepped back
-		d.period, d.now, d.before = period, deniedList{}, deniedList{}
+		d.period, d.now, d.before = period, Heaviest[DeniedKey]{}, Heaviest[DeniedKey]{}
 	}
 	if second := now / int64(time.Second); second != d.second {
 		if d.in < deniedFlood || second != d.second+1 {
@@ -98,34 +102,31 @@ func (d *DeniedKeys) turn(now, n int64) {
 	}
 }
 
-// find returns a key's counts: those that it has, or a place in the list.
-func (l *deniedList) find(hash uint64, describe func() (keys.ID, string)) *countedDenials {
-	if i, ok := l.at[hash]; ok {
-		return &l.all[i]
+// Find returns a key's counts: those that it has, or a place among so many, which is new.
+func (h *Heaviest[V]) Find(hash uint64, most int) (k *Heavy[V], isNew bool) {
+	if i, ok := h.at[hash]; ok {
+		return &h.All[i], false
 	}
-	if l.at == nil {
-		l.at = make(map[uint64]int)
+	if h.at == nil {
+		h.at = make(map[uint64]int)
 	}
-	i := len(l.all)
-	if i < deniedListed {
-		l.all = append(l.all, countedDenials{})
+	i := len(h.All)
+	if i < most {
+		h.All = append(h.All, Heavy[V]{})
 	} else {
 		i = 0
-		for j := range l.all {
-			if l.all[j].sum() < l.all[i].sum() {
+		for j := range h.All {
+			if h.All[j].Count < h.All[i].Count {
 				i = j
 			}
 		}
-		delete(l.at, l.all[i].hash)
+		delete(h.at, h.All[i].hash)
 	}
-	k := &l.all[i]
-	*k = countedDenials{hash: hash, taken: k.sum()}
-	k.ID, k.Text = describe()
-	l.at[hash] = i
-	return k
+	k = &h.All[i]
+	*k = Heavy[V]{hash: hash, Count: k.Count, Over: k.Count}
+	h.at[hash] = i
+	return k, true
 }
-
-func (k *countedDenials) sum() int64 { return k.taken + k.Denied + k.WouldDeny }
 
 // Most returns the keys that were denied most until now, the first of all first.
 func (d *DeniedKeys) Most(now int64) (all []DeniedKey) {
@@ -133,17 +134,17 @@ func (d *DeniedKeys) Most(now int64) (all []DeniedKey) {
 	defer d.mu.Unlock()
 	d.turn(now, 0)
 	sums := map[uint64]int{}
-	for _, list := range []*deniedList{&d.now, &d.before} {
-		for i := range list.all {
-			k := &list.all[i]
+	for _, list := range []*Heaviest[DeniedKey]{&d.now, &d.before} {
+		for i := range list.All {
+			k := &list.All[i]
 			at, ok := sums[k.hash]
 			if !ok {
 				at = len(all)
 				sums[k.hash] = at
-				all = append(all, DeniedKey{ID: k.ID, Text: k.Text})
+				all = append(all, DeniedKey{ID: k.Value.ID, Text: k.Value.Text})
 			}
-			all[at].Denied += k.Denied
-			all[at].WouldDeny += k.WouldDeny
+			all[at].Denied += k.Value.Denied
+			all[at].WouldDeny += k.Value.WouldDeny
 		}
 	}
 	slices.SortFunc(all, func(a, b DeniedKey) int {

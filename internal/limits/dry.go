@@ -94,7 +94,6 @@ func (z *Zone) DryRun(k Key) (d *Zone, ok bool) {
 			d.Banning.Denials = new(b.Denials.dry(k, now))
 		}
 	}
-	d.addGates()
 	return d, true
 }
 

@@ -93,10 +93,8 @@ func (e *Evaluation) end(why ending, all bool) (some bool) {
 			continue
 		}
 		some, e.Denial.Fields = true, &e.Fields
-		for _, g := range p.gates {
-			if g.end != nil && p.decision.isByLimits() {
-				g.end(e, p, why)
-			}
+		if p.decision.isByLimits() {
+			endCounts(e, p, why)
 		}
 	}
 	return some
@@ -190,10 +188,11 @@ func (e *Evaluation) ask(r *http.Request) {
 		e.Now = clock.Now() // see askRedis
 	}
 	p.first = len(e.taken)
-	for i := 0; p.decision == admits && i < len(p.gates); i++ {
-		if ask := p.gates[i].ask; ask != nil {
-			p.decision = ask(e, p, r)
-		}
+	if p.decision == admits {
+		p.decision = askBan(e, p)
+	}
+	if p.decision == admits {
+		p.decision = askCounts(e, p, r)
 	}
 	if !p.decision.isByLimits() {
 		p.limits = nil

@@ -11,15 +11,7 @@ import (
 )
 
 // A gate is one of the things of a zone that may stand in a request's way: a ban, bandwidth, slots
-// and limits. What it has nothing to do for is nil.
-type gate struct {
-	// ask asks for a request. The next gate is asked where it admits.
-	ask func(e *Evaluation, p *check, r *http.Request) decision
-	// end ends what was asked, once, where the request ends here.
-	end func(e *Evaluation, p *check, why ending)
-	// hold has an admitted request hold something until its response begins or ends.
-	hold func(e *Evaluation, p *check, h *Held)
-}
+// and limits.
 
 // An ending is why a request ends.
 type ending uint8
@@ -29,18 +21,6 @@ const (
 	endsBanned               // so that it counts nowhere
 	endsGone                 // in a queue
 )
-
-// addGates gives a zone its gates.
-func (z *Zone) addGates() {
-	if z.Banning != nil {
-		z.gates = append(z.gates, gate{ask: askBan})
-	}
-	if z.Throttle != nil {
-		z.gates = append(z.gates, gate{hold: holdBandwidth})
-	}
-	z.gates = append(z.gates, gate{askCounts, endCounts, holdCounts})
-	z.holds = z.Throttle != nil || z.Slots != nil || z.Settles()
-}
 
 // Bans of keys that were denied too often. All zones of a handler are asked for bans before any is
 // asked for its limits, so a request during a ban counts nowhere. One that only Redis knows of is
@@ -77,7 +57,7 @@ func (e *Evaluation) askBans(zones []*Zone, r *http.Request, counted []string) e
 }
 
 // askBan asks for the ban of a key that the zone is not enforced for.
-func askBan(e *Evaluation, p *check, _ *http.Request) decision {
+func askBan(e *Evaluation, p *check) decision {
 	if p.shadow {
 		if p.wait = p.restOf(p.ask.Raw, true, e.Now); p.wait > 0 {
 			return banned
@@ -126,7 +106,7 @@ func (z *Zone) slows(shadow bool, by *control.Override) bool {
 }
 
 // holdBandwidth has the response to an admitted request wait for its turns.
-func holdBandwidth(_ *Evaluation, p *check, h *Held) {
+func holdBandwidth(p *check, h *Held) {
 	if !p.slows(p.shadow, p.by) {
 		return
 	}

@@ -14,17 +14,14 @@ import (
 func (e *Evaluation) Hold() (h *Held) {
 	for i := range e.checks {
 		p := &e.checks[i]
-		if !p.holds || p.decision.isDenial() {
+		if p.decision.isDenial() || p.Throttle == nil && p.Slots == nil && p.Reserving == 0 {
 			continue
 		}
 		if h == nil {
 			h = new(Held)
 		}
-		for _, g := range p.gates {
-			if g.hold != nil {
-				g.hold(e, p, h)
-			}
-		}
+		holdBandwidth(p, h)
+		holdCounts(e, p, h)
 	}
 	return h
 }

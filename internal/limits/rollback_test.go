@@ -168,7 +168,7 @@ func TestADeniedRequestIsOneAttempt(t *testing.T) {
 			t.Fatalf("request %d: %v, denied %t", i, err, e.Denied)
 		}
 		e.Free()
-		if decisions, _ := l.Overflow(); decisions != i+1 {
+		if decisions := l.Table.Overflowed(); decisions != i+1 {
 			t.Errorf("%d decisions for a key without a counter, want %d", decisions, i+1)
 		}
 	}

@@ -109,11 +109,6 @@ type Zone struct {
 	// regions that are heard of, for on_loss divide.
 	shares, sides Shares
 
-	// gates may stand in a request's way, in this order. holds is set where one gives an admitted
-	// request something to hold.
-	gates []gate
-	holds bool
-
 	// salt is config.SaltOf its name.
 	salt  uint64
 	early earlyRules
@@ -168,7 +163,6 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if o.Bandwidth != 0 {
 		z.Throttle = bandwidth.Acquire(o.Namespace, o.Name, bandwidth.Rate(o.Bandwidth), o.MaxKeys)
 	}
-	z.addGates()
 	return z, nil
 }
 

@@ -241,7 +241,7 @@ func (x *explanation) decide(r *http.Request) (h Explained, err error) {
 		} else if err := report.uncounted(d, o, denial, r); err != nil {
 			return h, err
 		}
-		report.noteRedis(d, o.TooLarge)
+		report.noteRedis(d, o.Why == answer.TooLarge)
 	}
 	if h.Delay = seconds(e.Delay); denial != nil {
 		h.deny(denial)
@@ -352,17 +352,12 @@ func (h *Explained) deny(d *answer.Denial) {
 
 // add adds what was decided in a zone by f, and how it stood before.
 func (z *ExplainedZone) add(o limits.Outcome, f *limits.Zone) {
-	denied := answer.Denied
+	denied := o.Why
 	if f.CountsUnits() {
 		z.Cost = &o.N
 	}
-	switch {
-	case o.Shadow:
+	if o.Shadow {
 		denied = answer.WouldDeny
-	case o.TooLarge:
-		denied = answer.TooLarge
-	case o.Reserved:
-		denied = answer.Reserved
 	}
 	if o.Denied {
 		z.Decision = denied

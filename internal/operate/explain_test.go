@@ -176,8 +176,7 @@ func (o *open) end() {
 func holds(zones []*limits.Zone) (all []string) {
 	for _, z := range zones {
 		for l := range z.Counted {
-			decisions, bytes := l.Overflow()
-			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), decisions, bytes, l.Table.Reservations().Len()))
+			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), l.Table.Overflowed(), l.Table.OverflowBytes(), l.Table.Reservations().Len()))
 		}
 		if b := z.Bans(); b != nil {
 			now := clock.Now()
@@ -247,7 +246,7 @@ func differAll(zones []*limits.Zone, said Explained, e *limits.Evaluation, apart
 	default:
 		want = answer.Denied
 		for _, z := range zones {
-			if o, ok := e.Of(z); ok && z.Name == d.Zone && o.Reserved {
+			if o, ok := e.Of(z); ok && z.Name == d.Zone && o.Why == answer.Reserved {
 				want = answer.Reserved
 			}
 		}
@@ -264,7 +263,7 @@ func differAll(zones []*limits.Zone, said Explained, e *limits.Evaluation, apart
 
 // differZone compares what one zone decides.
 func differZone(x ExplainedZone, o limits.Outcome, apart time.Duration) string {
-	if denied := x.Decision != answer.Admitted; denied != o.Denied || x.Shadow != o.Shadow || (x.Decision == answer.Reserved) != (o.Denied && o.Reserved && !o.Shadow) {
+	if denied := x.Decision != answer.Admitted; denied != o.Denied || x.Shadow != o.Shadow || (x.Decision == answer.Reserved) != (o.Denied && o.Why == answer.Reserved && !o.Shadow) {
 		return fmt.Sprintf("explained as %+v, and it was %+v", x, o)
 	}
 	for i, is := range o.Results {

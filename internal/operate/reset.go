@@ -118,7 +118,7 @@ func stays(zone *limits.Zone, ofAll bool) (all []string) {
 // isOverflowing reports whether keys of a zone share counters, or did until a short time ago.
 func isOverflowing(zone *limits.Zone) bool {
 	for l := range zone.Each {
-		if _, bytes := l.Overflow(); bytes > 0 {
+		if l.Table.OverflowBytes() > 0 {
 			return true
 		}
 	}

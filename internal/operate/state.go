@@ -200,16 +200,15 @@ func CurrentState() State {
 
 // limitStateOf describes a limit.
 func limitStateOf(current *lifecycle.Config, l *limits.Limit) LimitState {
-	t, node := l.Totals(), l.Node()
+	t, node := l.Totals(), l.Source.Node()
 	if !l.IsSynced(current.Redis) {
 		t.Unsent, node = 0, "" // there is nowhere to send it
 	}
-	overflow, bytes := l.Overflow()
 	one := LimitState{
 		Zone: l.Settings.Name, Algorithm: l.Settings.Kind.String(), Limit: l.Rate.Limit, LimitFrom: l.Rate.From, Window: config.WindowText(l.Rate.Window),
 		SyncRate: l.Settings.SyncRate, Enforce: l.Settings.Enforce.Share(), Keys: t.Keys, MaxKeys: l.Settings.MaxKeys, Own: t.Own, Remote: t.Remote, Unsent: t.Unsent, Node: node,
 		Sync:     l.Sync(),
-		Overflow: overflow, OverflowBytes: bytes,
+		Overflow: l.Table.Overflowed(), OverflowBytes: l.Table.OverflowBytes(),
 	}
 	if bans := current.BansOf(one.Zone); bans != nil {
 		one.Banned = new(bans.Count())

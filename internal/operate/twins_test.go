@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
@@ -197,7 +198,7 @@ func (w *twin) ask(t *testing.T, s *twinStep) (a twinAnswer) {
 		o, asked := e.Of(z)
 		said := ""
 		if asked {
-			said = fmt.Sprint("would ", o.Denied, ", shadow ", o.Shadow, ", reserved ", o.Reserved)
+			said = fmt.Sprint("would ", o.Denied, ", shadow ", o.Shadow, ", reserved ", o.Why == answer.Reserved)
 		}
 		for _, r := range o.Results {
 			if e.Denied && !o.Denied && len(w.zones) > 1 {

@@ -161,7 +161,7 @@ func (r *replay) report(read *accesslog.Stats) (*Report, error) {
 	rep.Warnings = append(slices.Clone(r.policy.Warnings), r.warnings(read)...)
 	rep.Bias = r.bias(read)
 	for _, h := range t.uncounted.Top(shownUncounted) {
-		status, path, _ := strings.Cut(h.Text, " ")
+		status, path, _ := strings.Cut(h.Value, " ")
 		n, _ := strconv.Atoi(status) // which it was made of
 		rep.Uncounted = append(rep.Uncounted, Uncounted{path, n, h.Count - h.Over})
 	}
@@ -196,13 +196,13 @@ func (r *replay) zone(s *zoneStats) Zone {
 	}
 	top, in := s.top.Top(shownTop), map[string]int{}
 	for _, h := range top {
-		in[masked(h.Text)]++
+		in[masked(h.Value)]++
 	}
 	for _, h := range top {
-		key := h.Text
+		key := h.Value
 		if !r.ShowKeys {
 			if key = masked(key); in[key] > 1 { // several clients of a network
-				key += " " + hashed(h.Text)
+				key += " " + hashed(h.Value)
 			}
 		}
 		out.Top = append(out.Top, Top{key, h.Count - h.Over})
@@ -328,7 +328,7 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 		caution(len(s.windows) > 0 && s.of.CountResponses != nil && s.report.Requests > 0 && s.counted == 0,
 			"zone %q: no response in the log counts by count_responses, so the zone limits nothing here; look how those are answered that should count", name)
 		for _, w := range s.windows {
-			decisions, _ := w.limit.Overflow()
+			decisions := w.limit.Table.Overflowed()
 			caution(decisions > 0, "zone %q: %d decisions were made for keys beyond max_keys, which share counters", name, decisions)
 			bits := w.clients.bits
 			caution(bits > 0, "zone %q: there are more clients than are looked at one by one: the most in a window of %s and the candidates are estimated from one in %d", name, config.WindowText(w.limit.Rate.Window), int64(1)<<bits)

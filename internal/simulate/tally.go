@@ -8,6 +8,8 @@ import (
 	"hash/maphash"
 	"slices"
 	"time"
+
+	"github.com/caddy-tide/ratelimit/internal/limits"
 )
 
 // seed makes hashes differ from run to run, so that nobody can choose addresses that collide.
@@ -52,50 +54,21 @@ func (d *distinct) Count() int64 { return int64(len(d.set)) << d.bits }
 // part of all is among them, and its count too high by no more than that part.
 const maxTop = 1024
 
-// heavyHitters are the keys that come most often (Metwally's Space-Saving).
-type heavyHitters struct {
-	index map[uint64]int
-	all   []hitter
-}
-
-// A hitter is a key and how often it came. Over is by how much Count may be too high.
-type hitter struct {
-	Text        string
-	Count, Over int64
-
-	hash uint64
-}
+// heavyHitters are the keys that come most often, with their texts.
+type heavyHitters struct{ limits.Heaviest[string] }
 
 // Add counts one of a key, of which text is called where it is new.
 func (h *heavyHitters) Add(hash uint64, text func() string) {
-	if i, ok := h.index[hash]; ok {
-		h.all[i].Count++
-		return
+	k, isNew := h.Find(hash, maxTop)
+	if k.Count++; isNew {
+		k.Value = text()
 	}
-	if h.index == nil {
-		h.index = map[uint64]int{}
-	}
-	if len(h.all) < maxTop {
-		h.index[hash] = len(h.all)
-		h.all = append(h.all, hitter{hash: hash, Text: text(), Count: 1})
-		return
-	}
-	least := 0
-	for i := range h.all {
-		if h.all[i].Count < h.all[least].Count {
-			least = i
-		}
-	}
-	old := &h.all[least]
-	delete(h.index, old.hash)
-	h.index[hash] = least
-	*old = hitter{hash: hash, Text: text(), Count: old.Count + 1, Over: old.Count}
 }
 
 // Top returns the n keys that came most often.
-func (h *heavyHitters) Top(n int) []hitter {
-	all := slices.SortedFunc(slices.Values(h.all), func(a, b hitter) int {
-		return cmp.Or(cmp.Compare(b.Count-b.Over, a.Count-a.Over), cmp.Compare(a.Text, b.Text))
+func (h *heavyHitters) Top(n int) []limits.Heavy[string] {
+	all := slices.SortedFunc(slices.Values(h.All), func(a, b limits.Heavy[string]) int {
+		return cmp.Or(cmp.Compare(b.Count-b.Over, a.Count-a.Over), cmp.Compare(a.Value, b.Value))
 	})
 	return all[:min(n, len(all))]
 }

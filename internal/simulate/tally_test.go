@@ -41,10 +41,10 @@ func TestHeavyHitters(t *testing.T) {
 		}
 	}
 	sum := int64(0)
-	for _, h := range few.all {
+	for _, h := range few.All {
 		sum += h.Count - h.Over
 	}
-	if top := many.Top(3); sum != 100_000 || top[0].Text != "7" || top[0].Count-top[0].Over < 9000 || len(many.all) > maxTop {
+	if top := many.Top(3); sum != 100_000 || top[0].Value != "7" || top[0].Count-top[0].Over < 9000 || len(many.All) > maxTop {
 		t.Errorf("%d denials of few keys, and of many %+v", sum, top)
 	}
 }
