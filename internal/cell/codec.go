@@ -158,7 +158,7 @@ func (h *Reply) read(held, sum string, kind byte) bool {
 	case !ok:
 		h.Err = NoSense
 	case kind == Bucket && len(f) == 6 && makesSense(f):
-		h.Held, h.Granted = State{Seq: f[0], Open: f[1], Start: f[2], Total: f[3]}, f[4]
+		h.Held = State{Seq: f[0], Open: f[1], Start: f[2], Total: f[3]}
 	case kind != Bucket && len(f) > 3 && makesSense(f):
 		totals := append(append(h.Held.Totals, f[1]), f[4:]...)
 		h.Held = State{Seq: f[0], Open: f[3], Epoch: f[2], Totals: totals}
