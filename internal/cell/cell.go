@@ -121,8 +121,6 @@ type Call struct {
 	// spent Least or more. It is empty where limits don't go over regions.
 	Told  string
 	Least int64
-	// Quiet says that no earlier message of these cells is without an answer.
-	Quiet bool
 }
 
 // A Sum is what all nodes have of a cell.

@@ -30,10 +30,6 @@ func (c *Call) Append(a *Args) {
 		a.Text = strconv.AppendInt(a.Text, c.Least, 10)
 	}
 	a.End("")
-	if c.Quiet {
-		a.Text = append(a.Text, '1')
-	}
-	a.End("")
 	for i := range c.Cells {
 		said := &c.Cells[i]
 		if before := &c.Cells[max(0, i-1)]; i == 0 || before.Family != said.Family || before.Node != said.Node || before.State.Stamp != said.State.Stamp {
