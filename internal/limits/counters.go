@@ -160,7 +160,7 @@ func hold[S any](c *Counters, z *config.Settings, r config.Rate) {
 }
 
 // catchUp is how often a zone with sync_rate strict sends what it had to count by itself while
-// Redis was unavailable.
+// Redis was unavailable, and says again which slots it has where nobody waits.
 const catchUp = time.Second
 
 // Configure applies a configuration that has become the current one: parameters for work in the

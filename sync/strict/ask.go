@@ -331,10 +331,6 @@ const (
 	// before.
 	maxAsks = 1024
 	maxRuns = 256
-	// maxLate is how often a request asks again because a call was late though Redis is there.
-	maxLate = 2
-	// exact is how far the numbers of Redis' Lua, which are doubles, can count.
-	exact = cell.MaxExact
 )
 
 // prepareSay takes out what the next call of a line is to ask, nil where there is none.
@@ -460,7 +456,7 @@ func (m *say) add(w *ask) {
 	}
 	one := cell.Ask{Count: 1, Cost: w.N}
 	for _, l := range w.Limits {
-		one.Limits = append(one.Limits, cell.Limit{Size: min(room(l), exact-1), Rate: min(l.N, exact-1)})
+		one.Limits = append(one.Limits, cell.Limit{Size: min(room(l), cell.MaxExact-1), Rate: min(l.N, cell.MaxExact-1)})
 	}
 	m.Asks = append(m.Asks, one)
 }
@@ -619,7 +615,7 @@ func (m *say) again(r result, err error) (again []*ask) {
 	for _, w := range m.asks {
 		switch {
 		case w.gone:
-		case r == outdated, r == late && w.late < maxLate:
+		case r == outdated, r == late && w.late < ratesync.MaxLate:
 			w.late++
 			w.asked = false
 			again = append(again, w)
