@@ -21,21 +21,9 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A Table has the cells of one limit.
-type Table interface {
-	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken table.Taken, ok bool)
-	Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m table.Said, busy, ok bool)
-	Granted(now, server int64, said *table.Said, reply *cell.Reply, all []table.Grantee, dst []table.Taken) (took []table.Taken, forgot bool)
-	Ungranted(said *table.Said)
-	Merge(now, server int64, said []table.Said, replies []cell.Reply) (forgot bool)
-	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
-	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
-	Settle(key keys.Key, r table.Reserved, now, m int64)
-}
-
 // A Counter is what Redis decides by in one limit of a zone.
 type Counter struct {
-	Table  Table
+	Table  table.Asked
 	Source *ratesync.Source
 }
 
