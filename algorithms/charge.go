@@ -14,8 +14,8 @@ const maxCharged = 1 << 52
 func (l *Ledger) chargeable(n int64) int64 { return max(0, min(n, maxCharged-l.Cur.Own)) }
 
 // Charge counts n units in the current sub-window.
-func (*window) Charge(s *WindowState, l Limit, now, n int64) {
-	epochsOf(l).advance(&s.ledger, now)
+func (m *window) Charge(s *WindowState, l Limit, now, n int64) {
+	m.advance(s, l, now)
 	s.ledger.Cur.Own += s.ledger.chargeable(n)
 }
 

@@ -292,12 +292,6 @@ func (l *Ledger) Holds(epoch int64, history int) (own, remote bool) {
 	return own, remote
 }
 
-// IsEmpty reports that nobody is known to have spent anything in the two newest epochs.
-func (l *Ledger) IsEmpty() bool {
-	own, remote := l.Holds(l.Epoch, 1)
-	return !own && !remote
-}
-
 // Corrects reports whether the store has too much of the current epoch or of so many earlier ones,
 // may have, or lacks that something is settled.
 func (l *Ledger) Corrects(history int) bool {

@@ -24,8 +24,3 @@ func (l *Ledger) Reset(upTo int64) (forgiven int64) {
 	l.Synced = false // what came since the last reply says nothing of what came since the reset
 	return forgiven
 }
-
-// Held is the total of all in the two newest epochs, and theirs is the part of the other nodes.
-func (l *Ledger) Held() (all, theirs int64) {
-	return saturate.Add(l.Cur.Total(), l.Prev.Total()), saturate.Add(l.Cur.Remote, l.Prev.Remote)
-}

@@ -79,7 +79,7 @@ func MachineBy[S any](k Kind, c *Calendar) Machine[S] {
 	if c == nil {
 		return MachineOf[S](k)
 	}
-	return any(&calendarWindow{calendar: c}).(Machine[S])
+	return any(&calendarWindow{window{c}}).(Machine[S])
 }
 
 // MachineOf returns the machine of a kind. It panics where S is not the kind's state; see ByState.

@@ -13,8 +13,8 @@ type Resetter[S any] interface {
 }
 
 // Reset forgets the counts up to an epoch.
-func (*window) Reset(s *WindowState, l Limit, now, upTo int64) int64 {
-	epochsOf(l).advance(&s.ledger, now)
+func (m *window) Reset(s *WindowState, l Limit, now, upTo int64) int64 {
+	m.advance(s, l, now)
 	return s.ledger.Reset(upTo)
 }
 

@@ -12,13 +12,14 @@ type WindowState struct {
 }
 
 // window is the machine of SlidingWindow and FixedWindow. What it decides by is the ledger.
-type window struct{}
+type window struct {
+	calendar *Calendar // of a FixedWindow, nil where windows have one length
+}
 
 // Take asks for n units.
-func (*window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
+func (m *window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
 	n, pending = max(n, 0), max(pending, 0)
-	c := epochsOf(l)
-	into := c.advance(&s.ledger, now)
+	c, into := m.advance(s, l, now)
 	if l.N == 0 {
 		r, _ = l.closed(n, 0)
 		return r
@@ -32,10 +33,9 @@ func (*window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
 }
 
 // Waits works out the waits that are wanted.
-func (*window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (w Waits) {
+func (m *window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (w Waits) {
 	n, pending = max(n, 0), max(pending, 0)
-	c := epochsOf(l)
-	into := c.advance(&s.ledger, now)
+	c, into := m.advance(s, l, now)
 	if l.N == 0 {
 		_, w = l.closed(n, want)
 		return w
@@ -61,14 +61,14 @@ func (*window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) 
 }
 
 // Refund gives n units back to the sub-window of the instant taken.
-func (*window) Refund(s *WindowState, l Limit, taken, n int64) {
-	epoch, _ := floorDivMod(taken, l.subWindow())
+func (m *window) Refund(s *WindowState, l Limit, taken, n int64) {
+	epoch, _, _ := m.at(l, taken)
 	s.ledger.Refund(epoch, n)
 }
 
 // Penalize counts n units as spent.
-func (*window) Penalize(s *WindowState, l Limit, now, n int64) {
-	epochsOf(l).advance(&s.ledger, now)
+func (m *window) Penalize(s *WindowState, l Limit, now, n int64) {
+	m.advance(s, l, now)
 	s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, max(n, 0))
 }
 
@@ -76,11 +76,11 @@ func (*window) Penalize(s *WindowState, l Limit, now, n int64) {
 func (*window) Ledger(s *WindowState) *Ledger { return &s.ledger }
 
 // Advance brings the ledger to the sub-window of now.
-func (*window) Advance(s *WindowState, l Limit, now int64) { epochsOf(l).advance(&s.ledger, now) }
+func (m *window) Advance(s *WindowState, l Limit, now int64) { m.advance(s, l, now) }
 
 // Merge sets what other nodes spent, sub-window by sub-window.
-func (*window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
-	epochsOf(l).advance(&s.ledger, now)
+func (m *window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
+	m.advance(s, l, now)
 	s.ledger.merge(reports)
 }
 
@@ -88,23 +88,24 @@ func (*window) Merge(s *WindowState, l Limit, now int64, reports []Report) {
 func (*window) Adopt(s *WindowState, _ Limit, epoch, n int64) { s.ledger.adopt(epoch, n) }
 
 // Spent returns what the sub-windows have that can count.
-func (*window) Spent(s *WindowState, l Limit, now int64) (own, remote int64) {
-	epochsOf(l).advance(&s.ledger, now)
+func (m *window) Spent(s *WindowState, l Limit, now int64) (own, remote int64) {
+	m.advance(s, l, now)
 	return s.ledger.Sum(l.History)
 }
 
-// Shift moves the counts by the nearest number of whole sub-windows.
-func (*window) Shift(s *WindowState, l Limit, now int64, by time.Duration) {
-	epoch, _ := floorDivMod(now, l.subWindow())
-	s.ledger.Shift(nearest(int64(by), l.subWindow()), epoch)
+// Shift moves the counts by the nearest number of whole sub-windows, or by as many windows of a
+// calendar as the clock has passed.
+func (m *window) Shift(s *WindowState, l Limit, now int64, by time.Duration) {
+	epoch, _, _ := m.at(l, now)
+	s.ledger.Shift(Epochs{l.subWindow(), m.calendar}.Passed(now, by), epoch)
 }
 
 // Level returns 0.
 func (*window) Level(*WindowState, Limit, int64) (level float64, rate int64) { return 0, 0 }
 
 // Idle reports whether nothing was spent in any sub-window that still counts.
-func (*window) Idle(s *WindowState, l Limit, now int64) bool {
-	epoch, _ := floorDivMod(now, l.subWindow())
+func (m *window) Idle(s *WindowState, l Limit, now int64) bool {
+	epoch, _, _ := m.at(l, now)
 	own, remote := s.ledger.Holds(epoch, l.History)
 	return !own && !remote
 }
@@ -112,36 +113,52 @@ func (*window) Idle(s *WindowState, l Limit, now int64) bool {
 // Clone returns a copy that shares nothing with s.
 func (*window) Clone(s *WindowState) WindowState { return WindowState{s.ledger.Clone()} }
 
-// epochs are how counts by epoch add up. Time is cut into epochs of length nanoseconds. The
-// current epoch and the history-1 before it count in full, and the one before those in the
-// proportion in which a window that ends now still covers it. With history 0 only the current
-// epoch counts.
+// epochs are how counts by epoch add up, where epochs are length nanoseconds long. The current one
+// and the history-1 before it count in full, and the one before those in the proportion in which a
+// window that ends now still covers it. With history 0 only the current epoch counts, and may have
+// another length than others.
 type epochs struct {
 	length  int64
 	history int
 }
 
-func epochsOf(l Limit) epochs { return epochs{l.subWindow(), l.History} }
+// at is the epoch of an instant, how far into it that is, and how long it is.
+func (m *window) at(l Limit, now int64) (epoch, into, length int64) {
+	if m.calendar != nil {
+		s := m.calendar.At(now)
+		return s.Number, known(now) - s.Begin, s.End - s.Begin
+	}
+	length = l.subWindow()
+	epoch, into = floorDivMod(now, length)
+	return epoch, into, length
+}
 
-// advance brings the ledger to the epoch of now and returns how far into the ledger's epoch now is.
-// It is negative for a request that is late: it counts as if it came at the start of that epoch.
-func (c epochs) advance(l *Ledger, now int64) (into int64) {
-	into, ok := l.Within(now, c.length)
-	if ok {
-		return into
-	}
-	epoch, into := floorDivMod(now, c.length)
-	if l.Epoch == epoch+1 {
-		if c.length-into <= lateness(c.length) {
-			return into - c.length
+// advance brings the ledger to the epoch of now, and returns how its epochs add up and how far into
+// the current one now is. That is negative for a request that is late: it counts as if it came at
+// the start of that epoch.
+func (m *window) advance(s *WindowState, l Limit, now int64) (c epochs, into int64) {
+	if m.calendar == nil {
+		c = epochs{l.subWindow(), l.History}
+		if into, ok := s.ledger.Within(now, c.length); ok {
+			return c, into
 		}
-		l.Renumber(-1)
-		return into
 	}
-	if l.Epoch != epoch {
-		l.Advance(epoch, c.history)
+	return m.move(&s.ledger, l, now)
+}
+
+// move is advance where that may be another epoch.
+func (m *window) move(led *Ledger, l Limit, now int64) (c epochs, into int64) {
+	epoch, into, length := m.at(l, now)
+	switch {
+	case led.Epoch == epoch+1 && length-into <= lateness(length):
+		now, into = now+length-into, into-length
+		_, _, length = m.at(l, now)
+	case led.Epoch == epoch+1:
+		led.Renumber(-1)
+	case led.Epoch != epoch:
+		led.Advance(epoch, l.History)
 	}
-	return into
+	return epochs{length, l.History}, into
 }
 
 // spent returns how many units the epochs have that count in full, and how many count altogether

@@ -140,7 +140,7 @@ func (r *Replicator) noteSaid(s *Source, c *SayCall, now int64) {
 
 // isForeign reports whether an error is about one key, which another program uses. Others are about
 // the whole server, such as OOM, which reports it for each write of a script.
-func isForeign(why string) bool { return why == noSense || strings.HasPrefix(why, "WRONGTYPE") }
+func isForeign(why string) bool { return why == cell.NoSense || strings.HasPrefix(why, "WRONGTYPE") }
 
 // A SayCall is one call of the script of cells and its answer. They are used again, so that a key
 // costs no allocation.

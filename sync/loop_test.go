@@ -59,8 +59,8 @@ func (c *fakeServer) Process(_ context.Context, cmd redis.Cmder) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range keys {
-		// Before them are the seq, how many there are, the threshold and "quiet".
-		key, total, more := arg(3+i), arg(3+keys+4+3*i+1), strings.Fields(arg(3+keys+4+3*i+2))
+		// Before them are the seq, how many there are, and the threshold.
+		key, total, more := arg(3+i), arg(3+keys+3+3*i+1), strings.Fields(arg(3+keys+3+3*i+2))
 		reply += "\n" + c.held[key]
 		c.held[key] = strings.Join(append([]string{arg(3 + keys), total}, more...), " ")
 		reply += "\n" + strings.Join(append([]string{total, "0", "0"}, more...), " ")

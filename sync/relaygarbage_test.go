@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
 
@@ -27,16 +28,16 @@ func garbages() []garbage {
 	}
 	nobody := "z:f-1000h:AAAAAAAAAAAAAAAAAAAAAA:"
 	return []garbage{
-		{"the last number that Lua can count, of a reading", func(_ *kinds, a, _ *redistest.Server) { a.Do("SET", head+"read", MaxExact-1) }},
+		{"the last number that Lua can count, of a reading", func(_ *kinds, a, _ *redistest.Server) { a.Do("SET", head+"read", cell.MaxExact-1) }},
 		{"the same, in a hash of the other region", func(k *kinds, _, b *redistest.Server) {
-			b.Do("HSET", k.hash("k7"), "~a", fmt.Sprint(MaxExact-1, " 5 5"))
+			b.Do("HSET", k.hash("k7"), "~a", fmt.Sprint(cell.MaxExact-1, " 5 5"))
 		}},
 		{"a number of a hundred years' time, in a hash of the other region", func(k *kinds, _, b *redistest.Server) {
 			b.Do("HSET", k.hash("k7"), "~a", fmt.Sprint(int64(1)<<52-1, " 5 5"))
 		}},
 		{"scores that no clock comes to", func(_ *kinds, a, b *redistest.Server) {
 			a.Do("ZADD", head+"told", "inf", head+nobody+"1", "1e300", head+nobody+"2")
-			b.Do("ZADD", head+"told", MaxExact, head+nobody+"1")
+			b.Do("ZADD", head+"told", cell.MaxExact, head+nobody+"1")
 		}},
 		{"keys of another type", func(_ *kinds, a, b *redistest.Server) {
 			a.Do("SET", head+"told", "mine")

@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
 )
 
-// maxLate is how often a request asks again because a call was late though Redis is there.
-const maxLate = 2
+// MaxLate is how often a request asks again because a call was late though Redis is there.
+const MaxLate = 2
 
 // Take has Redis decide whether a request gets a slot. An error means that it has not, and so does
 // the context's end; a slot that comes later is free again. Of a key, one call is on its way at a
@@ -61,7 +61,7 @@ func (s *Slots) ask(src *SlotSource, m gauge.Message) {
 // busy is late, and the answer says all there is to say, however often it is asked for. After that
 // nobody waits until the sync in the background finds Redis back.
 func (s *Slots) decide(src *SlotSource, m gauge.Message) (a gauge.Answer, err error) {
-	for range 1 + maxLate {
+	for range 1 + MaxLate {
 		var all []slotAnswer
 		if all, err = s.callInTime(src, m); err == nil {
 			return all[0].Answer, all[0].err

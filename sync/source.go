@@ -7,42 +7,13 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/calendar"
-	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
-
-// A Table is one whose counts are synced.
-type Table interface {
-	// Tick makes the keys due that are dirty now.
-	Tick()
-	// Urgent reports whether some keys should not wait for the next Tick.
-	Urgent() bool
-	// Say takes out what is to be said of due keys, or of urgent ones, by the number of a call.
-	// Each comes back through Merge or Unanswered. server is the store's clock at the answer. Merge
-	// reports whether the store has forgotten what it had confirmed.
-	Say(now, seq int64, most int, urgent bool, dst []table.Said) []table.Said
-	Merge(now, server int64, said []table.Said, replies []cell.Reply) (forgot bool)
-	Unanswered(said []table.Said)
-	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
-	// corrections is of how many other keys it has something else than it should.
-	Unsent(now int64) (keys int, requests int64, corrections int)
-
-	// SetLost sets the shards of which the store can't be reached, a bit each.
-	SetLost(shards uint64)
-	// SetClock sets how far the store's clock is ahead of now, the node's.
-	SetClock(now int64, ahead, uncertainty time.Duration)
-	// Forgotten notes that the store has forgotten the totals of all keys, or may have, and returns
-	// how many keys there are. ResendRest makes those dirty that were not sent again since.
-	Forgotten(now int64, sure bool) (keys int)
-	ResendRest()
-	// ResetAcks prepares for another store, which has confirmed nothing.
-	ResetAcks()
-}
 
 // A Source is what the sync knows of one table.
 type Source struct {
 	link
-	table Table
+	table table.Synced
 	spec  Spec
 
 	bans atomic.Pointer[Bans] // that go along, nil for none
@@ -60,7 +31,7 @@ type Source struct {
 }
 
 // NewSource returns the Source of a table, with a random name of a node.
-func NewSource(t Table, spec Spec) *Source {
+func NewSource(t table.Synced, spec Spec) *Source {
 	s := &Source{table: t, spec: spec}
 	if spec.Calendar == nil {
 		s.family, s.opening = spec.Family(0, false).String(), spec.Family(0, true).String()

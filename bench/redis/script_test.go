@@ -26,7 +26,7 @@ func TestScript(t *testing.T) {
 		{"these, and an answer, reading nothing", `local reply, head = {}, ARGV[1] .. ' '
 for k = 1, #KEYS do
   local had = redis.pcall('HMGET', KEYS[k], 'node', 'sum')
-  local total, more = ARGV[3 + 3 * k], ARGV[4 + 3 * k]
+  local total, more = ARGV[2 + 3 * k], ARGV[3 + 3 * k]
   local sum = string.format('%d 0 0%s', total, more)
   redis.pcall('HSET', KEYS[k], 'node', head .. total .. more, 'sum', sum)
   reply[2 * k - 1], reply[2 * k] = had[1] or '', sum

@@ -51,6 +51,3 @@ func (a *Args) Finish() {
 
 // All returns the arguments after Finish. They are valid until the next Reset.
 func (a *Args) All() []any { return a.args }
-
-// Replace puts others in the place of the first ones.
-func (a *Args) Replace(first ...string) { copy(a.parts, first) }

@@ -121,8 +121,6 @@ type Call struct {
 	// spent Least or more. It is empty where limits don't go over regions.
 	Told  string
 	Least int64
-	// Quiet says that no earlier message of these cells is without an answer.
-	Quiet bool
 }
 
 // A Sum is what all nodes have of a cell.
@@ -142,10 +140,9 @@ func (s *Sum) In(epoch int64) int64 { return at(s.Epoch, s.Totals, epoch) }
 // A Reply is what the answer to a call says of a cell.
 type Reply struct {
 	// Held is what Redis had of the node's state before. Its Seq is 0 where it had none. Of a
-	// bucket its Total includes Granted, by a call that came before.
-	Held    State
-	Granted int64
-	Sum     Sum
+	// bucket its Total includes what a call granted that came before.
+	Held State
+	Sum  Sum
 	// Regions is set where another region has something of the cell.
 	Regions bool
 	// Under is the stamp of a reset that the node has not heard of; then nothing was said. Err is

@@ -30,10 +30,6 @@ func (c *Call) Append(a *Args) {
 		a.Text = strconv.AppendInt(a.Text, c.Least, 10)
 	}
 	a.End("")
-	if c.Quiet {
-		a.Text = append(a.Text, '1')
-	}
-	a.End("")
 	for i := range c.Cells {
 		said := &c.Cells[i]
 		if before := &c.Cells[max(0, i-1)]; i == 0 || before.Family != said.Family || before.Node != said.Node || before.State.Stamp != said.State.Stamp {
@@ -158,7 +154,7 @@ func (h *Reply) read(held, sum string, kind byte) bool {
 	case !ok:
 		h.Err = NoSense
 	case kind == Bucket && len(f) == 6 && makesSense(f):
-		h.Held, h.Granted = State{Seq: f[0], Open: f[1], Start: f[2], Total: f[3]}, f[4]
+		h.Held = State{Seq: f[0], Open: f[1], Start: f[2], Total: f[3]}
 	case kind != Bucket && len(f) > 3 && makesSense(f):
 		totals := append(append(h.Held.Totals, f[1]), f[4:]...)
 		h.Held = State{Seq: f[0], Open: f[3], Epoch: f[2], Totals: totals}

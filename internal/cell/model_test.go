@@ -41,16 +41,15 @@ func (m *model) whole(window int64) (int64, int64) {
 	return whole.Int64(), rest.Int64()
 }
 
-// take has the cell after a message, nil where it changes nothing, and whether that had something
-// new. m is nil where there is no cell.
-func (m *model) take(f Family, node string, s State, now int64) (next *model, same bool) {
+// take has the cell after a message, nil where it changes nothing. m is nil where there is no cell.
+func (m *model) take(f Family, node string, s State, now int64) (next *model) {
 	if m == nil {
 		m = newModel(s.Stamp)
 		m.flows = f.Rate
 	}
 	had, known := m.fields[node]
 	if s.Seq == 0 || !m.poisoned && s.Stamp < m.stamp || known && (m.poisoned || s.Stamp == m.stamp) && s.Seq <= had.seq {
-		return nil, false
+		return nil
 	}
 	next = m.copy()
 	if m.poisoned {
@@ -80,15 +79,9 @@ func (m *model) take(f Family, node string, s State, now int64) (next *model, sa
 	}
 	if f.Kind == Bucket {
 		next.fill(f, had, known, s, now)
-		same = known && had.start == s.Start && had.total == s.Total && had.open == s.Open && had.granted == 0
-	} else {
-		same = known && had.epoch == s.Epoch && had.open == s.Open || !known && s.Open == 0
-		for e := s.Epoch - int64(f.Live) + 1; e <= s.Epoch; e++ {
-			same = same && had.totals[e] == own.totals[e]
-		}
 	}
 	next.fields[node] = own
-	return next, same && s.Stamp == m.stamp
+	return next
 }
 
 // fill is a message about a bucket.

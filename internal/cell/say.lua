@@ -19,8 +19,7 @@
 -- server's clock. All numbers are whole and below 2^53.
 --
 -- KEYS: cells; bans; where limits go over regions the sorted set told. ARGV: seq; number of cells;
--- threshold of told, or ""; 1 where no earlier message of these cells is without an answer.
--- Then for each cell:
+-- threshold of told, or "". Then for each cell:
 --   family  "w" for windows and logs, "s" where the oldest epoch fades, "c" for windows of a
 --           calendar, "b" for a bucket; window, epochs of a window (of "c" how far the clock is
 --           ahead of one on which each window is as long as this one), epochs that count (of a
@@ -44,9 +43,9 @@
 --
 -- A message counts only if its seq is above that of the field, so repeated and overtaken ones
 -- change nothing. The seq 0 reads. Everything is read before anything is written.
-local call, match, seq, cells, least, quiet = redis.call, string.match, ARGV[1] + 0, ARGV[2] + 0, tonumber(ARGV[3]), ARGV[4] == '1'
+local call, match, seq, cells, least = redis.call, string.match, ARGV[1] + 0, ARGV[2] + 0, tonumber(ARGV[3])
 local bans = #KEYS - cells - (least and 1 or 0)
-local asked = 5 + 3 * cells + bans -- where what a call asks for begins
+local asked = 4 + 3 * cells + bans -- where what a call asks for begins
 local strict = asked <= #ARGV
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -163,7 +162,6 @@ local function windows(key, f, s, far, total, more)
     end
     top, first, rest = list(own, max(top, rises and ftop or top))
   end
-  local same = top == ftop and first == ffirst and rest == frest and open == fopen + 0 and not x
   local was, most, past, regions, opened = stop, top > epoch and live or live - 1, nil, nil, nil
   if not all then
     if not fseq then past = '' elseif top > ftop then past = behind(ffirst, frest, top - ftop, most) end
@@ -188,7 +186,7 @@ local function windows(key, f, s, far, total, more)
     v, regions, opened, was, x = look(key, add, list)
     add(v, 1, top, format('%d', first) .. rest)
     stop, sfirst, srest = list(v, max(was, top))
-    same, sopen = false, (opened[epoch - stop] or 0) + (top == stop and open or 0)
+    sopen = (opened[epoch - stop] or 0) + (top == stop and open or 0)
   end
   if F.region then
     if not regions then
@@ -203,7 +201,7 @@ local function windows(key, f, s, far, total, more)
     x.far = format('%d %s 0 %d 0%s', n, F.stamp, newest, older)
   end
   return {
-    key = key, family = F, held = f or '', there = s or '', far = far, same = same, x = x, more = 0, used = 0, till = till,
+    key = key, family = F, held = f or '', there = s or '', far = far, x = x, more = 0, used = 0, till = till,
     top = top, total = first, tail = format(' %d %d%s', top, open, rest), stop = stop, all = sfirst, stail = format(' %d %d%s', stop, sopen, srest),
   }
 end
@@ -345,7 +343,6 @@ local function bucket(key, f, s, far, state, around)
   end
   return {
     key = key, family = F, held = f or '', there = s or '', far = far, x = x, more = 0, till = till, start = start, open = open, total = total, born = least and not under, raised = least and raised, before = least and before or 0,
-    same = knows and total == ftotal + 0 and open == fopen + 0 and got == 0 and not x,
     sopen = math.max(0, sopen + open - (fseq and fopen or 0)), all = math.max(0, math.min(2^52, all)), whole = whole, rest = rest, flows = flows, added = added,
   }
 end
@@ -380,7 +377,7 @@ end
 
 local tail, top, open, older
 for i = 1, cells do
-  local key, text, total, more, had, c = KEYS[i], ARGV[2 + 3 * i], ARGV[3 + 3 * i], ARGV[4 + 3 * i], nil, nil
+  local key, text, total, more, had, c = KEYS[i], ARGV[1 + 3 * i], ARGV[2 + 3 * i], ARGV[3 + 3 * i], nil, nil
   if text ~= '' then
     local kind, window, parts, live, size, rate, ttl, opens, stamp, node = match(text, '^(%a) (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%d+) (%S+)$')
     -- Nodes can have other zone data. So a window of a calendar may have begun for some already.
@@ -433,7 +430,7 @@ for i = 1, cells do
     end
     if all and strict then
       c = {
-        key = key, family = F, held = f, there = s, far = had[3], same = total == ftotal and ftail == more, x = nil, more = 0, used = 0, till = till + 0,
+        key = key, family = F, held = f, there = s, far = had[3], x = nil, more = 0, used = 0, till = till + 0,
         top = top, total = total + 0, tail = more, stop = top, all = all, stail = ' ' .. top .. ' ' .. sopen .. rest,
       }
     elseif all then
@@ -461,7 +458,7 @@ end
 -- lies ahead, as the clock has stepped back, begins now.
 local ban = {}
 for i = 1, bans do
-  local says, there = ARGV[4 + 3 * cells + i], redis.pcall('GET', KEYS[cells + i])
+  local says, there = ARGV[3 + 3 * cells + i], redis.pcall('GET', KEYS[cells + i])
   if type(there) == 'table' and not string.find(there.err, '^WRONGTYPE') then return there end
   local b, l, s, m = match(type(there) == 'string' and there or '', '^(%d+) (%d+) (%d+) ?(%d*)$')
   if b and math.max(b + 0, l + 0, s + 0, tonumber(m) or 0) >= 2^53 then b, l, s = nil, nil, nil end
@@ -514,7 +511,7 @@ end
 
 for i = 1, cells do
   local c = cell[i]
-  if c and c.total and (c.more > 0 or not (quiet and c.same)) then
+  if c and c.total then
     F = c.family
     local n, x, field, before, after, due, ends = c.more, c.x, nil, nil, nil, F.due, F.ends
     if F.kind == 'b' then

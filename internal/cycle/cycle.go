@@ -160,6 +160,3 @@ func ResendTime(nodes int64, keys int) time.Duration {
 	}
 	return time.Duration(nodes*int64(keys)) * each
 }
-
-// Calls is how many calls a number of messages takes.
-func Calls(messages int) int { return (messages + BatchSize - 1) / BatchSize }

@@ -99,7 +99,7 @@ func (l *SlotLimit) Configure(sweep time.Duration, redis *Redis) {
 	case z.SyncRate < 0:
 		redis = nil
 	case z.SyncRate == config.Strict:
-		every = slotCatchUp
+		every = catchUp
 	}
 	old := s.attached
 	if redis == nil && old != nil {
@@ -119,9 +119,6 @@ func (l *SlotLimit) Configure(sweep time.Duration, redis *Redis) {
 		old.Release()
 	}
 }
-
-// slotCatchUp is how often a zone with sync_rate strict says again what it has where nobody waits.
-const slotCatchUp = time.Second
 
 // Detach ends the sync through a Redis, if that is where it goes.
 func (s *Slots) Detach(redis *Redis) {

@@ -15,7 +15,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
-	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/control"
@@ -67,31 +66,25 @@ type Counters struct {
 
 // A Table is the table of a limit, whatever its algorithm.
 type Table interface {
-	ratesync.Table
+	table.Synced
+	table.Asked
 	control.Forgiver
 
 	// What requests ask.
 	Decide(a *table.Ask, t *table.Taken)
 	Take(l algorithms.Limit, key keys.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
-	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Penalize(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
 	Leave(l algorithms.Limit, key keys.Key, t table.Taken, now, n int64)
 	Room(l algorithms.Limit, key keys.Key, raw []byte, now int64) (left int64, ok bool)
 	Wait(l algorithms.Limit, key keys.Key, now, n int64) time.Duration
 
 	// What they ask whose response decides whether they count.
-	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
-	Settle(key keys.Key, r table.Reserved, now, m int64)
 	ForgiveKey(key keys.Key, since, now int64)
 	AdmitsReleased(l algorithms.Limit, key keys.Key, now, n int64) bool
 	Reservations() *table.Reservations
 
 	// For zones that Redis decides for.
-	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (t table.Taken, ok bool)
 	Look(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) table.Taken
-	Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m table.Said, busy, ok bool)
-	Granted(now, server int64, said *table.Said, reply *cell.Reply, all []table.Grantee, dst []table.Taken) (took []table.Taken, forgot bool)
-	Ungranted(said *table.Said)
 	Prepare(b table.SyncConfig)
 
 	// For configurations, snapshots and resets.
@@ -160,7 +153,7 @@ func hold[S any](c *Counters, z *config.Settings, r config.Rate) {
 }
 
 // catchUp is how often a zone with sync_rate strict sends what it had to count by itself while
-// Redis was unavailable.
+// Redis was unavailable, and says again which slots it has where nobody waits.
 const catchUp = time.Second
 
 // Configure applies a configuration that has become the current one: parameters for work in the

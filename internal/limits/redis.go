@@ -105,9 +105,8 @@ func newRedis(key, store string, client redis.UniversalClient, o RedisOptions) *
 	r := &Redis{
 		key: key, namespace: o.Namespace, client: client,
 		Replicator: ratesync.NewReplicator(client, o.Namespace, o.Timeout, clock.Now, o.Logger),
-		Strict:     strict.New(client, o.Namespace, o.StrictTimeout),
+		Strict:     strict.New(client, o.Namespace, o.StrictTimeout, o.Logger),
 	}
-	r.Strict.LogTo(o.Logger)
 	r.Control = control.New(control.Options{
 		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(cmp.Or(store, serverOf(client)), o.Namespace), Timeout: o.Timeout, Now: clock.Now,
 		Beat: r.Replicator.Beat, Name: control.NodeName(), Logger: o.Logger,

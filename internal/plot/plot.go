@@ -18,14 +18,7 @@ type Plot struct {
 	// X names the horizontal axis. Log spaces it by ratios.
 	X      string
 	LogX   bool
-	Spans  []Span
 	Panels []Panel
-}
-
-// A Span is a stretch of the horizontal axis that stands out in all panels, with a name.
-type Span struct {
-	Low, High float64
-	Name      string
 }
 
 // A Panel is one field of lines.
@@ -84,22 +77,12 @@ func (p Plot) SVG() []byte {
 	c.Text(left, 23, "start", "title", p.Title)
 	low, high := p.rangeX()
 	x := Scale{low, high, left, width - right, p.LogX}
-	for _, span := range p.Spans {
-		span.draw(c, x, height)
-	}
 	for i, panel := range p.Panels {
 		panel.draw(c, x, top+float64(i)*(field+gap), i == len(p.Panels)-1)
 	}
 	c.Text((left+width-right)/2, height-10, "middle", "", p.X)
 	c.Printf("</svg>\n")
 	return c.Bytes()
-}
-
-// draw draws the span behind the panels, with its name above the first of them.
-func (s Span) draw(c *Canvas, x Scale, height float64) {
-	from, to := x.At(s.Low), x.At(s.High)
-	c.Printf(`<rect class="span" x="%s" y="%s" width="%s" height="%s"/>`, Number(from), Number(top), Number(to-from), Number(height-bottom-top))
-	c.Text((from+to)/2, top+16, "middle", "bold", s.Name)
 }
 
 // Open begins an SVG with its style sheet and its ground.
@@ -118,9 +101,9 @@ func sheet() string {
 		fmt.Fprintf(&light, ".s%d{stroke:%s;fill:%s;stroke-width:%s}", i, s.light, s.light, Number(s.width))
 		fmt.Fprintf(&dark, ".s%d{stroke:%s;fill:%s}", i, s.dark, s.dark)
 	}
-	return ".ground{fill:#fff}.span{fill:#f2ecdd}.box{fill:#f6f8fa;stroke:#8a929a}.bold{font-weight:600}text{fill:#333}.title{font-size:15px;font-weight:600}.grid{stroke:#e3e3e3}.axis{stroke:#777}.reference{stroke:#555;stroke-dasharray:1 3}" +
+	return ".ground{fill:#fff}.box{fill:#f6f8fa;stroke:#8a929a}.bold{font-weight:600}text{fill:#333}.title{font-size:15px;font-weight:600}.grid{stroke:#e3e3e3}.axis{stroke:#777}.reference{stroke:#555;stroke-dasharray:1 3}" +
 		light.String() +
-		"@media(prefers-color-scheme:dark){.ground{fill:#161b22}.span{fill:#2d2a20}.box{fill:#21262d;stroke:#6e7681}text{fill:#ccd2d8}.grid{stroke:#2b3138}.axis{stroke:#8a929a}.reference{stroke:#b0b6bc}" + dark.String() + "}" +
+		"@media(prefers-color-scheme:dark){.ground{fill:#161b22}.box{fill:#21262d;stroke:#6e7681}text{fill:#ccd2d8}.grid{stroke:#2b3138}.axis{stroke:#8a929a}.reference{stroke:#b0b6bc}" + dark.String() + "}" +
 		".line{fill:none}.head{stroke:none}.name{stroke:none;font-weight:600}.mark{stroke-width:2}.name.s0{fill:#5c5c5c}@media(prefers-color-scheme:dark){.name.s0{fill:#b3bac1}}"
 }
 

@@ -103,12 +103,3 @@ func TestNamesDoNotCoverEachOther(t *testing.T) {
 		t.Errorf("three names that belong at one height stand at %q", ys)
 	}
 }
-
-func TestSpansStandOut(t *testing.T) {
-	p := some()
-	p.LogX, p.Spans = false, []Span{{Low: 1, High: 100, Name: "all of it"}}
-	svg := string(p.SVG())
-	if !strings.Contains(svg, `class="span" x="62"`) || !strings.Contains(svg, ">all of it<") {
-		t.Errorf("the span is not drawn from the left of the panels:\n%s", svg)
-	}
-}

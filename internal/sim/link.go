@@ -10,19 +10,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A Replica is a table as its link to the store sees it.
-type Replica interface {
-	Tick()
-	Urgent() bool
-	Say(now, seq int64, most int, early bool, dst []table.Said) []table.Said
-	Merge(now, server int64, said []table.Said, replies []cell.Reply) (forgot bool)
-	Unanswered(said []table.Said)
-	SetLost(shards uint64)
-	SetClock(now int64, ahead, uncertainty time.Duration)
-	Forgotten(now int64, sure bool) (keys int)
-	ResendRest()
-}
-
 // A Link is the loop of a ratesync.Replicator for one table of a node, driven by the events of a
 // network.
 type Link struct {
@@ -39,7 +26,7 @@ type Link struct {
 	net   *Network
 	name  string
 	seq   int64
-	table Replica
+	table table.Synced
 	limit algorithms.Params
 	loop  cycle.State
 	timer int // the number of the one that the loop waits for
@@ -47,7 +34,7 @@ type Link struct {
 
 // Join links a table to the store: that of a node, by its name, which syncs every rate. The table
 // is to be configured with the link's Waker. p are those of its limit.
-func (w *Network) Join(name string, t Replica, rate time.Duration, p algorithms.Params) *Link {
+func (w *Network) Join(name string, t table.Synced, rate time.Duration, p algorithms.Params) *Link {
 	n := &Link{net: w, name: name, table: t, Waker: cycle.NewWaker(), Rate: rate, limit: p}
 	n.Send = n.send
 	w.links = append(w.links, n)

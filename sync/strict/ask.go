@@ -21,21 +21,9 @@ import (
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
-// A Table has the cells of one limit.
-type Table interface {
-	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken table.Taken, ok bool)
-	Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m table.Said, busy, ok bool)
-	Granted(now, server int64, said *table.Said, reply *cell.Reply, all []table.Grantee, dst []table.Taken) (took []table.Taken, forgot bool)
-	Ungranted(said *table.Said)
-	Merge(now, server int64, said []table.Said, replies []cell.Reply) (forgot bool)
-	Refund(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
-	Hold(l algorithms.Limit, key keys.Key, t table.Taken) table.Reserved
-	Settle(key keys.Key, r table.Reserved, now, m int64)
-}
-
 // A Counter is what Redis decides by in one limit of a zone.
 type Counter struct {
-	Table  Table
+	Table  table.Asked
 	Source *ratesync.Source
 }
 
@@ -331,10 +319,6 @@ const (
 	// before.
 	maxAsks = 1024
 	maxRuns = 256
-	// maxLate is how often a request asks again because a call was late though Redis is there.
-	maxLate = 2
-	// exact is how far the numbers of Redis' Lua, which are doubles, can count.
-	exact = cell.MaxExact
 )
 
 // prepareSay takes out what the next call of a line is to ask, nil where there is none.
@@ -460,7 +444,7 @@ func (m *say) add(w *ask) {
 	}
 	one := cell.Ask{Count: 1, Cost: w.N}
 	for _, l := range w.Limits {
-		one.Limits = append(one.Limits, cell.Limit{Size: min(room(l), exact-1), Rate: min(l.N, exact-1)})
+		one.Limits = append(one.Limits, cell.Limit{Size: min(room(l), cell.MaxExact-1), Rate: min(l.N, cell.MaxExact-1)})
 	}
 	m.Asks = append(m.Asks, one)
 }
@@ -619,7 +603,7 @@ func (m *say) again(r result, err error) (again []*ask) {
 	for _, w := range m.asks {
 		switch {
 		case w.gone:
-		case r == outdated, r == late && w.late < maxLate:
+		case r == outdated, r == late && w.late < ratesync.MaxLate:
 			w.late++
 			w.asked = false
 			again = append(again, w)

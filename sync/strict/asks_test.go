@@ -28,8 +28,8 @@ const allWaits = algorithms.WantNext | algorithms.WantReset
 
 // A tableOfCells is a table of any state.
 type tableOfCells interface {
-	ratesync.Table
-	Table
+	table.Synced
+	table.Asked
 	Configure(b table.SyncConfig, maxKeys int)
 	Take(l algorithms.Limit, key keys.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
 	Penalize(l algorithms.Limit, key keys.Key, t table.Taken, n int64)

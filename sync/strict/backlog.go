@@ -19,12 +19,9 @@ const backlogRest = 10 * time.Second
 
 // backlogs tell once of requests that wait for too long, until that is over.
 type backlogs struct {
-	log  atomic.Pointer[zap.Logger]
+	log  *zap.Logger
 	last atomic.Int64 // when it was last there, in nanoseconds
 }
-
-// LogTo has a backlog logged.
-func (s *Limiter) LogTo(log *zap.Logger) { s.backlog.log.Store(log) }
 
 // noteBacklog tells of requests that have waited for too long, once Redis answers. Where it
 // doesn't, the outage is told of, for which they have waited.
@@ -40,8 +37,6 @@ func (s *Limiter) noteBacklog(c *circuit, r result) {
 	if last := s.backlog.last.Swap(now); last != 0 && now-last < int64(backlogRest) {
 		return
 	}
-	if log := s.backlog.log.Load(); log != nil {
-		log.Warn("requests of strict zones wait longer for their call to redis than strict_timeout, and go by on_redis_loss; raise pool_size or strict_timeout, use a nearer redis, or set an interval as sync_rate",
-			warning.Field(warning.Backlog), zap.Int64("requests", n), zap.Duration("strict_timeout", time.Duration(s.timeout.Load())))
-	}
+	s.backlog.log.Warn("requests of strict zones wait longer for their call to redis than strict_timeout, and go by on_redis_loss; raise pool_size or strict_timeout, use a nearer redis, or set an interval as sync_rate",
+		warning.Field(warning.Backlog), zap.Int64("requests", n), zap.Duration("strict_timeout", time.Duration(s.timeout.Load())))
 }

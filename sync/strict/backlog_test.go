@@ -16,8 +16,7 @@ func TestNobodyWaitsForACallLongerThanTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 100 * time.Millisecond
 		core, logs := observer.New(zap.InfoLevel)
-		s := New(nil, "test", timeout)
-		s.LogTo(zap.New(core))
+		s := New(nil, "test", timeout, zap.New(core))
 		c := &s.circuits[0]
 		overdue := func() {
 			t.Helper()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
@@ -281,7 +282,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 			cut := client(t, c.URL)
 			fault := &severed{then: how.begin}
 			fault.cut(cut)
-			s := New(cut, "test", patience)
+			s := New(cut, "test", patience, zap.NewNop())
 			s.tablesBy(client(t, c.URL))
 			zone, want := how.name+" "+name, 100
 			given, _ := take(t, s, zone, id(1), rule)
@@ -304,7 +305,7 @@ func TestSlotMovesAfterALostReply(t *testing.T) {
 func TestOneShardGone(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, 3)
-	s := New(client(t, c.URL), "test", 200*time.Millisecond)
+	s := New(client(t, c.URL), "test", 200*time.Millisecond, zap.NewNop())
 	defer s.Close()
 	var owner [64]int
 	for i := range owner {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/ban"
 	"github.com/caddy-tide/ratelimit/internal/keys"
@@ -52,9 +53,9 @@ type Limiter struct {
 }
 
 // New makes a Limiter of a namespace. It does no network I/O. timeout bounds a call from the moment
-// at which it has its connection.
-func New(client redis.UniversalClient, namespace string, timeout time.Duration) *Limiter {
-	s := &Limiter{client: client, keys: ratesync.NewKeyspace(namespace), node: ratesync.NewNode()}
+// at which it has its connection. A backlog is logged.
+func New(client redis.UniversalClient, namespace string, timeout time.Duration, log *zap.Logger) *Limiter {
+	s := &Limiter{client: client, keys: ratesync.NewKeyspace(namespace), node: ratesync.NewNode(), backlog: backlogs{log: log}}
 	_, s.cluster = client.(*redis.ClusterClient)
 	s.SetTimeout(timeout)
 	s.ctx, s.cancel = context.WithCancel(context.Background())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
@@ -73,7 +74,7 @@ func TestDoesNoNetworkIOBeforeItIsAsked(t *testing.T) {
 			t.Error("a Limiter connects before it is asked")
 			return nil, net.ErrClosed
 		}
-		s := New(c, "test", time.Second)
+		s := New(c, "test", time.Second, zap.NewNop())
 		time.Sleep(time.Hour)
 		s.Close()
 	})
@@ -81,7 +82,7 @@ func TestDoesNoNetworkIOBeforeItIsAsked(t *testing.T) {
 
 func limiter(t testing.TB, url string) *Limiter {
 	t.Helper()
-	s := New(client(t, url), "test", patience)
+	s := New(client(t, url), "test", patience, zap.NewNop())
 	t.Cleanup(s.Close)
 	return s
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
@@ -143,7 +144,7 @@ func (l *line) limiter(t *testing.T, timeout time.Duration) *Limiter {
 		conn, err := l.Dial()
 		return &lineConn{conn, l}, err
 	}
-	s := New(c, "test", timeout)
+	s := New(c, "test", timeout, zap.NewNop())
 	for i := range s.circuits {
 		s.circuits[i].places.free = connections
 	}

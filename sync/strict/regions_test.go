@@ -40,7 +40,7 @@ func startStrictRegions(t *testing.T, n int, rule algorithms.Params) (all []*str
 	}
 	for i, server := range servers {
 		r := &strictRegion{name: fmt.Sprint("r", i), client: client(t, server.URL), links: make(map[string]*faultproxy.Proxy), others: make(map[string]redis.UniversalClient)}
-		r.limiter = New(r.client, "test", 10*time.Second)
+		r.limiter = New(r.client, "test", 10*time.Second, zap.NewNop())
 		for j, other := range servers {
 			if i != j {
 				name := fmt.Sprint("r", j)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
@@ -241,7 +243,7 @@ func TestRefundsThatWaitForRedis(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy := faultproxy.Start(t, server.Addr)
-			cut := &resetNode{Limiter: New(client(t, "redis://"+proxy.Addr), "test", 300*time.Millisecond), t: t, zone: name, rule: rule}
+			cut := &resetNode{Limiter: New(client(t, "redis://"+proxy.Addr), "test", 300*time.Millisecond, zap.NewNop()), t: t, zone: name, rule: rule}
 			t.Cleanup(cut.Close)
 			other := &resetNode{Limiter: limiter(t, server.URL), t: t, zone: name, rule: rule}
 			var got []Grant

@@ -127,7 +127,7 @@ func (n *node[S]) Say(_, seq int64, most int, early bool, dst []table.Said) []ta
 		return dst
 	}
 	said := n.Table.Say(n.clock(), seq, most, early, dst)
-	n.w.calls += cycle.Calls(len(said))
+	n.w.calls += (len(said) + cycle.BatchSize - 1) / cycle.BatchSize
 	return said
 }
 

@@ -269,19 +269,19 @@ func messagesOf(kind string, keys, args []string) (all []string) {
 	case "cells":
 		cells, _ := strconv.Atoi(args[1])
 		for i := range cells { // total, epoch, what is open, and what a strict call asks for
-			all = append(all, keys[i]+" "+args[5+3*i]+args[6+3*i])
+			all = append(all, keys[i]+" "+args[4+3*i]+args[5+3*i])
 		}
 		bans := keys[cells:]
 		if strings.HasSuffix(keys[len(keys)-1], ":told") {
 			bans = bans[:len(bans)-1]
 		}
 		for i, key := range bans {
-			if known := args[4+3*cells+i]; known != "" {
+			if known := args[3+3*cells+i]; known != "" {
 				all = append(all, key+" "+known)
 			}
 		}
-		if bans := len(bans); len(args) > 4+3*cells+bans {
-			return []string{strings.Join(all, " ") + " asks " + strings.Join(args[4+3*cells+bans:], ",")}
+		if bans := len(bans); len(args) > 3+3*cells+bans {
+			return []string{strings.Join(all, " ") + " asks " + strings.Join(args[3+3*cells+bans:], ",")}
 		}
 	case "slots":
 		for i, key := range keys {
@@ -332,8 +332,8 @@ func (r *standIn) echo(kind string, more int64) {
 	if kind == "cells" {
 		n, _ := strconv.Atoi(words[2])
 		args := words[3+n:]
-		if total, err := strconv.ParseInt(args[min(5, len(args)-1)], 10, 64); err == nil && args[1] != "0" {
-			args[5] = strconv.FormatInt(total+more, 10)
+		if total, err := strconv.ParseInt(args[min(4, len(args)-1)], 10, 64); err == nil && args[1] != "0" {
+			args[4] = strconv.FormatInt(total+more, 10)
 		}
 	}
 	var args []any
