@@ -16,7 +16,7 @@
 //
 // The way of a count:
 //
-//	source.go      a table, and what the sync asks of it
+//	source.go      a table, as the sync has it
 //	counts.go      what is due of it, quickly or slowly
 //	cells.go       one call of the script of cells, also for package strict
 //
