@@ -416,7 +416,7 @@ func (r *Regions) open(o limits.RedisOptions, repl *caddy.Replacer) (*limits.Red
 	}
 	o.Timeout, o.RegionsKey = all[here].Timeout, key.String()
 	o.Regions = func() (ratesync.Regions, error) {
-		regions := ratesync.Regions{Here: here, Rate: time.Duration(cmp.Or(r.SyncRate, defaultRegions)), Divides: r.OnLoss == divide, Others: map[string]redis.UniversalClient{}}
+		regions := ratesync.Regions{Here: here, Interval: time.Duration(cmp.Or(r.SyncRate, defaultRegions)), Divides: r.OnLoss == divide, Others: map[string]redis.UniversalClient{}}
 		for name, set := range all {
 			if name == here {
 				continue

@@ -11,9 +11,9 @@ import (
 
 // A Bucketed is a machine with a bucket.
 type Bucketed[S any] interface {
-	// Say returns what is said of a bucket at now, where nodes sync every interval: 0 where what is
-	// said asks for more, and OnlyAsks where nothing is said.
-	Say(s *S, l Limit, now int64, interval time.Duration) BucketSaid
+	// Update returns what is said of a bucket at now, where nodes sync every interval: 0 where what
+	// is said asks for more, and OnlyAsks where nothing is said.
+	Update(s *S, l Limit, now int64, interval time.Duration) BucketUpdate
 	// MergeReply takes in an answer at now.
 	MergeReply(s *S, l Limit, now int64, h BucketReply)
 	// Begin names a state that has no name yet.
@@ -22,12 +22,12 @@ type Bucketed[S any] interface {
 	Restart(s *S, now int64)
 	// Added is what was ever added to the bucket, as far as is known.
 	Added(s *S) int64
-	// Stand returns a bucket as an answer has it, before so many units that were granted last.
-	Stand(l Limit, now int64, level BucketLevel, behind int64) S
+	// StateAt returns a bucket as an answer has it, before so many units that were granted last.
+	StateAt(l Limit, now int64, level BucketLevel, behind int64) S
 }
 
-// A BucketSaid is what a node says of a bucket.
-type BucketSaid struct {
+// A BucketUpdate is what a node says of a bucket.
+type BucketUpdate struct {
 	// Start names the state, Total is what was spent in it, and Fresh what of that the store is not
 	// known to have, as far as it may still stand in the bucket.
 	Start, Total, Fresh int64
@@ -64,8 +64,8 @@ const OnlyAsks time.Duration = -1
 // maxTotal is how far a total grows.
 const maxTotal = 1 << 52
 
-// Say works out what is said.
-func (*bucket) Say(s *BucketState, l Limit, now int64, interval time.Duration) (b BucketSaid) {
+// Update works out what is said.
+func (*bucket) Update(s *BucketState, l Limit, now int64, interval time.Duration) (b BucketUpdate) {
 	s.advance(l, now)
 	s.begin(now)
 	c := &s.ledger.Cur
@@ -78,7 +78,7 @@ func (*bucket) Say(s *BucketState, l Limit, now int64, interval time.Duration) (
 		s.shared.later = 0
 	}
 	level := s.deficit.floor()
-	b = BucketSaid{Start: s.shared.start, Total: c.Own, Rate: l.N, Asked: s.shared.asked, Filled: s.shared.filled, Size: max(l.Size, level.ceil())}
+	b = BucketUpdate{Start: s.shared.start, Total: c.Own, Rate: l.N, Asked: s.shared.asked, Filled: s.shared.filled, Size: max(l.Size, level.ceil())}
 	b.Whole, b.Rest = level.whole, inMicroseconds(level.frac, l.Window)
 	if b.Rest == l.Window/int64(time.Microsecond) {
 		b.Whole, b.Rest = saturate.Add(b.Whole, 1), 0
@@ -193,8 +193,8 @@ func (*bucket) Added(s *BucketState) int64 {
 	return s.shared.added
 }
 
-// Stand returns a bucket as an answer has it.
-func (*bucket) Stand(l Limit, now int64, level BucketLevel, behind int64) BucketState {
+// StateAt returns a bucket as an answer has it.
+func (*bucket) StateAt(l Limit, now int64, level BucketLevel, behind int64) BucketState {
 	s := BucketState{last: now, rate: level.Rate, deficit: level.at(l, now)}
 	s.deficit.whole = saturate.Add(s.deficit.whole, -behind)
 	s.deficit = s.deficit.floor()

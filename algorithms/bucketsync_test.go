@@ -20,8 +20,8 @@ func talkers() (all []talker) {
 	return all
 }
 
-func (k talker) say(now int64) BucketSaid {
-	return k.machine.(Bucketed[BucketState]).Say(k.s, k.limit, now, time.Second)
+func (k talker) say(now int64) BucketUpdate {
+	return k.machine.(Bucketed[BucketState]).Update(k.s, k.limit, now, time.Second)
 }
 
 func (k talker) merge(now int64, h BucketReply) {
@@ -54,10 +54,10 @@ func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 		for _, k := range talkers() {
 			start := epoch - epoch%second
 			k.take(start, test.confirmed, 0)
-			said := k.say(start)
+			update := k.say(start)
 			k.take(start+test.at*second, test.since, 0)
 			now := start + 10*second
-			h := BucketReply{Total: said.Total, Others: test.others, BucketLevel: BucketLevel{Whole: test.whole, At: now - test.age*second, Rate: 100}}
+			h := BucketReply{Total: update.Total, Others: test.others, BucketLevel: BucketLevel{Whole: test.whole, At: now - test.age*second, Rate: 100}}
 			for range 2 { // the same answer once more changes nothing
 				k.merge(now, h)
 				if got := k.level(now); got != test.level {
@@ -83,32 +83,32 @@ func TestABucketSaysWhatTheStoreMayLack(t *testing.T) {
 	for _, k := range talkers() {
 		now := epoch - epoch%second
 		start := now / int64(time.Microsecond)
-		said := func(when string, want BucketSaid) {
+		update := func(when string, want BucketUpdate) {
 			t.Helper()
 			want.Size, want.Rate = 200, 100
 			if got := k.say(now); got != want {
 				t.Errorf("%s: %s: %+v, want %+v", k.Kind, when, got, want)
 			}
 		}
-		said("nothing yet", BucketSaid{Start: start})
+		update("nothing yet", BucketUpdate{Start: start})
 		k.take(now, 30, 0)
 		now += second / 2
-		said("what came", BucketSaid{Start: start, Total: 30, Fresh: 30, Span: 5e5, Whole: 29, Rest: 5e7, Asked: true})
+		update("what came", BucketUpdate{Start: start, Total: 30, Fresh: 30, Span: 5e5, Whole: 29, Rest: 5e7, Asked: true})
 		now += second / 2
-		said("once more, as there was no answer", BucketSaid{Start: start, Total: 30, Fresh: 30, Span: 1e6, Whole: 29, Asked: true})
+		update("once more, as there was no answer", BucketUpdate{Start: start, Total: 30, Fresh: 30, Span: 1e6, Whole: 29, Asked: true})
 		now += 9 * second
-		said("as far as it stands", BucketSaid{Start: start, Total: 30, Fresh: 22, Span: 2e6, Whole: 20, Asked: true})
+		update("as far as it stands", BucketUpdate{Start: start, Total: 30, Fresh: 22, Span: 2e6, Whole: 20, Asked: true})
 		for range 3600 {
 			now += second
 			k.take(now, 1, 0)
 		}
-		said("after an hour", BucketSaid{Start: start, Total: 3630, Fresh: 22, Span: 2e6, Whole: 20, Asked: true})
+		update("after an hour", BucketUpdate{Start: start, Total: 3630, Fresh: 22, Span: 2e6, Whole: 20, Asked: true})
 		k.merge(now, BucketReply{Total: 3630, BucketLevel: BucketLevel{Whole: 20, At: now, Rate: 100}})
-		said("when it was answered", BucketSaid{Start: start, Total: 3630, Whole: 20})
+		update("when it was answered", BucketUpdate{Start: start, Total: 3630, Whole: 20})
 		k.take(now+second, 4, 0)
 		k.refund(now+second, 6)
 		now += 2 * second
-		said("less, after a refund", BucketSaid{Start: start, Total: 3628, Whole: 16, Asked: true})
+		update("less, after a refund", BucketUpdate{Start: start, Total: 3628, Whole: 16, Asked: true})
 	}
 }
 
@@ -136,11 +136,11 @@ func TestABucketThatBeginsAnewHasAnotherName(t *testing.T) {
 			}, 0, 0},
 		} {
 			test.do()
-			said := k.say(epoch)
-			if said.Total != test.total || said.Fresh != test.total || said.Start <= last.Start || k.level(epoch) != float64(test.left) {
-				t.Errorf("%s: %s: %+v after %+v, want a later start and %d of %d", k.Kind, test.name, said, last, test.total, test.left)
+			update := k.say(epoch)
+			if update.Total != test.total || update.Fresh != test.total || update.Start <= last.Start || k.level(epoch) != float64(test.left) {
+				t.Errorf("%s: %s: %+v after %+v, want a later start and %d of %d", k.Kind, test.name, update, last, test.total, test.left)
 			}
-			last = said
+			last = update
 		}
 	}
 }
@@ -167,12 +167,12 @@ func TestStand(t *testing.T) {
 			whole, behind int64
 			want          float64
 		}{{70, 0, 69}, {70, 20, 49}, {-3, 0, 0}, {10, 20, 0}} {
-			s := m.Stand(k.limit, epoch, BucketLevel{Whole: test.whole, At: epoch - int64(time.Second), Rate: 100}, test.behind)
+			s := m.StateAt(k.limit, epoch, BucketLevel{Whole: test.whole, At: epoch - int64(time.Second), Rate: 100}, test.behind)
 			if got, rate := m.(Machine[BucketState]).Level(&s, k.limit, epoch); got != test.want || rate != 100 {
 				t.Errorf("%s: %d a second ago, %d behind: level %v at %d, want %v at 100", k.Kind, test.whole, test.behind, got, rate, test.want)
 			}
 		}
-		s := m.Stand(k.limit, epoch, BucketLevel{Whole: 1, Rest: math.MaxInt64, At: epoch, Rate: 100}, 0)
+		s := m.StateAt(k.limit, epoch, BucketLevel{Whole: 1, Rest: math.MaxInt64, At: epoch, Rate: 100}, 0)
 		if got, _ := m.(Machine[BucketState]).Level(&s, k.limit, epoch); got < 1 || got >= 2 {
 			t.Errorf("%s: a level of nonsense is %v", k.Kind, got)
 		}
@@ -187,11 +187,11 @@ func TestAPenaltyThatAnAnswerLacksOnlyFillsTheBucket(t *testing.T) {
 		var s BucketState
 		l, now := Params{Kind: GCRA, Limit: 3, Burst: 2, Window: 5 * time.Second}.Compile(), int64(time.Hour)+at*int64(100*time.Millisecond)
 		b.Take(&s, l, now, 2, 0)
-		said := b.Say(&s, l, now, time.Second)
+		update := b.Update(&s, l, now, time.Second)
 		asked := now
 		now += int64(500 * time.Millisecond)
 		b.Penalize(&s, l, now, 1)
-		b.MergeReply(&s, l, now, BucketReply{BucketLevel: BucketLevel{Whole: 2, At: asked, Rate: 3}, Total: said.Total, Added: 2})
+		b.MergeReply(&s, l, now, BucketReply{BucketLevel: BucketLevel{Whole: 2, At: asked, Rate: 3}, Total: update.Total, Added: 2})
 		if level, _ := b.Level(&s, l, now); level > 2 {
 			t.Errorf("%d00 ms on, %.2f are in a bucket of 2", at, level)
 		}
@@ -220,14 +220,14 @@ func TestTheFirstOfABucketIsWhatStands(t *testing.T) {
 		interval := rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "interval")
 		parts := l.Window / int64(time.Microsecond)
 		for _, again := range []string{"", ", said again without an answer"} {
-			said := b.Say(&s, l, now, interval)
-			stands, fresh := said.Whole*parts+said.Rest, said.Fresh*parts
-			has := fresh - said.Rate*said.Span // as bucket in say.lua works it out
+			update := b.Update(&s, l, now, interval)
+			stands, fresh := update.Whole*parts+update.Rest, update.Fresh*parts
+			has := fresh - update.Rate*update.Span // as bucket in say.lua works it out
 			if stands >= fresh {
 				has = max(has, stands)
 			}
-			if more := has - stands; more < -1 || more > said.Rate {
-				t.Fatalf("%d/%d of a request stand, and the store has %d/%d more by %+v%s", stands, parts, more, parts, said, again)
+			if more := has - stands; more < -1 || more > update.Rate {
+				t.Fatalf("%d/%d of a request stand, and the store has %d/%d more by %+v%s", stands, parts, more, parts, update, again)
 			}
 			now += int64(time.Millisecond)
 		}

@@ -134,8 +134,8 @@ func TestWorkWithoutARequestGoesByTheLimitInForce(t *testing.T) {
 			t.Errorf("%s: of a saved level %v is left, at a rate of %d; want 15, 60", k.name, got, rate)
 		}
 		m := other.machine.(Bucketed[BucketState])
-		if said := m.Say(other.s, other.limit, at, time.Second); said.Whole != 40 || said.Rate != 60 {
-			t.Errorf("%s: says %+v, want 40 at a rate of 60", k.name, said)
+		if update := m.Update(other.s, other.limit, at, time.Second); update.Whole != 40 || update.Rate != 60 {
+			t.Errorf("%s: says %+v, want 40 at a rate of 60", k.name, update)
 		}
 		m.MergeReply(other.s, other.limit, at, BucketReply{BucketLevel: BucketLevel{Whole: 70, At: at, Rate: 120}, Total: 50})
 		if got, rate := other.machine.Level(other.s, other.limit, at+5*second); got != 60 || rate != 120 {

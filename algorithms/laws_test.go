@@ -638,15 +638,15 @@ func TestExtremesDoNotPanic(t *testing.T) {
 // hearAnything says what there is of a bucket, and hears anything at all.
 func hearAnything(t *rapid.T, b keyed[BucketState], now int64, amounts *rapid.Generator[int64]) {
 	m := b.machine.(Bucketed[BucketState])
-	said := m.Say(b.s, b.limit, now, time.Duration(amounts.Draw(t, "interval")))
-	if said.Fresh < 0 || said.Span < 0 || said.Total < 0 || said.Whole < 0 || said.Rest < 0 || said.Size < 0 || said.Start == 0 && now > 0 {
-		t.Fatalf("%+v", said)
+	update := m.Update(b.s, b.limit, now, time.Duration(amounts.Draw(t, "interval")))
+	if update.Fresh < 0 || update.Span < 0 || update.Total < 0 || update.Whole < 0 || update.Rest < 0 || update.Size < 0 || update.Start == 0 && now > 0 {
+		t.Fatalf("%+v", update)
 	}
 	h := BucketReply{Total: amounts.Draw(t, "held"), Others: amounts.Draw(t, "others")}
 	h.Whole, h.Rest = rapid.Int64().Draw(t, "whole"), amounts.Draw(t, "rest")
 	h.At, h.Rate = rapid.Int64().Draw(t, "at"), amounts.Draw(t, "rate")
 	m.MergeReply(b.s, b.limit, now, h)
-	m.Stand(b.limit, now, h.BucketLevel, amounts.Draw(t, "behind"))
+	m.StateAt(b.limit, now, h.BucketLevel, amounts.Draw(t, "behind"))
 	if rapid.Bool().Draw(t, "restart") {
 		m.Restart(b.s, now)
 	}

@@ -45,7 +45,7 @@ type Ledger struct {
 	older *older
 	// kept has a bit by age (bit 0 is Cur) for an epoch that the store forgot: what is known of it
 	// is kept.
-	kept uint32
+	retained uint32
 	// Attempts are the requests that arrived on this node in Cur, admitted or not. It saturates.
 	Attempts uint32
 	// Synced reports that a reply of the store has been merged lately. The owner of the state
@@ -133,7 +133,7 @@ func (l *Ledger) Advance(epoch int64, history int) bool {
 		l.Renumber(epoch - l.Epoch)
 		return true
 	case ahead > int64(max(history, 1)):
-		l.Cur, l.Prev, l.kept = EpochCount{}, EpochCount{}, 0
+		l.Cur, l.Prev, l.retained = EpochCount{}, EpochCount{}, 0
 		l.hold(history)
 		l.older.clear()
 	default:
@@ -167,23 +167,23 @@ func (l *Ledger) push(history int) {
 		l.older.push(l.Prev)
 	}
 	l.Prev, l.Cur = l.Cur, EpochCount{}
-	l.kept <<= 1
+	l.retained <<= 1
 }
 
 // ResetAcks notes that the store is another one, which has confirmed nothing. What is known of the
 // others stays for their epochs.
 func (l *Ledger) ResetAcks() {
-	l.kept = math.MaxUint32
+	l.retained = math.MaxUint32
 	l.Resend |= Unconfirmed
 	l.unconfirm()
 }
 
-// Keep notes that the store has lost something, if not of this key. What is known of the others
+// Retain notes that the store has lost something, if not of this key. What is known of the others
 // stays for their epochs.
-func (l *Ledger) Keep() { l.kept = math.MaxUint32 }
+func (l *Ledger) Retain() { l.retained = math.MaxUint32 }
 
-// Believe ends that: the store has by now what it had lost, and others may have refunded some.
-func (l *Ledger) Believe() { l.kept = 0 }
+// DropRetained ends that: the store has by now what it had lost, and others may have refunded some.
+func (l *Ledger) DropRetained() { l.retained = 0 }
 
 func (l *Ledger) unconfirm() {
 	l.Cur.Acked, l.Prev.Acked = 0, 0
@@ -224,13 +224,13 @@ func (l *Ledger) Ack(epoch, held, mine, sum int64, early bool) (remote int64, fo
 	}
 	bit := uint32(1) << (l.Epoch - epoch)
 	if forgot = held < c.Acked; forgot {
-		l.kept |= bit
+		l.retained |= bit
 	}
 	remote = max(0, sum-mine)
 	switch {
 	case mine < c.Acked:
 		remote = c.Remote
-	case early, l.kept&bit != 0:
+	case early, l.retained&bit != 0:
 		remote = max(remote, c.Remote)
 	}
 	c.Acked = mine
@@ -275,9 +275,9 @@ func (l *Ledger) Unsent(history int) (sum int64) {
 	return sum
 }
 
-// IsKept reports that the store forgot one of the two newest epochs, and that what was known of it
-// is kept.
-func (l *Ledger) IsKept() bool { return l.kept&3 != 0 }
+// IsRetained reports that the store forgot one of the two newest epochs, and that what was known of
+// it is kept.
+func (l *Ledger) IsRetained() bool { return l.retained&3 != 0 }
 
 // Holds says what stands in the epochs that are live when epoch is the current one: totals that
 // this node reported or will report, and totals of the others.

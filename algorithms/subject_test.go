@@ -106,8 +106,8 @@ func (k keyed[S]) others(now, n int64) {
 		k.merge(now, Report{Epoch: l.Epoch, Remote: n})
 		return
 	}
-	said := b.Say(k.s, k.limit, now, time.Second)
-	level := BucketLevel{Whole: said.Whole + n - l.Cur.Remote, Rest: said.Rest, At: now, Rate: said.Rate}
+	update := b.Update(k.s, k.limit, now, time.Second)
+	level := BucketLevel{Whole: update.Whole + n - l.Cur.Remote, Rest: update.Rest, At: now, Rate: update.Rate}
 	b.MergeReply(k.s, k.limit, now, BucketReply{BucketLevel: level, Total: l.Cur.Own, Others: n})
 }
 
@@ -314,7 +314,7 @@ func stir(t *rapid.T, s subject, w *walk) {
 		case 9:
 			s.advance(now)
 			if b, ok := s.(keyed[BucketState]); ok {
-				b.machine.(Bucketed[BucketState]).Say(b.s, b.limit, now, time.Second)
+				b.machine.(Bucketed[BucketState]).Update(b.s, b.limit, now, time.Second)
 				break
 			}
 			l := s.ledger()

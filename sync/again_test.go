@@ -26,7 +26,7 @@ func newLone[S any](i int, w *wire, alg algorithms.Params, rate time.Duration) l
 	n := lone[S]{Table: tableOf[S](alg, 1000), Replicator: NewReplicator(w, "test", time.Second, wallClock, zap.NewNop())}
 	n.Source = NewSource(n.Table, SpecOf("z", alg))
 	n.Source.node = fmt.Sprint("node", i) // by which it waits after a loss
-	n.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Waker: n.Waker}, 1000)
+	n.Configure(table.SyncConfig{Params: alg, Interval: rate, Early: true, Waker: n.Waker}, 1000)
 	n.Attach(n.Source, rate)
 	return n
 }

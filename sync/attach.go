@@ -19,8 +19,8 @@ type syncer interface {
 	note(at *attachment, early bool, err error)
 	// urgent reports whether something should not wait for the next sync.
 	urgent() bool
-	// setLost sets the shards that two syncs have not reached, one after the other.
-	setLost(shards uint64)
+	// setUnreachable sets the shards that two syncs have not reached, one after the other.
+	setUnreachable(shards uint64)
 	// unsent is how much the store doesn't have that it should. some reports whether there is
 	// anything to send.
 	unsent(now int64) (n int64, some bool)
@@ -89,10 +89,10 @@ func (l *link) init(of syncer, name string) {
 // Node is the field of this client in the store.
 func (l *link) Node() string { return l.node }
 
-// Lost returns the shards for which the last sync failed or whose server does not answer, for
-// LostFor; all or none where there is no Cluster. A client that is not attached has lost nothing:
-// its configuration is about to begin or to end.
-func (l *link) Lost() uint64 {
+// Unreachable returns the shards for which the last sync failed or whose server does not answer,
+// for LostFor; all or none where there is no Cluster. A client that is not attached has lost
+// nothing: its configuration is about to begin or to end.
+func (l *link) Unreachable() uint64 {
 	at := l.at.Load()
 	if at == nil {
 		return 0
@@ -100,9 +100,9 @@ func (l *link) Lost() uint64 {
 	return at.lost.Load() | at.to.r.lost.Load()
 }
 
-// HasLost reports whether the shard of a key is lost: what other nodes have of it can't be had.
-func (l *link) HasLost(raw []byte) bool {
-	lost := l.Lost()
+// CannotReach reports whether the shard of a key is lost: what other nodes have of it can't be had.
+func (l *link) CannotReach(raw []byte) bool {
+	lost := l.Unreachable()
 	return lost != 0 && LostFor(lost, keys.IDOf(raw))
 }
 

@@ -79,7 +79,7 @@ func (x *bansOut) lost() uint64 { return x.gone }
 func (x *bansOut) call(ctx context.Context, messages []ban.Message) error {
 	ctx, cancel := CallContext(ctx, x.timeout)
 	defer cancel()
-	c := NewSayCall(NextSeq(x.bans.source))
+	c := NewPushCall(NextSeq(x.bans.source))
 	defer c.Free()
 	for _, m := range messages {
 		c.Ban(x.bans.keys, m)
@@ -100,8 +100,8 @@ func (x *bansOut) call(ctx context.Context, messages []ban.Message) error {
 func (x *bansOut) fail(messages []ban.Message) { x.left = append(x.left, messages...) }
 
 // Ban adds what is said of a ban, whose zone has these keys.
-func (c *SayCall) Ban(in Keys, m ban.Message) {
-	c.Call.Bans = append(c.Call.Bans, cell.Ban{Key: in.Of(m.ID), Known: m.Said.String()})
+func (c *PushCall) Ban(in Keys, m ban.Message) {
+	c.Call.Bans = append(c.Call.Bans, cell.Ban{Key: in.Of(m.ID), Known: m.State.String()})
 }
 
 // ack merges an answer.

@@ -65,7 +65,7 @@ func TestARedisThatEvicts(t *testing.T) {
 	for range 2 {
 		tab := tableOf[algorithms.WindowState](p, 10)
 		source := NewSource(tab, SpecOf("z", p))
-		tab.Configure(table.SyncConfig{Params: p, Rate: time.Second, Waker: source.Waker}, 10)
+		tab.Configure(table.SyncConfig{Params: p, Interval: time.Second, Waker: source.Waker}, 10)
 		r.Attach(source, time.Second)
 		defer source.Detach()
 	}
@@ -153,7 +153,7 @@ func (m *monthOfNodes) touch() {
 	for node := range m.nodes {
 		m.admit(node, 1)
 	}
-	time.Sleep(ResendRate + 20*time.Second)
+	time.Sleep(ResendInterval + 20*time.Second)
 }
 
 // end ends both nodes without a word, and has two others join.

@@ -35,7 +35,7 @@ func NextSeq(of ...*Source) int64 {
 
 // A cellsOut says what a table has spent.
 type cellsOut struct {
-	sender[table.Said]
+	sender[table.Update]
 
 	s  *Source
 	at *attachment
@@ -43,51 +43,51 @@ type cellsOut struct {
 
 var cellBuffers sync.Pool
 
-func (x *cellsOut) drain(most int, urgent bool, dst []table.Said) []table.Said {
-	return x.s.table.Say(x.at.to.r.now(), NextSeq(x.s), most, urgent, dst)
+func (x *cellsOut) drain(most int, urgent bool, dst []table.Update) []table.Update {
+	return x.s.table.TakeUpdates(x.at.to.r.now(), NextSeq(x.s), most, urgent, dst)
 }
 
-func (x *cellsOut) idOf(m table.Said) keys.ID { return m.ID }
+func (x *cellsOut) idOf(m table.Update) keys.ID { return m.ID }
 
 func (x *cellsOut) lost() uint64 { return lostTo(x.at, x.failed) }
 
-func (x *cellsOut) call(ctx context.Context, said []table.Said) error {
-	return x.s.say(ctx, x.at, said)
+func (x *cellsOut) call(ctx context.Context, updates []table.Update) error {
+	return x.s.push(ctx, x.at, updates)
 }
 
-func (x *cellsOut) fail(said []table.Said) { x.s.table.Unanswered(said) }
+func (x *cellsOut) fail(updates []table.Update) { x.s.table.Unanswered(updates) }
 
-// say is one call of the script. Its messages are answered or not when it returns.
-func (s *Source) say(ctx context.Context, at *attachment, said []table.Said) error {
+// push is one call of the script. Its messages are answered or not when it returns.
+func (s *Source) push(ctx context.Context, at *attachment, updates []table.Update) error {
 	r := at.to.r
 	if !at.flushing {
 		var cancel context.CancelFunc
 		ctx, cancel = CallContext(ctx, r.callTime(at))
 		defer cancel()
 	}
-	c := NewSayCall(said[0].State.Seq)
+	c := NewPushCall(updates[0].State.Seq)
 	defer c.Free()
 	in, bans, asks := r.keys.Cells(s.spec), s.bans.Load(), []ban.Message(nil)
-	for i := range said {
-		c.Say(s, in, &said[i], false)
+	for i := range updates {
+		c.Push(s, in, &updates[i], false)
 		if bans != nil {
-			asks = append(asks, bans.Ask(said[i].ID, r.now()))
+			asks = append(asks, bans.Ask(updates[i].ID, r.now()))
 			c.Ban(bans.keys, asks[i])
 		}
 	}
-	c.Tell(r.keys, s, said[0].ID)
+	c.Tell(r.keys, s, updates[0].ID)
 	err := c.Send(ctx, r.client)
 	if err != nil {
 		r.stats.failures.Add(1)
-		s.table.Unanswered(said)
+		s.table.Unanswered(updates)
 		return err
 	}
 	now := r.now()
-	r.noteSaid(s, c, now)
+	r.notePushed(s, c, now)
 	if bans != nil {
 		bans.ack(asks, &c.Answer)
 	}
-	if s.table.Merge(now, c.Now*int64(time.Microsecond), said, c.Answer.Cells) {
+	if s.table.Merge(now, c.Now*int64(time.Microsecond), updates, c.Answer.Cells) {
 		r.foundLoss()
 	}
 	if err = c.Rejection(); err != nil {
@@ -96,9 +96,9 @@ func (s *Source) say(ctx context.Context, at *attachment, said []table.Said) err
 	return err
 }
 
-// SayLate says what has changed of a table whose zone has gone, as responses that begin later
+// PushLate says what has changed of a table whose zone has gone, as responses that begin later
 // settle what they have cost. Once nothing uses its Redis any more, nothing is said.
-func (s *Source) SayLate() {
+func (s *Source) PushLate() {
 	s.mu.Lock()
 	at := s.last
 	s.mu.Unlock()
@@ -110,9 +110,9 @@ func (s *Source) SayLate() {
 		for n := int32(0); !s.late.CompareAndSwap(n, 0); {
 			n = s.late.Load()
 			s.table.Tick()
-			said := s.table.Say(r.now(), NextSeq(s), sayLate, false, nil)
-			for i := range said {
-				_ = s.say(context.Background(), at, said[i:i+1])
+			updates := s.table.TakeUpdates(r.now(), NextSeq(s), sayLate, false, nil)
+			for i := range updates {
+				_ = s.push(context.Background(), at, updates[i:i+1])
 			}
 		}
 	}) {
@@ -123,8 +123,8 @@ func (s *Source) SayLate() {
 // sayLate is how many keys are said at once of a table whose zone has gone.
 const sayLate = 1 << 16
 
-// noteSaid notes that a call of a table was answered.
-func (r *Replicator) noteSaid(s *Source, c *SayCall, now int64) {
+// notePushed notes that a call of a table was answered.
+func (r *Replicator) notePushed(s *Source, c *PushCall, now int64) {
 	r.stats.calls.Add(1)
 	r.stats.keys.Add(int64(len(c.Call.Cells)))
 	r.stats.last.Store(now)
@@ -142,9 +142,9 @@ func (r *Replicator) noteSaid(s *Source, c *SayCall, now int64) {
 // the whole server, such as OOM, which reports it for each write of a script.
 func isForeign(why string) bool { return why == cell.NoSense || strings.HasPrefix(why, "WRONGTYPE") }
 
-// A SayCall is one call of the script of cells and its answer. They are used again, so that a key
+// A PushCall is one call of the script of cells and its answer. They are used again, so that a key
 // costs no allocation.
-type SayCall struct {
+type PushCall struct {
 	cell.Call
 	cell.Answer
 	args  cell.Args
@@ -152,30 +152,30 @@ type SayCall struct {
 	ends  []int
 }
 
-var sayCalls = sync.Pool{New: func() any { return new(SayCall) }}
+var pushCalls = sync.Pool{New: func() any { return new(PushCall) }}
 
-// NewSayCall returns an empty call with a number. Free gives it back.
-func NewSayCall(seq int64) *SayCall {
-	c := sayCalls.Get().(*SayCall)
+// NewPushCall returns an empty call with a number. Free gives it back.
+func NewPushCall(seq int64) *PushCall {
+	c := pushCalls.Get().(*PushCall)
 	c.Call = cell.Call{Seq: seq, Cells: c.Call.Cells[:0], Bans: c.Call.Bans[:0], Asks: c.Call.Asks[:0]}
 	c.names, c.ends = c.names[:0], c.ends[:0]
 	return c
 }
 
 // Free ends the use of a call.
-func (c *SayCall) Free() { sayCalls.Put(c) }
+func (c *PushCall) Free() { pushCalls.Put(c) }
 
-// Say adds what a table, whose cells have these keys, says of a key. opens is set where what is
+// Push adds what a table, whose cells have these keys, says of a key. opens is set where what is
 // granted is open until its response begins.
-func (c *SayCall) Say(s *Source, in Keys, m *table.Said, opens bool) {
+func (c *PushCall) Push(s *Source, in Keys, m *table.Update, opens bool) {
 	family := s.familyOf(m, opens)
 	c.names = in.append(c.names, m.ID)
 	c.ends = append(c.ends, len(c.names))
-	c.Call.Cells = append(c.Call.Cells, cell.Said{Family: family, Node: s.node, State: m.State})
+	c.Call.Cells = append(c.Call.Cells, cell.Update{Family: family, Node: s.node, State: m.State})
 }
 
 // Tell has other regions told of what a table says, in a call for the shard of an id.
-func (c *SayCall) Tell(in Keyspace, s *Source, id keys.ID) {
+func (c *PushCall) Tell(in Keyspace, s *Source, id keys.ID) {
 	least := s.least.Load()
 	if least == 0 {
 		return
@@ -188,7 +188,7 @@ func (c *SayCall) Tell(in Keyspace, s *Source, id keys.ID) {
 
 // Cmd is the command that makes the call: by the text of the script where the server doesn't know
 // it.
-func (c *SayCall) Cmd(ctx context.Context, known bool) *redis.StringCmd {
+func (c *PushCall) Cmd(ctx context.Context, known bool) *redis.StringCmd {
 	names, from := string(c.names), 0
 	for i, end := range c.ends {
 		c.Call.Cells[i].Key = names[from:end]
@@ -208,7 +208,7 @@ func (c *SayCall) Cmd(ctx context.Context, known bool) *redis.StringCmd {
 }
 
 // Send makes the call and reads the answer.
-func (c *SayCall) Send(ctx context.Context, client redis.UniversalClient) error {
+func (c *PushCall) Send(ctx context.Context, client redis.UniversalClient) error {
 	cmd := c.Cmd(ctx, true)
 	err := client.Process(ctx, cmd)
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -222,7 +222,7 @@ func (c *SayCall) Send(ctx context.Context, client redis.UniversalClient) error 
 }
 
 // Rejection is an error about the whole server that it reported for a cell, nil for none.
-func (c *SayCall) Rejection() error {
+func (c *PushCall) Rejection() error {
 	for i := range c.Answer.Cells {
 		if why := c.Answer.Cells[i].Err; why != "" && !isForeign(why) {
 			return redisconn.Rejection(why)

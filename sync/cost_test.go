@@ -28,8 +28,8 @@ type meteredNode struct {
 	source *Source
 	at     *attachment
 	touch  func(key int)
-	drain  func(most int) []table.Said
-	fail   func([]table.Said)
+	drain  func(most int) []table.Update
+	fail   func([]table.Update)
 	keys   int
 }
 
@@ -57,13 +57,13 @@ func traderOf[S any](tb testing.TB, keyCount int, alg algorithms.Params, kind by
 	x.at.rate.Store(int64(time.Second))
 	now := wallClock() // time stands still: no epoch ends meanwhile
 	x.rep.now = func() int64 { return now }
-	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, keyCount)
+	tab.Configure(table.SyncConfig{Params: alg, Interval: time.Second}, keyCount)
 	x.touch = func(key int) {
 		raw := binary.BigEndian.AppendUint64(make([]byte, 0, 8), uint64(key))
 		tab.Take(alg.Compile(), keys.KeyOf(raw), raw, now, 1, 0)
 	}
-	x.drain = func(most int) []table.Said {
-		return tab.Say(now, NextSeq(x.source), most, false, nil)
+	x.drain = func(most int) []table.Update {
+		return tab.TakeUpdates(now, NextSeq(x.source), most, false, nil)
 	}
 	x.fail = tab.Unanswered
 	x.touchAll()
@@ -88,7 +88,7 @@ func (x *meteredNode) calls(tb testing.TB, size int) (keys int) {
 	x.source.table.Tick()
 	for messages := x.drain(size); len(messages) > 0; messages = x.drain(size) {
 		keys += len(messages)
-		if err := x.source.say(context.Background(), x.at, messages); err != nil {
+		if err := x.source.push(context.Background(), x.at, messages); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -152,7 +152,7 @@ func TestAKeyInASyncAllocatesNothing(t *testing.T) {
 				t.Fatalf("%d messages, want %d", len(messages), keys)
 			}
 			fewest = min(fewest, testing.AllocsPerRun(1, func() {
-				if err := x.source.say(context.Background(), x.at, messages); err != nil {
+				if err := x.source.push(context.Background(), x.at, messages); err != nil {
 					t.Fatal(err)
 				}
 			}))

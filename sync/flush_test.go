@@ -36,7 +36,7 @@ func manyTables(t *testing.T, n int) *tables {
 	for i := range n {
 		tb := tableOf[algorithms.WindowState](ten, 1000)
 		source := NewSource(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: ten.Window, SubWindows: 1})
-		tb.Configure(table.SyncConfig{Params: ten, Rate: time.Hour, Waker: source.Waker}, 1000)
+		tb.Configure(table.SyncConfig{Params: ten, Interval: time.Hour, Waker: source.Waker}, 1000)
 		m.rep.Attach(source, time.Hour)
 		m.sources, m.tables = append(m.sources, source), append(m.tables, tb)
 	}
@@ -123,9 +123,9 @@ func refundBeforeTheEnd(t *testing.T, settled bool) {
 	m := manyTables(t, 1)
 	tab, source, p := m.tables[0], m.sources[0], ten
 	p.Reserves = true
-	tab.Configure(table.SyncConfig{Params: p, Rate: time.Hour, Waker: source.Waker}, 1000)
+	tab.Configure(table.SyncConfig{Params: p, Interval: time.Hour, Waker: source.Waker}, 1000)
 	limit, key := p.Compile(), keys.KeyOf([]byte("k"))
-	held := tab.Hold(limit, key, tab.Take(limit, key, []byte("k"), wallClock(), 1, table.Reserve|algorithms.WantReset))
+	held := tab.ReservationOf(limit, key, tab.Take(limit, key, []byte("k"), wallClock(), 1, table.Reserve|algorithms.WantReset))
 	m.rep.Attach(source, time.Hour) // which syncs at once
 	time.Sleep(time.Second)
 	name := NewKeyspace("test").Cells(source.spec).Of(keys.IDOf([]byte("k")))

@@ -143,7 +143,7 @@ func TestAForgivingIsSaidInTheEnd(t *testing.T) {
 			f.take(f.nodes[1], resetKey, 9)
 			f.hear()
 			if ends {
-				f.nodes[0].table.Configure(table.SyncConfig{Params: f.alg, Rate: time.Hour}, 1000)
+				f.nodes[0].table.Configure(table.SyncConfig{Params: f.alg, Interval: time.Hour}, 1000)
 				f.forgive(0)
 				f.end(f.nodes[0], false)
 			} else {

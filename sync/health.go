@@ -25,14 +25,14 @@ const (
 )
 
 const (
-	// warnRate is the least time between two lines about the same trouble: a server that comes and
-	// goes would fill the log.
-	warnRate = time.Minute
+	// warnInterval is the least time between two lines about the same trouble: a server that comes
+	// and goes would fill the log.
+	warnInterval = time.Minute
 	// reportTTL is how long something fails that was reported once.
 	reportTTL = 5 * time.Second
-	// ResendRate is the least time between two times that all totals are sent again: a server short
-	// of memory forgets all the time.
-	ResendRate = 10 * time.Second
+	// ResendInterval is the least time between two times that all totals are sent again: a server
+	// short of memory forgets all the time.
+	ResendInterval = 10 * time.Second
 	// closedFor is how long connections must have been closed for that to be a reason.
 	closedFor = cycle.MinWait
 	// downFor is how long Redis must have gone unasked for that to be a reason: heartbeats find a
@@ -138,7 +138,7 @@ func (h *Health) fail(name string, f failure, now time.Time) *LogEntry {
 	switch {
 	case h.warned, f.why == redisconn.ReasonClosed && now.Sub(h.since) < closedFor, f.why == redisconn.ReasonDown && now.Sub(h.since) < downFor:
 		return nil
-	case now.Sub(h.warnedAt) < warnRate:
+	case now.Sub(h.warnedAt) < warnInterval:
 		h.unwarned = true // it is counted when it ends, or logged when the minute is over
 		return nil
 	}
@@ -170,7 +170,7 @@ func (h *Health) recover(now time.Time, names ...string) (e *LogEntry) {
 // SumFlaps returns a line about the outages that had none, when all is well and the last minute
 // with a line is over.
 func (h *Health) SumFlaps(now time.Time) *LogEntry {
-	if h.flaps == 0 || len(h.failing) > 0 || now.Sub(h.warnedAt) < warnRate {
+	if h.flaps == 0 || len(h.failing) > 0 || now.Sub(h.warnedAt) < warnInterval {
 		return nil
 	}
 	return &LogEntry{zap.InfoLevel, messageFlaps, h.countFlaps()}
@@ -214,7 +214,7 @@ func (h *Health) NotSent(zone string, keys int, requests int64, refunded int, wh
 // mayLog reports whether nothing was logged about this in the last minute, and notes that it is
 // now.
 func (h *Health) mayLog(about string, now time.Time) bool {
-	if now.Sub(h.logged[about]) < warnRate {
+	if now.Sub(h.logged[about]) < warnInterval {
 		return false
 	}
 	if h.logged == nil {
@@ -230,9 +230,9 @@ func (h *Health) NoteLoss(sure bool) {
 }
 
 // ResendDue reports whether all totals are to be sent again now: at once after a loss, but not more
-// often than every ResendRate.
+// often than every ResendInterval.
 func (h *Health) ResendDue(now time.Time) bool {
-	return h.resendPending && now.Sub(h.resentAt) >= ResendRate
+	return h.resendPending && now.Sub(h.resentAt) >= ResendInterval
 }
 
 // Resend takes what is due off, and returns whether it is sure that something was lost, and what to

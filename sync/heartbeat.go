@@ -20,7 +20,7 @@ func (r *Replicator) Start() (begins bool) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
-	r.hold()
+	r.pauseSyncs()
 	if r.relay != nil {
 		r.loops.Go(func() { r.relay.run(ctx) })
 	}
@@ -100,7 +100,7 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 			r.resend(max(nodes, r.Nodes())) // a server that has forgotten knows of few
 		}
 		if ctx.Err() == nil {
-			r.findLost(ctx, err)
+			r.findUnreachable(ctx, err)
 		}
 		now := r.lost.Load()
 		if back := lost &^ now; back != 0 {
@@ -161,12 +161,12 @@ func (r *Replicator) heartbeatKeys() []string {
 	return []string{r.keys.Nodes(0), r.keys.Control(), r.keys.Counted()}
 }
 
-// findLost notes which shards are lost, after a heartbeat: all where there is one server, and in a
-// Cluster those whose server does not answer.
-func (r *Replicator) findLost(ctx context.Context, err error) {
+// findUnreachable notes which shards are lost, after a heartbeat: all where there is one server,
+// and in a Cluster those whose server does not answer.
+func (r *Replicator) findUnreachable(ctx context.Context, err error) {
 	switch {
 	case r.cluster:
-		lost, why := r.reach(ctx)
+		lost, why := r.unreached(ctx)
 		if ctx.Err() == nil {
 			r.lost.Store(lost)
 			r.note(nil, ShardsName, why)
@@ -183,7 +183,7 @@ func (r *Replicator) findLost(ctx context.Context, err error) {
 
 // heartbeat is one of them. It returns how long the next one may wait.
 func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err error) {
-	called, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatRate))
+	called, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatInterval))
 	defer cancel()
 	r.seq++ // only the heartbeat's own goroutine uses it
 	args := append([]any{r.node, r.seq, Lease.Milliseconds(), r.answered}, r.record.Ask()...)
@@ -205,7 +205,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	}
 	r.nodes.Store(nodes)
 	if r.lost.Load() != 0 || mark > r.mark {
-		r.hold()
+		r.pauseSyncs()
 	}
 	switch away := time.Since(r.answeredAt) >= Lease; {
 	case mark <= r.mark:
@@ -220,41 +220,41 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	r.keepTime(server, start, end)
 	wait = r.record.Merge(HeartbeatReply{r.node, server, start + (end-start)/2, nodes, mark, reply[5:]})
 	if r.relay != nil {
-		r.relay.wait(wait < heartbeatRate)
+		r.relay.wait(wait < heartbeatInterval)
 	}
 	equal := r.record.IsEqual()
-	if h := r.held.Load(); equal && h != nil {
-		r.held.Store(nil)
+	if h := r.paused.Load(); equal && h != nil {
+		r.paused.Store(nil)
 		close(h.over)
 	}
-	if equal || wait >= heartbeatRate { // else there is more to read
+	if equal || wait >= heartbeatInterval { // else there is more to read
 		r.meetOnce.Do(func() { close(r.met) })
 	}
 	return wait, nil
 }
 
-// holding is a time in which nothing is synced.
-type holding struct {
+// A pause is a time in which nothing is synced.
+type pause struct {
 	until time.Time
 	over  chan struct{} // closed when it ends before that
 }
 
-// hold has nothing be synced until the control record is the same here and in Redis, or holdTime
-// has passed: a reset that this node has not read yet may have ended what it would send.
-func (r *Replicator) hold() {
+// pauseSyncs has nothing be synced until the control record is the same here and in Redis, or
+// holdTime has passed: a reset that this node has not read yet may have ended what it would send.
+func (r *Replicator) pauseSyncs() {
 	if r.record.IsEqual() {
 		return
 	}
-	h := &holding{until: time.Now().Add(holdTime), over: make(chan struct{})}
-	if last := r.held.Load(); last != nil {
+	h := &pause{until: time.Now().Add(holdTime), over: make(chan struct{})}
+	if last := r.paused.Load(); last != nil {
 		h.over = last.over
 	}
-	r.held.Store(h)
+	r.paused.Store(h)
 }
 
-// awaitRecord waits until syncs are not held any more.
-func (r *Replicator) awaitRecord(ctx context.Context) {
-	for h := r.held.Load(); h != nil && time.Until(h.until) > 0; h = r.held.Load() {
+// awaitPause waits until syncs are not held any more.
+func (r *Replicator) awaitPause(ctx context.Context) {
+	for h := r.paused.Load(); h != nil && time.Until(h.until) > 0; h = r.paused.Load() {
 		select {
 		case <-ctx.Done():
 			return
@@ -268,7 +268,7 @@ func (r *Replicator) awaitRecord(ctx context.Context) {
 type noRecord struct{}
 
 func (noRecord) Ask() []any                         { return []any{"", "", ""} }
-func (noRecord) Merge(HeartbeatReply) time.Duration { return heartbeatRate }
+func (noRecord) Merge(HeartbeatReply) time.Duration { return heartbeatInterval }
 func (noRecord) IsEqual() bool                      { return true }
 func (noRecord) Told(map[string]int64)              {}
 

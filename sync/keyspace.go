@@ -23,7 +23,7 @@ import (
 // and goes on with one of these:
 //
 //	<table>:<id>            hash    a cell, see say.lua
-//	<zone>:ban:<id>         string  "begun length reset": the ban of the key, see ban.Said
+//	<zone>:ban:<id>         string  "begun length reset": the ban of the key, see ban.State
 //	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see slots.lua
 //	told                    zset    cells and bans of which other regions have to know, by when
 //	                                they changed; only in shard 0 where there is no Cluster
@@ -66,7 +66,7 @@ const (
 	allShards  = cycle.AllShards
 
 	// Lease is how long a node counts as there after a heartbeat.
-	Lease = 10 * heartbeatRate
+	Lease = 10 * heartbeatInterval
 	// toldTTL is how long other regions can read of something that was counted last.
 	toldTTL = 30 * 24 * time.Hour
 	// SpareTTL is how long a key stays beyond its last use.
@@ -95,7 +95,8 @@ func (k Keyspace) shardOf(id keys.ID) int {
 // ShardOf is the shard of an id.
 func ShardOf(id keys.ID) int { return int(id[0] & (ShardCount - 1)) }
 
-// LostFor reports whether a set of shards, as Source.Lost returns it, has the shard of an id.
+// LostFor reports whether a set of shards, as Source.Unreachable returns it, has the shard of an
+// id.
 func LostFor(lost uint64, id keys.ID) bool { return lost>>ShardOf(id)&1 != 0 }
 
 // Nodes is the key of the heartbeats where shard is 0. In other shards there is no such key.

@@ -158,7 +158,7 @@ func renewedBesideARefund(t *testing.T, reserves bool, again int64) {
 	defer x.close()
 	x.alg.Reserves = reserves
 	for _, n := range x.nodes {
-		n.Configure(table.SyncConfig{Params: x.alg, Rate: time.Second, Early: true, Waker: n.Waker}, 1000)
+		n.Configure(table.SyncConfig{Params: x.alg, Interval: time.Second, Early: true, Waker: n.Waker}, 1000)
 	}
 	time.Sleep(time.Second) // a window begins with the hour
 	d := x.nodes[0].Take(x.alg.Compile(), keys.KeyOf([]byte("k")), []byte("k"), wallClock(), 9, 0)

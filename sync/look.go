@@ -11,17 +11,17 @@ import (
 
 // Look asks the server about keys, and returns what it says, and its clock.
 // Nothing is written there.
-func (s *Source) Look(ctx context.Context, said []table.Said) (replies []cell.Reply, server int64, err error) {
+func (s *Source) Look(ctx context.Context, updates []table.Update) (replies []cell.Reply, server int64, err error) {
 	at := s.at.Load()
 	if at == nil {
 		return nil, 0, redisconn.ErrDown
 	}
 	r := at.to.r
-	c := NewSayCall(0)
-	for i := range said {
-		c.Say(s, r.keys.Cells(s.spec), &said[i], false)
+	c := NewPushCall(0)
+	for i := range updates {
+		c.Push(s, r.keys.Cells(s.spec), &updates[i], false)
 	}
-	c.Tell(r.keys, s, said[0].ID)
+	c.Tell(r.keys, s, updates[0].ID)
 	if err = c.Send(ctx, r.client); err == nil {
 		err = c.Rejection()
 	}

@@ -35,7 +35,7 @@ func (at *attachment) serve(ctx context.Context, l *link) {
 		if action != cycle.Await {
 			event = at.cycle(ctx, l, action == cycle.SyncUrgent, flush)
 			next, _, wait = next.Next(event, time.Since(began), rate)
-			l.of.setLost(next.Unreachable)
+			l.of.setUnreachable(next.Unreachable)
 		}
 		state = next
 		timer.Reset(min(wait, at.untilRest()))

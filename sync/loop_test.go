@@ -131,7 +131,7 @@ func (n *vnode) zone(name string, rate time.Duration) (touch func(key string), s
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 40, Window: 100 * time.Hour}
 	tab := tableOf[algorithms.WindowState](alg, 10_000)
 	source = NewSource(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, SubWindows: 1})
-	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, Early: true, Waker: source.Waker}, 10_000)
+	tab.Configure(table.SyncConfig{Params: alg, Interval: rate, Early: true, Waker: source.Waker}, 10_000)
 	n.rep.Attach(source, rate)
 	n.t.Cleanup(source.Detach)
 	return func(key string) { tab.Take(alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), wallClock(), 1, 0) }, source
@@ -248,12 +248,12 @@ func TestALostServerIsTriedAgainAndMissedOnce(t *testing.T) {
 		before := n.count("lost")
 		step(10 * time.Second)
 		between(t, "10s of failures at 200ms", n.count("lost")-before, 40, 55)
-		if source.Lost() != allShards {
+		if source.Unreachable() != allShards {
 			t.Error("Lost() = false while nothing is answered")
 		}
 		n.setFails(false)
 		step(400 * time.Millisecond)
-		if source.Lost() != 0 {
+		if source.Unreachable() != 0 {
 			t.Error("not back within two intervals")
 		}
 		step(time.Second)

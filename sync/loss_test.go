@@ -102,7 +102,7 @@ func TestALossIsSentAgainOnce(t *testing.T) {
 	for name, busy := range map[string]bool{"found by a heartbeat": false, "found by keys": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				const keys, during = 300, 2 * ResendRate
+				const keys, during = 300, 2 * ResendInterval
 				x := newLosers(t, keys)
 				defer x.close()
 				usual := x.busy(busy, during)
@@ -135,7 +135,7 @@ func TestASecondLossDuringAResendIsFound(t *testing.T) {
 				t.Errorf("all was sent again before the store could forget once more at %d %%", share)
 			}
 			x.store.forget(0, true)
-			time.Sleep(3 * ResendRate)
+			time.Sleep(3 * ResendInterval)
 			x.holds("after two losses", all)
 		})
 	}

@@ -261,7 +261,7 @@ type outages struct {
 //
 // bubble: of the test.
 func (o *outages) quiet(i, j int) time.Duration {
-	own := time.Since(o.changedAt[fmt.Sprint(i)]) - 2*relayRate
+	own := time.Since(o.changedAt[fmt.Sprint(i)]) - 2*relayInterval
 	return min(time.Since(o.changedAt[pairOf(i, j)]), own, time.Since(o.changedAt[fmt.Sprint(j)]))
 }
 

@@ -73,7 +73,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 100 * time.Hour}
 				tab := tableOf[algorithms.WindowState](alg, 10)
 				source := NewSource(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, SubWindows: 1})
-				tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second, Early: true, Waker: source.Waker}, 10)
+				tab.Configure(table.SyncConfig{Params: alg, Interval: time.Second, Early: true, Waker: source.Waker}, 10)
 				n.rep.Attach(source, time.Second)
 				defer n.rep.Close()
 				defer source.Detach()
@@ -151,7 +151,7 @@ func FuzzAnswer(f *testing.F) {
 func answered[S any](t *testing.T, alg algorithms.Params, whole, held, sum string, own int64) {
 	const now = int64(1_700_000_000_000_000_000)
 	tab, key := tableOf[S](alg, 10), keys.KeyOf([]byte("k"))
-	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, 10)
+	tab.Configure(table.SyncConfig{Params: alg, Interval: time.Second}, 10)
 	take := func() int64 {
 		d := tab.Take(alg.Compile(), key, []byte("k"), now, 1, allWaits)
 		if d.Remaining < 0 || d.Remaining > 10 || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || !d.Allowed && d.Retry == 0 {
@@ -166,16 +166,16 @@ func answered[S any](t *testing.T, alg algorithms.Params, whole, held, sum strin
 	forgiven := false
 	for seq := range int64(3) {
 		tab.Tick()
-		c := NewSayCall(seq + 1)
-		said := tab.Say(now, c.Seq, 100, false, nil)
-		for i := range said {
-			c.Say(NewSource(tab, SpecOf("z", alg)), Keys{}, &said[i], false)
+		c := NewPushCall(seq + 1)
+		updates := tab.TakeUpdates(now, c.Seq, 100, false, nil)
+		for i := range updates {
+			c.Push(NewSource(tab, SpecOf("z", alg)), Keys{}, &updates[i], false)
 		}
-		if c.Read(cmp.Or(whole, itoa(now/1e9)+" 0\n"+strings.Repeat("\n"+held+"\n"+sum, len(said))), &c.Answer) != nil {
-			tab.Unanswered(said)
+		if c.Read(cmp.Or(whole, itoa(now/1e9)+" 0\n"+strings.Repeat("\n"+held+"\n"+sum, len(updates))), &c.Answer) != nil {
+			tab.Unanswered(updates)
 		} else {
-			tab.Merge(now, now, said, c.Answer.Cells)
-			forgiven = forgiven || len(said) > 0 && c.Answer.Cells[0].Under > 0
+			tab.Merge(now, now, updates, c.Answer.Cells)
+			forgiven = forgiven || len(updates) > 0 && c.Answer.Cells[0].Under > 0
 		}
 		c.Free()
 		got, exact := tab.Totals(now), whole == "" && !forgiven
@@ -233,7 +233,7 @@ func TestABrokenKeyIsTriedOnceACycle(t *testing.T) {
 		if s.Syncs < cycles+3 {
 			t.Errorf("in %d cycles %d syncs: a key that is well has none before its cycle", cycles, s.Syncs)
 		}
-		if n.source.Lost() != 0 || n.logs.FilterMessageSnippet("another program").Len() != 1 {
+		if n.source.Unreachable() != 0 || n.logs.FilterMessageSnippet("another program").Len() != 1 {
 			t.Errorf("one broken key makes the whole sync count as lost, or is not reported once: %v", n.logs.All())
 		}
 		r.Del(key)

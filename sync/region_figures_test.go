@@ -138,7 +138,7 @@ func (c regionRun) run(t *testing.T, seed uint64) (got, exact scenario.Result) {
 		var all []*member[algorithms.WindowState]
 		for _, r := range w.regions {
 			for _, m := range r.nodes {
-				m.source.Tell(LeastTold(alg))
+				m.source.SetLeastTold(LeastTold(alg))
 				all = append(all, m)
 			}
 		}

@@ -33,10 +33,10 @@ var (
 )
 
 const (
-	// relayLease is how long a node is the relay after it has said so, and relayRate how often it
-	// does.
-	relayLease = 5 * time.Second
-	relayRate  = heartbeatRate
+	// relayLease is how long a node is the relay after it has said so, and relayInterval how often
+	// it does.
+	relayLease    = 5 * time.Second
+	relayInterval = heartbeatInterval
 	// waitRate is how often it does while somebody waits.
 	waitRate = 100 * time.Millisecond
 	// sweepRate is how often names are dropped of what is gone.
@@ -44,7 +44,7 @@ const (
 	// pageSize is how many names are read at once.
 	pageSize = 400
 	// lostRegionAfter is how long another region was not heard of that is lost, at most: nodes look
-	// every relayRate, and take it for lost where it would be before the next time.
+	// every relayInterval, and take it for lost where it would be before the next time.
 	lostRegionAfter = 10 * time.Second
 )
 
@@ -53,8 +53,8 @@ type Regions struct {
 	// Here is the name of this region, and Others are the ways to the Redis of each of the others.
 	Here   string
 	Others map[string]redis.UniversalClient
-	// Rate is how often they are asked for what has changed there.
-	Rate time.Duration
+	// Interval is how often they are asked for what has changed there.
+	Interval time.Duration
 	// Divides is set where this side enforces its part of the limits while another is not heard of.
 	Divides bool
 }
@@ -135,7 +135,7 @@ func (x *relay) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if now := time.Now(); now.Sub(beat) >= x.beatRate() {
 			beat = now
-			x.beat(ctx)
+			x.renewLease(ctx)
 		}
 		if x.holds && time.Since(swept) >= sweepRate {
 			swept = time.Now()
@@ -154,7 +154,7 @@ func (x *relay) beatRate() time.Duration {
 	if x.waits.Load() {
 		return waitRate
 	}
-	return relayRate
+	return relayInterval
 }
 
 // end gives the lease up, so that another node goes on at once.
@@ -162,7 +162,7 @@ func (x *relay) end() {
 	if !x.holds {
 		return
 	}
-	x.rest()
+	x.stepDown()
 	ctx, cancel := context.WithTimeout(context.Background(), min(x.r.timeout, closeLeast))
 	defer cancel()
 	_ = relayScript.Run(ctx, x.r.client, x.keys(), x.node, 0, x.Here).Err()
@@ -172,8 +172,8 @@ func (x *relay) keys() []string {
 	return []string{x.r.keys.Relay(), x.r.keys.Region()}
 }
 
-// rest ends the work for all other regions.
-func (x *relay) rest() {
+// stepDown ends the work for all other regions.
+func (x *relay) stepDown() {
 	if !x.holds {
 		return
 	}
@@ -183,12 +183,12 @@ func (x *relay) rest() {
 	x.works.Store(false)
 }
 
-// beat renews the lease or asks for it, and keeps what has to outlive this node. A node that gets
-// no answer for as long as its lease is no longer the relay.
-func (x *relay) beat(ctx context.Context) {
-	called, cancel := context.WithTimeout(ctx, min(x.r.timeout, relayRate))
+// renewLease renews the lease or asks for it, and keeps what has to outlive this node. A node that
+// gets no answer for as long as its lease is no longer the relay.
+func (x *relay) renewLease(ctx context.Context) {
+	called, cancel := context.WithTimeout(ctx, min(x.r.timeout, relayInterval))
 	defer cancel()
-	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.numberInLua(), (lostRegionAfter - relayRate - waitRate).Milliseconds(), x.names}
+	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.numberInLua(), (lostRegionAfter - relayInterval - waitRate).Milliseconds(), x.names}
 	if x.holds {
 		for _, p := range x.pairs {
 			args = append(args, p.kept()...)
@@ -209,7 +209,7 @@ func (x *relay) beat(ctx context.Context) {
 	if !ok {
 		x.forbids(x.Here, err)
 		if time.Since(x.held) >= relayLease {
-			x.rest()
+			x.stepDown()
 		}
 		return
 	}
@@ -220,7 +220,7 @@ func (x *relay) beat(ctx context.Context) {
 		x.reject(name)
 	}
 	if mine, _ := reply[2].(int64); mine != 1 {
-		x.rest()
+		x.stepDown()
 		for _, p := range x.pairs {
 			p.show(fields["shown:"+p.name])
 		}
@@ -343,7 +343,7 @@ func (x *relay) resentWithin() time.Duration { return table.ResentReserved + 2*x
 
 // A page are names that were told, what they hold, and what else is read with them.
 type page struct {
-	held
+	fetched
 	after, highest, last int64
 	scores               []int64
 	more                 int64 // names after these

@@ -153,13 +153,13 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 			others[other.name] = &wire{net: r.links[other.name], store: other.store}
 		}
 	}
-	m.rep.Relay(Regions{Here: r.name, Others: others, Rate: 100 * time.Millisecond, Divides: w.divides})
+	m.rep.Relay(Regions{Here: r.name, Others: others, Interval: 100 * time.Millisecond, Divides: w.divides})
 	if w.twins {
 		m.rep.relay.node = "twin" // each takes the lease for its own
 	}
-	m.source.Tell(1)
+	m.source.SetLeastTold(1)
 	m.table.Configure(table.SyncConfig{
-		Params: w.alg, Rate: m.rate, Early: !w.waits, Regions: len(w.regions), Waker: m.source.Waker,
+		Params: w.alg, Interval: m.rate, Early: !w.waits, Regions: len(w.regions), Waker: m.source.Waker,
 		After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 	}, cmp.Or(w.room, 1000))
 	m.rep.Attach(m.source, m.rate)
@@ -696,7 +696,7 @@ func TestWhatIsBelowTheThresholdStaysAtHome(t *testing.T) {
 		w.names = w.names[:1]
 		for _, r := range w.regions {
 			for _, m := range r.nodes {
-				m.source.Tell(10)
+				m.source.SetLeastTold(10)
 			}
 		}
 		before := w.messages()
@@ -709,7 +709,7 @@ func TestWhatIsBelowTheThresholdStaysAtHome(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		w.compare()
 		for _, m := range there.nodes {
-			m.source.Tell(100)
+			m.source.SetLeastTold(100)
 		}
 		w.take(there, 2) // it is below a threshold, and the other region has the key
 		time.Sleep(10 * time.Second)

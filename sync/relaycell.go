@@ -30,7 +30,7 @@ const (
 	// relay reads all once nodes have said all again that a Redis may have lost before it began.
 	readAll = 10 * time.Minute
 	// beatenAfter is how long it takes at most until all nodes have sent a heartbeat.
-	beatenAfter = 3 * heartbeatRate / 2
+	beatenAfter = 3 * heartbeatInterval / 2
 	// mostLowered is the most cells that are watched until their lower totals are believed. Those
 	// beyond that number are believed when all is read.
 	mostLowered = 10_000
@@ -63,7 +63,7 @@ func (p *pair) follow(ctx context.Context, shard int, page page) error {
 			return nil
 		}
 		p.busy(len(page.names), page.read)
-		if err := p.pull(ctx, page.held); err != nil {
+		if err := p.pull(ctx, page.fetched); err != nil {
 			return err
 		}
 		if err := p.moveCursor(ctx, shard, from, page.last); err != nil || page.more == 0 {
@@ -80,7 +80,7 @@ func (p *pair) walk(ctx context.Context, shard int) error {
 		if page.err != nil || len(page.names) == 0 {
 			return page.err
 		}
-		if err := p.pull(ctx, page.held); err != nil {
+		if err := p.pull(ctx, page.fetched); err != nil {
 			return err
 		}
 		at = page.last
@@ -163,8 +163,8 @@ func (p *pair) moveCursor(ctx context.Context, shard int, from, to int64) (err e
 	return nil
 }
 
-// held is what names held at an instant, three fields each.
-type held struct {
+// fetched is what names had at an instant, three fields each.
+type fetched struct {
 	names, fields []string
 	server        int64     // the time there, in nanoseconds
 	read          time.Time // when it was asked for
@@ -191,16 +191,16 @@ end
 return err or {time[1], time[2], all}`
 )
 
-// ask begins to ask the other Redis.
-func (p *pair) ask() held {
+// startRead begins to ask the other Redis.
+func (p *pair) startRead() fetched {
 	clock := p.x.r.clockNow()
-	return held{read: time.Now(), at: (p.x.r.now() + int64(clock.Offset-clock.Uncertainty)) / int64(time.Microsecond)}
+	return fetched{read: time.Now(), at: (p.x.r.now() + int64(clock.Offset-clock.Uncertainty)) / int64(time.Microsecond)}
 }
 
 // pull writes here what was read there. What could not be read with the names is read first.
-func (p *pair) pull(ctx context.Context, all held) error {
+func (p *pair) pull(ctx context.Context, all fetched) error {
 	if len(all.fields) == 3*len(all.names) {
-		return p.say(ctx, all)
+		return p.pushPage(ctx, all)
 	}
 	for names := range slices.Chunk(all.names, batchSize) {
 		some, err := p.fetch(ctx, names)
@@ -208,7 +208,7 @@ func (p *pair) pull(ctx context.Context, all held) error {
 			p.x.forbids(p.name, err)
 			return err
 		}
-		if err := p.say(ctx, some); err != nil {
+		if err := p.pushPage(ctx, some); err != nil {
 			return err
 		}
 	}
@@ -216,10 +216,10 @@ func (p *pair) pull(ctx context.Context, all held) error {
 }
 
 // fetch reads what names hold.
-func (p *pair) fetch(ctx context.Context, names []string) (h held, err error) {
+func (p *pair) fetch(ctx context.Context, names []string) (h fetched, err error) {
 	called, cancel := CallContext(ctx, linkTimeout)
 	defer cancel()
-	h = p.ask()
+	h = p.startRead()
 	reply, err := heldScript.Run(called, p.client, names).Slice()
 	if err != nil {
 		return h, err
@@ -239,11 +239,11 @@ func (p *pair) fetch(ctx context.Context, names []string) (h held, err error) {
 	return h, nil
 }
 
-// say writes cells and bans here.
-func (p *pair) say(ctx context.Context, all held) error {
+// pushPage writes cells and bans here.
+func (p *pair) pushPage(ctx context.Context, all fetched) error {
 	cells, bans := p.parse(all)
 	for _, some := range byShard(p.x.r.cluster, cells) {
-		if err := p.sayCells(ctx, some); err != nil {
+		if err := p.pushCells(ctx, some); err != nil {
 			p.x.forbids(p.x.Here, err)
 			return err
 		}
@@ -268,7 +268,7 @@ type pulled struct {
 }
 
 // parse are the cells and bans of what was read: their sums, less what that region has from others.
-func (p *pair) parse(all held) (cells []pulled, bans []pulledBan) {
+func (p *pair) parse(all fetched) (cells []pulled, bans []pulledBan) {
 	p.messages.Add(int64(len(all.names)))
 	now := all.server / int64(time.Microsecond)
 	for i, name := range all.names {
@@ -310,7 +310,7 @@ func (p *pair) parseBan(name, value string, now int64) (b pulledBan, ok bool) {
 	if !ok || !isBan {
 		return b, false
 	}
-	b.ID, b.Said, b.zone = id, ban.Parse(value), zone
+	b.ID, b.State, b.zone = id, ban.Parse(value), zone
 	b.Begun = min(b.Begun, now)
 	return b, b.IsRemembered(now)
 }
@@ -319,7 +319,7 @@ func (p *pair) parseBan(name, value string, now int64) (b pulledBan, ok bool) {
 func (p *pair) sayBans(ctx context.Context, bans []pulledBan) error {
 	ctx, cancel := CallContext(ctx, p.x.r.timeout)
 	defer cancel()
-	c := NewSayCall(p.x.next())
+	c := NewPushCall(p.x.next())
 	defer c.Free()
 	for _, b := range bans {
 		c.Ban(p.x.r.keys.Zone(b.zone, "ban"), b.Message)
@@ -357,26 +357,26 @@ const aDay = int64(24 * time.Hour / time.Microsecond)
 // numbers go.
 var errOvertaken = errors.New("another node says what another region has, and is ahead")
 
-// sayCells says here what the other region has of cells. A total that is below what was said here
+// pushCells says here what the other region has of cells. A total that is below what was said here
 // may be that of a Redis that has lost something, which the next heartbeat there tells. So it stays
 // as it was until then. Where another relay has said something under a higher number, what is said
 // here has no effect, and fails: its numbers are above that one's from then on, and it is read and
 // said again.
-func (p *pair) sayCells(ctx context.Context, all []pulled) error {
+func (p *pair) pushCells(ctx context.Context, all []pulled) error {
 	r := p.x.r
 	called, cancel := CallContext(ctx, r.timeout)
 	defer cancel()
 	node := &Source{link: link{node: "~" + p.name}}
-	c := NewSayCall(p.x.next())
+	c := NewPushCall(p.x.next())
 	defer c.Free()
 	c.Told = r.keys.Told(r.keys.shardOf(all[0].id)) // what both have is told back
-	span := (p.x.Rate + p.x.longestRate()).Microseconds()
+	span := (p.x.Interval + p.x.longestRate()).Microseconds()
 	for i := range all {
 		one := &all[i]
 		state := one.state
 		state.Span = span
 		was, falls := p.lower[one.name]
-		if falls = falls && p.believes(was.read); falls {
+		if falls = falls && p.isConfirmed(was.read); falls {
 			if was.state.Stamp == state.Stamp { // else it was forgiven since
 				state.Totals = slices.Clone(state.Totals)
 				state.RaiseAll(&was.state)
@@ -384,7 +384,7 @@ func (p *pair) sayCells(ctx context.Context, all []pulled) error {
 		}
 		one.family.Opens = !falls
 		node.family = one.family.String()
-		c.Say(node, r.keys.Cells(one.spec), &table.Said{ID: one.id, State: state}, false)
+		c.Push(node, r.keys.Cells(one.spec), &table.Update{ID: one.id, State: state}, false)
 	}
 	if err := c.Send(called, r.client); err != nil {
 		return err
@@ -401,7 +401,7 @@ func (p *pair) sayCells(ctx context.Context, all []pulled) error {
 	for i := range all {
 		one, before := &all[i], &c.Answer.Cells[i].Held
 		if was, known := p.lower[one.name]; known {
-			if !p.believes(was.read) {
+			if !p.isConfirmed(was.read) {
 				continue
 			}
 			before = &c.Call.Cells[i].State
@@ -418,7 +418,7 @@ func (p *pair) sayCells(ctx context.Context, all []pulled) error {
 func (p *pair) fallen() (groups [][]string) {
 	at := map[string]int{}
 	for name, was := range p.lower {
-		if !p.believes(was.read) {
+		if !p.isConfirmed(was.read) {
 			continue
 		}
 		shard := ""
@@ -435,9 +435,9 @@ func (p *pair) fallen() (groups [][]string) {
 	return groups
 }
 
-// believes reports whether what was read of the other region's Redis at an instant was all that its
-// nodes had: all have sent a heartbeat since, which has found no loss, nor was there one for so
+// isConfirmed reports whether what was read of the other region's Redis at an instant was all that
+// its nodes had: all have sent a heartbeat since, which has found no loss, nor was there one for so
 // long that they may not have said all again.
-func (p *pair) believes(read time.Time) bool {
+func (p *pair) isConfirmed(read time.Time) bool {
 	return p.beaten.Sub(read) > beatenAfter && (p.lostAt.IsZero() || time.Since(p.lostAt) > p.x.resentWithin())
 }

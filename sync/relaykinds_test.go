@@ -77,10 +77,10 @@ func startKinds(t *testing.T, connect map[string]func() redis.UniversalClient, c
 				}
 			}
 		}
-		m.rep.Relay(Regions{Here: here, Others: others, Rate: 200 * time.Millisecond})
-		m.source.Tell(1)
+		m.rep.Relay(Regions{Here: here, Others: others, Interval: 200 * time.Millisecond})
+		m.source.SetLeastTold(1)
 		m.table.Configure(table.SyncConfig{
-			Params: k.alg, Rate: 100 * time.Millisecond, Early: true, Regions: len(connect), Waker: m.source.Waker,
+			Params: k.alg, Interval: 100 * time.Millisecond, Early: true, Regions: len(connect), Waker: m.source.Waker,
 			After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 		}, 1000)
 		m.rep.Attach(m.source, 100*time.Millisecond)

@@ -24,7 +24,7 @@ func startWorld[S any](t *testing.T, regions, nodes int, alg algorithms.Params) 
 	for _, r := range w.regions {
 		for range nodes {
 			m := w.join(r)
-			m.source.Tell(LeastTold(alg))
+			m.source.SetLeastTold(LeastTold(alg))
 		}
 	}
 	time.Sleep(time.Minute)

@@ -22,9 +22,9 @@ const (
 	linkTimeout = 3 * time.Second
 	// linkCalls is how many calls to one other region are under way at once.
 	linkCalls = 8
-	// busyRate is how often another region is read where few things have changed there in the last
-	// second.
-	busyRate = 10 * time.Millisecond
+	// busyInterval is how often another region is read where few things have changed there in the
+	// last second.
+	busyInterval = 10 * time.Millisecond
 )
 
 // A pair is the way from this region to another one, whose Redis it only reads.
@@ -113,7 +113,7 @@ func (p *pair) run(ctx context.Context) {
 		all := time.Since(walked) >= readAll
 		switch err := p.take(ctx, c, all); {
 		case ctx.Err() != nil:
-		case err != nil && time.Since(counted) >= relayRate:
+		case err != nil && time.Since(counted) >= relayInterval:
 			counted = time.Now()
 			p.count(ctx)
 		case err == nil && c.due:
@@ -135,9 +135,9 @@ func (p *pair) call(ctx context.Context, calls chan<- *call) {
 		began := time.Now()
 		c := &call{server: p.x.r.serverNow(), start: p.x.r.now(), done: make(chan struct{})}
 		p.mu.Lock()
-		after, rate := p.readTo, p.x.Rate
+		after, rate := p.readTo, p.x.Interval
 		if began.Sub(p.changed) < time.Second {
-			rate = min(rate, busyRate)
+			rate = min(rate, busyInterval)
 		}
 		c.due = p.knows && began.Sub(read) >= rate
 		p.mu.Unlock()
@@ -172,13 +172,13 @@ func (p *pair) take(ctx context.Context, c *call, all bool) error {
 	p.mu.Unlock()
 	err := c.pages[0].err
 	if err == nil {
-		err = p.stands(&c.pages[0])
+		err = p.readStatus(&c.pages[0])
 	}
 	if err != nil {
 		p.fail(err)
 		return err
 	}
-	if read := c.pages[0].read; read.Sub(p.compared) >= relayRate {
+	if read := c.pages[0].read; read.Sub(p.compared) >= relayInterval {
 		p.compared = read
 		own, half := p.x.r.clockNow(), time.Duration(c.end-c.start)/2
 		p.compare(time.Duration(c.pages[0].server-c.start)-half-own.Offset, half+own.Uncertainty)
@@ -187,7 +187,7 @@ func (p *pair) take(ctx context.Context, c *call, all bool) error {
 		return own
 	}
 	for _, names := range p.fallen() {
-		err = errors.Join(err, p.pull(ctx, held{names: names}))
+		err = errors.Join(err, p.pull(ctx, fetched{names: names}))
 	}
 	for shard, page := range c.pages {
 		err = errors.Join(err, p.follow(ctx, shard, page))
@@ -198,18 +198,18 @@ func (p *pair) take(ctx context.Context, c *call, all bool) error {
 	return err
 }
 
-// stands notes how the region stands, by what was read. A clock there that has stepped back makes
-// nothing older than it is.
-func (p *pair) stands(page *page) error {
+// readStatus notes how the region stands, by what was read. A clock there that has stepped back
+// makes nothing older than it is.
+func (p *pair) readStatus(page *page) error {
 	if len(page.rest) != 9 {
 		return ErrReply
 	}
-	var said [8]string
-	for i := range said {
-		said[i], _ = page.rest[i].(string)
+	var status [8]string
+	for i := range status {
+		status[i], _ = page.rest[i].(string)
 	}
-	if said[0] != p.name {
-		return &regionError{said[0], p.keys.Region()}
+	if status[0] != p.name {
+		return &regionError{status[0], p.keys.Region()}
 	}
 	at := func(text string) (t time.Time) {
 		if ms, err := strconv.ParseInt(text, 10, 64); err == nil && ms <= page.server/int64(time.Millisecond) {
@@ -217,17 +217,17 @@ func (p *pair) stands(page *page) error {
 		}
 		return t
 	}
-	p.beaten, p.lostAt = later(p.beaten, at(said[1])), later(p.lostAt, at(said[2]))
-	p.meet(said[5], page.read)
-	has, _ := count(said[6])
+	p.beaten, p.lostAt = later(p.beaten, at(status[1])), later(p.lostAt, at(status[2]))
+	p.meet(status[5], page.read)
+	has, _ := count(status[6])
 	entries, _ := page.rest[8].([]any)
-	if why, rejected := strings.CutPrefix(said[7], "!"); rejected {
+	if why, rejected := strings.CutPrefix(status[7], "!"); rejected {
 		p.x.forbids(p.name, redisconn.Rejection(why))
 	}
-	p.record.Receive(said[7], entries)
+	p.record.Receive(status[7], entries)
 	p.mu.Lock()
 	moves := p.answered.IsZero() || p.has != has || p.read != p.record.Clock()
-	p.answered, p.heard, p.node, p.has, p.read = page.read, later(p.heard, at(said[3])), said[4], has, p.record.Clock()
+	p.answered, p.heard, p.node, p.has, p.read = page.read, later(p.heard, at(status[3])), status[4], has, p.record.Clock()
 	p.version = p.record.Version()
 	p.mu.Unlock()
 	if moves {
@@ -242,7 +242,7 @@ func (p *pair) meet(node string, at time.Time) {
 	switch {
 	case node == "" || node == p.x.node:
 		p.met, p.strange = at, false
-	case !p.strange && at.Sub(p.met) > relayLease+2*relayRate:
+	case !p.strange && at.Sub(p.met) > relayLease+2*relayInterval:
 		p.strange = true
 		p.x.r.logger.Error("a region reads another redis under the name of this one, and nothing that is counted here; give each region a name of its own in `here`, and all nodes the same URLs",
 			warning.Field(warning.WrongRegion), zap.String("here", p.x.Here), zap.String("region", p.name))
@@ -263,7 +263,7 @@ func (p *pair) pages(ctx context.Context, after [ShardCount]int64, most int) []p
 	}
 	ctx, cancel := CallContext(ctx, linkTimeout)
 	defer cancel()
-	asked, replies := p.ask(), make([]*redis.Cmd, ShardCount)
+	asked, replies := p.startRead(), make([]*redis.Cmd, ShardCount)
 	for _, eval := range []func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd{toldScript.EvalSha, toldScript.Eval} {
 		pipe := p.client.Pipeline()
 		for shard, reply := range replies {
@@ -287,13 +287,13 @@ func (p *pair) pages(ctx context.Context, after [ShardCount]int64, most int) []p
 func (p *pair) page(ctx context.Context, shard int, after int64, most int) page {
 	ctx, cancel := CallContext(ctx, linkTimeout)
 	defer cancel()
-	asked := p.ask()
+	asked := p.startRead()
 	keys, args := p.asks(shard, after, most)
 	return p.parsed(asked, shard, after, toldScript.Run(ctx, p.client, keys, args...))
 }
 
 // parsed is the page of a reply to what was asked.
-func (p *pair) parsed(asked held, shard int, after int64, reply *redis.Cmd) page {
+func (p *pair) parsed(asked fetched, shard int, after int64, reply *redis.Cmd) page {
 	head := p.keys.head
 	if p.keys.cluster {
 		head += strconv.Itoa(shard) + "}:"

@@ -29,9 +29,9 @@ var (
 )
 
 const (
-	batchSize     = cycle.BatchSize
-	minWait       = cycle.MinWait
-	heartbeatRate = cycle.Heartbeat
+	batchSize         = cycle.BatchSize
+	minWait           = cycle.MinWait
+	heartbeatInterval = cycle.Heartbeat
 	// holdTime is how long syncs wait for the control record, after a start or a loss of the
 	// server.
 	holdTime = time.Second
@@ -68,9 +68,9 @@ type Replicator struct {
 	beat   cycle.Waker
 	// eviction is whether it is known what the server does when its memory is full, or to be asked.
 	eviction atomic.Int32
-	// held is while syncs wait for the record, nil for not at all. Only Start and the heartbeat's
+	// paused is while syncs wait for the record, nil for not at all. Only Start and the heartbeat's
 	// goroutine store it. met is closed when the record was read for the first time.
-	held     atomic.Pointer[holding]
+	paused   atomic.Pointer[pause]
 	met      chan struct{}
 	meetOnce sync.Once
 
@@ -182,5 +182,5 @@ func (r *Replicator) Status() Status {
 // Nodes is how many nodes share the namespace, as far as this one knows; at least 1.
 func (r *Replicator) Nodes() int64 { return max(1, r.nodes.Load()) }
 
-// Lost are the shards that the heartbeat does not reach, a bit each.
-func (r *Replicator) Lost() uint64 { return r.lost.Load() }
+// Unreachable are the shards that the heartbeat does not reach, a bit each.
+func (r *Replicator) Unreachable() uint64 { return r.lost.Load() }

@@ -118,7 +118,7 @@ func TestASlowRateIsBackWithTheServer(t *testing.T) {
 	a := startLost(t, r)
 	redistest.Eventually(t, "the heartbeat has failed", func() bool { return a.rep.lost.Load() == allShards })
 	r.Restart()
-	redistest.Eventually(t, "the sync works again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
+	redistest.Eventually(t, "the sync works again", func() bool { return a.source.Unreachable() == 0 && a.rep.Status().Up })
 	if got := sum(t, r); got != 4 {
 		t.Errorf("redis counts %d, want 4", got)
 	}

@@ -77,7 +77,7 @@ func startNodeWithin(t *testing.T, client redis.UniversalClient, timeout time.Du
 }
 
 func (n *rnode) configure(rate time.Duration) {
-	n.table.Configure(table.SyncConfig{Params: n.alg, Rate: rate, Early: true, Waker: n.source.Waker}, 10_000)
+	n.table.Configure(table.SyncConfig{Params: n.alg, Interval: rate, Early: true, Waker: n.source.Waker}, 10_000)
 	n.rep.Attach(n.source, rate)
 }
 

@@ -231,7 +231,7 @@ func (s *schedule[S]) configure(m *member[S]) {
 		m.alg, m.rate = s.draw(), s.rate/time.Duration(1+s.random.IntN(4))
 	}
 	m.table.Configure(table.SyncConfig{
-		Params: m.alg, Rate: m.rate, Early: s.random.IntN(4) > 0, Waker: m.source.Waker,
+		Params: m.alg, Interval: m.rate, Early: s.random.IntN(4) > 0, Waker: m.source.Waker,
 		After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 	}, 1000)
 	m.rep.Attach(m.source, m.rate)
@@ -286,7 +286,7 @@ func (s *schedule[S]) storm(kind uint64) {
 		s.net.heal()
 		s.requests(3)
 		for range 2 {
-			time.Sleep(3*s.rate + 3*heartbeatRate)
+			time.Sleep(3*s.rate + 3*heartbeatInterval)
 			s.forget(true)
 		}
 	case 2:
@@ -440,7 +440,7 @@ func (s *schedule[S]) settle() {
 	s.net.heal()
 	time.Sleep(10 * time.Second) // the latest of the late messages come
 	if s.whole {
-		time.Sleep(ResendRate + 3*s.rate + 3*time.Second)
+		time.Sleep(ResendInterval + 3*s.rate + 3*time.Second)
 		s.exact()
 	}
 	// What nodes find lost at the first touch they send again, and hear of at the second.
@@ -452,7 +452,7 @@ func (s *schedule[S]) settle() {
 				m.table.Take(m.alg.Compile(), keys.KeyOf([]byte(key)), []byte(key), wallClock(), 0, 0)
 			}
 		}
-		time.Sleep(ResendRate + 3*s.rate + 3*time.Second)
+		time.Sleep(ResendInterval + 3*s.rate + 3*time.Second)
 		if s.alg.Reserves {
 			time.Sleep(table.ResentReserved)
 		}

@@ -40,7 +40,7 @@ func (s *schedule[S]) reserve(m *member[S], key string, n int) {
 		}
 		hash := s.hash(key, s.epoch(d.At))
 		m.own[hash] += units
-		m.open = append(m.open, openUnit{m.table.Hold(m.alg.Compile(), k, d), key, hash, now + int64(d.Reset)})
+		m.open = append(m.open, openUnit{m.table.ReservationOf(m.alg.Compile(), k, d), key, hash, now + int64(d.Reset)})
 	}
 }
 

@@ -32,10 +32,10 @@ func (r *Replicator) lostAfter(at *attachment, early bool, err error) uint64 {
 	return at.failed
 }
 
-// reach asks the server of each shard of a Cluster for something, which the heartbeat, in one of
-// them, does not. It returns the shards whose server gives no answer, and one of the reasons.
-func (r *Replicator) reach(ctx context.Context) (lost uint64, why error) {
-	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatRate))
+// unreached asks the server of each shard of a Cluster for something, which the heartbeat, in one
+// of them, does not. It returns the shards whose server gives no answer, and one of the reasons.
+func (r *Replicator) unreached(ctx context.Context) (lost uint64, why error) {
+	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatInterval))
 	defer cancel()
 	calls := r.client.Pipeline()
 	var replies [ShardCount]*redis.StringCmd

@@ -48,9 +48,9 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 				a.knows(key, 2, 0)
 				b.knows(key, 0, 2)
 			}
-			redistest.Eventually(t, "nothing is lost", func() bool { return a.source.Lost() == 0 })
+			redistest.Eventually(t, "nothing is lost", func() bool { return a.source.Unreachable() == 0 })
 			c.Nodes[gone].Kill()
-			redistest.Eventually(t, "the node notices, of these shards, and tells", func() bool { return a.source.Lost() == dead && !a.rep.Status().Up })
+			redistest.Eventually(t, "the node notices, of these shards, and tells", func() bool { return a.source.Unreachable() == dead && !a.rep.Status().Up })
 			fresh := keyOf(^dead, 2) // is synced early
 			a.take(fresh, 3)
 			a.knows(fresh, 3, 0)
@@ -59,11 +59,11 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 			a.take(ill, 1)
 			a.configure(time.Hour) // a cycle at once
 			redistest.Eventually(t, "the cycle has failed", func() bool { return a.source.at.Load().lost.Load() != 0 })
-			redistest.Eventually(t, "no other shard is lost for it", func() bool { return a.source.Lost() == dead })
+			redistest.Eventually(t, "no other shard is lost for it", func() bool { return a.source.Unreachable() == dead })
 			cycles := a.source.Status().Cycles
 			c.Nodes[gone].Restart()
 			c.Wait()
-			redistest.Eventually(t, "all is well again", func() bool { return a.source.Lost() == 0 && a.rep.Status().Up })
+			redistest.Eventually(t, "all is well again", func() bool { return a.source.Unreachable() == 0 && a.rep.Status().Up })
 			redistest.Eventually(t, "a cycle is completed, an hour early", func() bool { return a.source.Status().Cycles > cycles })
 		})
 	}
@@ -117,7 +117,7 @@ func TestDetachSendsToTheRestOfACluster(t *testing.T) {
 		}
 	}
 	c.Nodes[2].Kill()
-	redistest.Eventually(t, "the node notices", func() bool { return a.source.Lost() == dead })
+	redistest.Eventually(t, "the node notices", func() bool { return a.source.Unreachable() == dead })
 	a.table.Tick()
 	for i := range 20 {
 		a.take(fmt.Sprint("k", i), 1)

@@ -22,27 +22,27 @@ import (
 
 // twoStores are the script and the simulator's store, and what random nodes say to both.
 type twoStores struct {
-	t      *testing.T
-	random *rand.Rand
-	client redis.UniversalClient
-	flush  func() // of the script's store
-	model  *sim.Store
-	p      algorithms.Params
-	nodes  []*Source
-	late   []oneCall
-	said   map[string]cell.State // the last, by node and key
-	calls  int
+	t       *testing.T
+	random  *rand.Rand
+	client  redis.UniversalClient
+	flush   func() // of the script's store
+	model   *sim.Store
+	p       algorithms.Params
+	nodes   []*Source
+	late    []oneCall
+	updates map[string]cell.State // the last, by node and key
+	calls   int
 }
 
 // oneCall is a call of the script, which may arrive more than once.
 type oneCall struct {
-	by   *Source
-	seq  int64
-	said []table.Said
+	by      *Source
+	seq     int64
+	updates []table.Update
 }
 
 func newTwoStores(t *testing.T, seed uint64, client redis.UniversalClient, flush func(), p algorithms.Params) *twoStores {
-	s := &twoStores{t: t, random: rand.New(rand.NewPCG(seed, 11)), client: client, flush: flush, model: sim.NewStore(), p: p, said: make(map[string]cell.State)}
+	s := &twoStores{t: t, random: rand.New(rand.NewPCG(seed, 11)), client: client, flush: flush, model: sim.NewStore(), p: p, updates: make(map[string]cell.State)}
 	for range 3 {
 		s.nodes = append(s.nodes, NewSource(nil, SpecOf("z", p)))
 	}
@@ -82,15 +82,15 @@ func (s *twoStores) message() oneCall {
 	for _, key := range s.random.Perm(4)[:1+s.random.IntN(3)] {
 		raw := []byte(fmt.Sprint("key", key))
 		name := c.by.Node() + string(raw)
-		m := table.Said{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Size: 100, Rate: 1 + s.random.Int64N(5), Asked: s.random.IntN(2) == 0}
-		if m.State = s.said[name]; s.p.Kind.Traits().Draining {
+		m := table.Update{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Size: 100, Rate: 1 + s.random.Int64N(5), Asked: s.random.IntN(2) == 0}
+		if m.State = s.updates[name]; s.p.Kind.Traits().Draining {
 			s.spend(&m.State)
 		} else {
 			s.count(&m.State)
 		}
 		m.State.Seq = c.seq
-		s.said[name] = m.State
-		c.said = append(c.said, m)
+		s.updates[name] = m.State
+		c.updates = append(c.updates, m)
 	}
 	return c
 }
@@ -122,15 +122,15 @@ func (s *twoStores) spend(state *cell.State) {
 func (s *twoStores) arrive(c oneCall) {
 	s.t.Helper()
 	s.calls++
-	call := NewSayCall(c.seq)
+	call := NewPushCall(c.seq)
 	defer call.Free()
-	for i := range c.said {
-		call.Say(c.by, NewKeyspace("test").Cells(c.by.spec), &c.said[i], false)
+	for i := range c.updates {
+		call.Push(c.by, NewKeyspace("test").Cells(c.by.spec), &c.updates[i], false)
 	}
 	if err := call.Send(context.Background(), s.client); err != nil {
 		s.t.Fatalf("call %d: %v", s.calls, err)
 	}
-	want := s.model.Say(wallClock(), c.by.Node(), s.p, c.said)
+	want := s.model.Apply(wallClock(), c.by.Node(), s.p, c.updates)
 	for i, got := range call.Answer.Cells {
 		if !s.isAlike(&got, &want[i]) {
 			s.t.Fatalf("call %d of node %s, number %d, message %d: the script says\n%+v, the simulator's store\n%+v", s.calls, c.by.Node(), c.seq, i, got, want[i])

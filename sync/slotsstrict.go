@@ -18,7 +18,7 @@ const MaxLate = 2
 // time, and requests that come meanwhile share the next one. A request that this node alone has no
 // slot for asks nobody, and neither does one of a key beyond max_keys.
 func (s *Slots) Take(ctx context.Context, src *SlotSource, a *gauge.Ask) (gauge.Slot, gauge.State, error) {
-	if src.HasLost(a.Raw) {
+	if src.CannotReach(a.Raw) {
 		return gauge.Slot{}, gauge.State{}, redisconn.ErrDown
 	}
 	w, m, slot, state := src.table.Join(a)
@@ -85,7 +85,7 @@ func (s *Slots) Status() (lost int, trips, timeouts int64) {
 	s.r.mu.Lock()
 	for l := range s.links {
 		if l.of.(*SlotSource).table.IsStrict() {
-			shards |= l.Lost()
+			shards |= l.Unreachable()
 		}
 	}
 	s.r.mu.Unlock()
@@ -102,7 +102,7 @@ func (s *Slots) callInTime(src *SlotSource, m gauge.Message) ([]slotAnswer, erro
 // Look asks what the other nodes have of a key, and changes nothing. Where a request would not ask,
 // it does not either: full is set where this node alone has all slots.
 func (s *Slots) Look(src *SlotSource, id keys.ID, full bool) (others int64, err error) {
-	if LostFor(src.Lost(), id) {
+	if LostFor(src.Unreachable(), id) {
 		return 0, redisconn.ErrDown
 	}
 	if full {

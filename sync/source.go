@@ -26,7 +26,7 @@ type Source struct {
 	bucket          atomic.Pointer[bucketFamily]
 	calendar        atomic.Pointer[calendarFamily]
 
-	// late is how often SayLate was called and not yet done: for a table whose zone has gone.
+	// late is how often PushLate was called and not yet done: for a table whose zone has gone.
 	late atomic.Int32
 }
 
@@ -52,7 +52,7 @@ type bucketFamily struct {
 }
 
 // familyOf is how the script counts a cell. Most buckets of a table are alike.
-func (s *Source) familyOf(m *table.Said, opens bool) string {
+func (s *Source) familyOf(m *table.Update, opens bool) string {
 	if s.spec.Calendar != nil {
 		return s.familyNow(m.At, opens)
 	}
@@ -112,8 +112,8 @@ func LeastTold(p algorithms.Params) int64 {
 	return max(1, min(l.N, l.Size)/least)
 }
 
-// Tell has other regions told of what a key has in this one from so much on, 0 for nothing.
-func (s *Source) Tell(least int64) { s.least.Store(least) }
+// SetLeastTold has other regions told of what a key has in this one from so much on, 0 for nothing.
+func (s *Source) SetLeastTold(least int64) { s.least.Store(least) }
 
 // Attach begins to sync a table every rate, or changes the rate. A table that was attached to
 // another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
@@ -139,7 +139,7 @@ func (s *Source) DetachFrom(r *Replicator) {
 func (s *Source) sync(ctx context.Context, at *attachment, early bool) (lost uint64, err error) {
 	r := at.to.r
 	if !at.flushing {
-		r.awaitRecord(ctx)
+		r.awaitPause(ctx)
 	}
 	at.failed, at.answered = 0, 0
 	if !early {
@@ -162,8 +162,8 @@ func (s *Source) note(at *attachment, early bool, err error) {
 	}
 }
 
-func (s *Source) urgent() bool          { return s.table.Urgent() }
-func (s *Source) setLost(shards uint64) { s.table.SetLost(shards) }
+func (s *Source) urgent() bool                 { return s.table.Urgent() }
+func (s *Source) setUnreachable(shards uint64) { s.table.SetUnreachable(shards) }
 
 func (s *Source) unsent(now int64) (n int64, some bool) {
 	_, n, corrections := s.table.Unsent(now)

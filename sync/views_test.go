@@ -242,7 +242,7 @@ func (v *views[S]) leave(m *member[S]) {
 // load configures a node and attaches it.
 func (v *views[S]) load(m *member[S]) {
 	m.table.Configure(table.SyncConfig{
-		Params: m.alg, Rate: m.rate, Early: v.c.seed%3 > 0, Waker: m.source.Waker,
+		Params: m.alg, Interval: m.rate, Early: v.c.seed%3 > 0, Waker: m.source.Waker,
 		After: func(d time.Duration, f func()) { time.AfterFunc(d, f) },
 	}, 1000)
 	v.reps[m][v.away[m]].Attach(m.source, m.rate)
@@ -311,7 +311,7 @@ func (v *views[S]) take(m *member[S], key string, s viewStep) {
 	case !d.Allowed:
 		return
 	case reserves:
-		m.open = append(m.open, openUnit{Reserved: m.table.Hold(l, k, d), key: key})
+		m.open = append(m.open, openUnit{Reserved: m.table.ReservationOf(l, k, d), key: key})
 	default:
 		m.taken = append(m.taken, took{key, d})
 	}
@@ -438,7 +438,7 @@ func (v *views[S]) look(m *member[S], key string) (used float64, ok bool) {
 	ctx, cancel := CallContext(v.t.Context(), time.Second)
 	defer cancel()
 	read, _, _ := f.Asking(l, k, nil, wallClock(), 0)
-	reads := []table.Said{read}
+	reads := []table.Update{read}
 	heard, server, err := m.source.Look(ctx, reads)
 	if err != nil {
 		return 0, false
@@ -474,7 +474,7 @@ func (v *views[S]) check() string {
 	}
 	for range 3 {
 		v.touch()
-		time.Sleep(ResendRate + 3*v.rate + 3*time.Second)
+		time.Sleep(ResendInterval + 3*v.rate + 3*time.Second)
 		if v.alg.Reserves {
 			time.Sleep(table.ResentReserved)
 		}

@@ -60,7 +60,7 @@ func measureSync[S any](t *testing.T, spec ratesync.Spec, alg algorithms.Params,
 	defer r.Close()
 	tab := table.New[S](alg.Kind, 1<<20)
 	source := ratesync.NewSource(tab, spec)
-	tab.Configure(table.SyncConfig{Params: alg, Rate: rate, Waker: source.Waker}, 1<<20)
+	tab.Configure(table.SyncConfig{Params: alg, Interval: rate, Waker: source.Waker}, 1<<20)
 	limit := alg.Compile()
 	touch := func() {
 		raw := make([]byte, 8)

@@ -40,11 +40,11 @@ func newRegion(t *testing.T, server *redistest.Server, here string, others map[s
 	r.source = ratesync.NewSource(tab, ratesync.Spec{Zone: "z", Kind: 's', Window: alg.Window, SubWindows: 1, Live: 1})
 	regions := 1
 	if others != nil {
-		r.rep.Relay(ratesync.Regions{Here: here, Others: others, Rate: rate})
-		r.source.Tell(least)
+		r.rep.Relay(ratesync.Regions{Here: here, Others: others, Interval: rate})
+		r.source.SetLeastTold(least)
 		regions = len(others) + 1
 	}
-	tab.Configure(table.SyncConfig{Params: alg, Rate: 100 * time.Millisecond, Regions: regions, Waker: r.source.Waker}, 1<<20)
+	tab.Configure(table.SyncConfig{Params: alg, Interval: 100 * time.Millisecond, Regions: regions, Waker: r.source.Waker}, 1<<20)
 	r.touch = func() {
 		raw := make([]byte, 8)
 		for i := range regionKeys {

@@ -64,7 +64,7 @@ func said(script, round, first, batch, seq int) (names []string, args []any) {
 	state := cell.State{Epoch: family.Epoch(time.Now().UnixMicro()), Totals: []int64{int64(10 + round)}}
 	for k := range batch {
 		name := fmt.Sprintf("bench:3:{0}:%d:s-1h:%022d", script, first+k)
-		call.Cells = append(call.Cells, cell.Said{Key: name, Family: family.String(), Node: "node", State: state})
+		call.Cells = append(call.Cells, cell.Update{Key: name, Family: family.String(), Node: "node", State: state})
 	}
 	var a cell.Args
 	call.Append(&a)

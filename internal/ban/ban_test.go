@@ -117,7 +117,7 @@ func TestAnEndedBanIsKnownOnOtherNodes(t *testing.T) {
 	if got := w.nodes[1].WouldBegin(a, w.now, length); got != 2*length {
 		t.Errorf("by the store the next ban would last %v, want %v", got, 2*length)
 	}
-	w.store.bans = map[ID]Said{}
+	w.store.bans = map[ID]State{}
 	w.nodes[0].Resend()
 	w.sync(0)
 	w.sync(2)
@@ -211,16 +211,16 @@ func TestBansThatEndUnsent(t *testing.T) {
 // A store is one register for each key, as the script keeps it, with a clock of its own.
 type store struct {
 	now  int64 // microseconds
-	bans map[ID]Said
+	bans map[ID]State
 }
 
-func (s *store) tell(m Message) (a Said) {
+func (s *store) tell(m Message) (a State) {
 	had, held := s.bans[m.ID]
 	switch {
 	case !held, m.Reset > had.Reset:
-		had = m.Said
+		had = m.State
 	case m.Reset == had.Reset && m.Begun <= s.now && (m.End() > had.End() || m.End() == had.End() && m.Begun > had.Begun):
-		had = m.Said
+		had = m.State
 	}
 	had.Begun = min(had.Begun, s.now)
 	if delete(s.bans, m.ID); !had.IsRemembered(s.now) {
@@ -238,7 +238,7 @@ type world struct {
 }
 
 func newWorld(nodes int) *world {
-	w := &world{now: start, store: store{start / 1000, map[ID]Said{}}}
+	w := &world{now: start, store: store{start / 1000, map[ID]State{}}}
 	for range nodes {
 		r := register(100)
 		r.Share(cycle.NewWaker())
@@ -295,7 +295,7 @@ func TestNodesAgreeOnBans(t *testing.T) {
 			case "unheard", "unanswered":
 				w.fail(node, step == "unanswered")
 			case "forget":
-				w.store.bans = map[ID]Said{}
+				w.store.bans = map[ID]State{}
 				for _, r := range w.nodes {
 					r.Resend()
 				}
@@ -519,7 +519,7 @@ type deed struct {
 func deeds() []deed {
 	bans := map[ID]Ban{a: {start, 2 * time.Hour}}
 	pardon := &reset.Set{Keys: map[ID]reset.Reset{a: {Stamp: start / 1000, At: start, Until: start + int64(time.Hour)}}}
-	told := Message{a, Said{Begun: start / 1000, Length: time.Hour}, start}
+	told := Message{a, State{Begun: start / 1000, Length: time.Hour}, start}
 	return []deed{
 		{"Begin", func(r *Register) { r.Begin(a, start, time.Hour) }},
 		{"Rest", func(r *Register) { r.Rest(a, start) }},
@@ -532,7 +532,7 @@ func deeds() []deed {
 		{"Resend", func(r *Register) { r.Resend() }},
 		{"Drain", func(r *Register) { r.Drain(start, 10, nil) }},
 		{"Fail", func(r *Register) { r.Fail([]Message{told}) }},
-		{"Ack", func(r *Register) { r.Ack(start, start/1000, told, Said{Begun: start/1000 - 1, Length: time.Hour}) }},
+		{"Ack", func(r *Register) { r.Ack(start, start/1000, told, State{Begun: start/1000 - 1, Length: time.Hour}) }},
 		{"Reset", func(r *Register) { r.Reset(start, pardon) }},
 	}
 }
@@ -598,7 +598,7 @@ func TestParse(t *testing.T) {
 		"1 2 3": true, "1 3 0": true, "0 2 3": false, "1 0 3": false, "1 2": false, "1 2 3 4": true, "1 2 3 4 5": false, "1 2 3 -4": false, "1 2 3 9007199254740991": false, "a 2 3": false, "1 2 -3": false,
 		"9223372036854775808 2 3": false, "1 9007199254740991 0": false, "": false,
 	} {
-		if s := Parse(text); (s != Said{}) != want || want && s.String() != text {
+		if s := Parse(text); (s != State{}) != want || want && s.String() != text {
 			t.Errorf("Parse(%q) = %+v, want something: %t", text, s, want)
 		}
 	}
@@ -616,7 +616,7 @@ func TestAResetUnderWayPardons(t *testing.T) {
 	one := reset.Reset{Stamp: w.now / 1000, At: w.now, Until: w.now + int64(2*time.Hour)}
 	r.resets.Store(r.resets.Load().NextAt(&reset.Set{All: one}, func(reset.Reset) int64 { return w.now }))
 	if m := r.Ask(a, w.now); m.Length > 0 || m.Reset != one.Stamp {
-		t.Errorf("%+v is said of a ban that is pardoned", m.Said)
+		t.Errorf("%+v is said of a ban that is pardoned", m.State)
 	}
 	r.Reset(w.now, &reset.Set{All: one})
 	had.Reset = one.Stamp

@@ -11,10 +11,11 @@ import (
 
 // What a register tells the store, and hears from it.
 
-// A Said is what is said of the ban of a key: when it began, by the store's clock in microseconds,
-// and the stamp of the reset that the key is under. Without a Length there is none, and what began
-// under an earlier reset is over. Memory is for how long it is remembered after its end.
-type Said struct {
+// A State is what is known of the ban of a key: when it began, by the store's clock in
+// microseconds, and the stamp of the reset that the key is under. Without a Length there is none,
+// and what began under an earlier reset is over. Memory is for how long it is remembered after its
+// end.
+type State struct {
 	Begun  int64
 	Length time.Duration
 	Reset  int64
@@ -22,16 +23,16 @@ type Said struct {
 }
 
 // End is the first instant of the store's clock at which it does not hold any more.
-func (s Said) End() int64 { return s.Begun + s.Length.Microseconds() }
+func (s State) End() int64 { return s.Begun + s.Length.Microseconds() }
 
 // IsRemembered reports whether it holds or is remembered at now by the store's clock.
-func (s Said) IsRemembered(now int64) bool { return s.End()+s.Memory.Microseconds() > now }
+func (s State) IsRemembered(now int64) bool { return s.End()+s.Memory.Microseconds() > now }
 
 // maxLength is longer than any ban of a configuration.
 const maxLength = 100 * 365 * 24 * time.Hour
 
 // String is what the store has: numbers of microseconds, or nothing.
-func (s Said) String() string {
+func (s State) String() string {
 	if s.Length == 0 && s.Reset == 0 {
 		return ""
 	}
@@ -43,13 +44,13 @@ func (s Said) String() string {
 }
 
 // Parse reads what the store has. What makes no sense is none.
-func Parse(text string) (s Said) {
+func Parse(text string) (s State) {
 	var length, memory int64
 	numbers := []any{&s.Begun, &length, &s.Reset, &memory}[:3+min(1, strings.Count(text, " ")/3)]
 	n, err := fmt.Sscanln(text, numbers...)
 	most := maxLength.Microseconds()
 	if n != len(numbers) || err != nil || s.Begun <= 0 || length <= 0 || length > most || s.Reset < 0 || memory < 0 || memory > most {
-		return Said{}
+		return State{}
 	}
 	s.Length, s.Memory = time.Duration(length)*time.Microsecond, time.Duration(memory)*time.Microsecond
 	return s
@@ -58,7 +59,7 @@ func Parse(text string) (s Said) {
 // A Message tells the store of the ban of a key, as far as there is one, and asks for it.
 type Message struct {
 	ID ID
-	Said
+	State
 
 	begun int64
 }
@@ -122,7 +123,7 @@ func (r *Register) Drain(now int64, most int, dst []Message) []Message {
 			e.listed = false
 			st.bans[id] = e
 			if e.unsent && r.isRemembered(e.Ban, now) {
-				dst = append(dst, r.say(id, e, now))
+				dst = append(dst, r.message(id, e, now))
 			}
 		}
 		st.mu.Unlock()
@@ -130,15 +131,15 @@ func (r *Register) Drain(now int64, most int, dst []Message) []Message {
 	return dst
 }
 
-// say is a message about a key. A ban that the store knows goes by the name that it has there: its
-// clock may have stepped since.
-func (r *Register) say(id ID, e entry, now int64) Message {
+// message is what is sent about a key. A ban that the store knows goes by the name that it has
+// there: its clock may have stepped since.
+func (r *Register) message(id ID, e entry, now int64) Message {
 	under := r.resetOf(id, now)
 	if !r.isRemembered(e.Ban, now) || r.isPardoned(id, e.Ban) { // a reset is about to drop it
-		return Message{ID: id, Said: Said{Reset: under}}
+		return Message{ID: id, State: State{Reset: under}}
 	}
 	begun := cmp.Or(e.stamp, (e.Begun+r.ahead.Load())/int64(time.Microsecond))
-	return Message{id, Said{begun, e.Length, under, time.Duration(r.memory.Load())}, e.Begun}
+	return Message{id, State{begun, e.Length, under, time.Duration(r.memory.Load())}, e.Begun}
 }
 
 // Ask is a message that asks for the ban of a key at now.
@@ -146,7 +147,7 @@ func (r *Register) Ask(id ID, now int64) Message {
 	st := r.stripeOf(id)
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return r.say(id, st.bans[id], now)
+	return r.message(id, st.bans[id], now)
 }
 
 // Fail takes messages back that got no answer.
@@ -168,7 +169,7 @@ func (r *Register) Fail(messages []Message) {
 // ban that the store has and this node has not holds here from now on. One that ends before the
 // node's own means that the store has lost that, so it is sent again; and so it is where the store
 // takes it for over, as its clock has stepped.
-func (r *Register) Ack(now, server int64, m Message, a Said) {
+func (r *Register) Ack(now, server int64, m Message, a State) {
 	a.Memory = m.Memory // the store's may be of another configuration
 	passed := max(0, server-a.Begun) * int64(time.Microsecond)
 	theirs := entry{Ban: Ban{now - passed, a.Length}, stamp: a.Begun}
@@ -189,7 +190,7 @@ func (r *Register) Ack(now, server int64, m Message, a Said) {
 		st.bans[m.ID] = e
 	case e.Length > 0 && e.stamp == a.Begun && e.Length == a.Length:
 		// It is known. What is not certain of the store's time would make it longer each time.
-	case a == m.Said && e.Begun == m.begun:
+	case a == m.State && e.Begun == m.begun:
 		e.stamp, e.unsent = a.Begun, false // the store has it from here
 		st.bans[m.ID] = e
 	case a.Reset > under, !r.isRemembered(e.Ban, now), Later(e.Ban, theirs.Ban) == theirs.Ban:

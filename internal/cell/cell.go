@@ -90,8 +90,8 @@ func at(newest int64, totals []int64, epoch int64) int64 {
 	return 0
 }
 
-// A Said is a cell in a call: its key, its family as a text, the node, and what that says of it.
-type Said struct {
+// An Update is a cell in a call: its key, its family as a text, the node, and what that says of it.
+type Update struct {
 	Key    string
 	Family string
 	Node   string
@@ -114,7 +114,7 @@ type Ban struct{ Key, Known string }
 type Call struct {
 	// Seq is above that of all earlier calls of the same node; 0 only reads.
 	Seq   int64
-	Cells []Said
+	Cells []Update
 	Bans  []Ban
 	Asks  []Ask
 	// Told is the sorted set of cells that other regions hear of, of which the nodes here have

@@ -55,7 +55,7 @@ func (c *Call) Append(a *Args) {
 }
 
 // append adds what a node says of a cell.
-func (s *Said) append(a *Args) {
+func (s *Update) append(a *Args) {
 	state := &s.State
 	if s.Family[0] == Bucket {
 		a.Text = strconv.AppendInt(a.Text, state.Open, 10)

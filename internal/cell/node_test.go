@@ -126,7 +126,7 @@ func (n *node) call(key string, now, ask int64) Call {
 			s.Totals = s.Totals[:len(s.Totals)-1]
 		}
 	}
-	c := Call{Seq: n.seq, Told: n.told, Least: n.least, Cells: []Said{{key, n.f.String(), n.name, s}}}
+	c := Call{Seq: n.seq, Told: n.told, Least: n.least, Cells: []Update{{key, n.f.String(), n.name, s}}}
 	if ask > 0 {
 		c.Asks = []Ask{{Count: ask, Cost: 1, Limits: []Limit{{n.size, n.f.Rate}}}}
 	}
@@ -219,7 +219,7 @@ func (n *node) sync(key string, now, ask int64) (granted int64) {
 // sum is what all have of a cell.
 func (n *node) sum(key string, now int64) Sum {
 	n.t.Helper()
-	c := Call{Cells: []Said{{key, n.f.String(), "reader", State{Stamp: n.stamp}}}}
+	c := Call{Cells: []Update{{key, n.f.String(), "reader", State{Stamp: n.stamp}}}}
 	return n.send(&c, now).Cells[0].Sum
 }
 

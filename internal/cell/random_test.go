@@ -241,7 +241,7 @@ func (c *cast) call() {
 	call := Call{Seq: seq}
 	cells := c.r.Perm(4)[:1+c.r.IntN(3)]
 	for _, k := range cells {
-		call.Cells = append(call.Cells, Said{fmt.Sprint("cell", k), c.family[k].String(), node, c.state(k, node, seq)})
+		call.Cells = append(call.Cells, Update{fmt.Sprint("cell", k), c.family[k].String(), node, c.state(k, node, seq)})
 	}
 	if c.r.IntN(2) == 0 {
 		call.Asks = c.asks(cells)

@@ -376,7 +376,7 @@ func TestALateCall(t *testing.T) {
 		}
 		between(t, "the sum of another window", a.counts("k", began+200*second), 5, 5)
 		call := a.call("k", began+201*second, 1)
-		call.Cells = append(call.Cells, Said{"k2", sliding.String(), call.Cells[0].Node, State{Epoch: sliding.Epoch(began)}})
+		call.Cells = append(call.Cells, Update{"k2", sliding.String(), call.Cells[0].Node, State{Epoch: sliding.Epoch(began)}})
 		call.Asks[0].Limits = append(call.Asks[0].Limits, Limit{Size: 100})
 		a.sync("k", began+201*second, 0)
 		if x := a.send(&call, began+201*second); x.Status != "old" {

@@ -45,7 +45,7 @@ func startPlaces(t *testing.T) *places {
 					others[there] = through.Client()
 				}
 			}
-			n.rep.Relay(ratesync.Regions{Here: here, Others: others, Rate: time.Second})
+			n.rep.Relay(ratesync.Regions{Here: here, Others: others, Interval: time.Second})
 			n.rep.Start()
 			t.Cleanup(n.rep.Close)
 			p.nodes[i] = append(p.nodes[i], n)

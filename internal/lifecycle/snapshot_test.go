@@ -167,6 +167,6 @@ func resumeIn[S any](t *testing.T, alg algorithms.Params, counts table.SavedCoun
 // tableOf is an empty table.
 func tableOf[S any](alg algorithms.Params) *table.Table[S] {
 	tab := table.New[S](alg.Kind, 10)
-	tab.Configure(table.SyncConfig{Params: alg, Rate: time.Second}, 10)
+	tab.Configure(table.SyncConfig{Params: alg, Interval: time.Second}, 10)
 	return tab
 }

@@ -123,7 +123,7 @@ func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, taken *[]tabl
 	}
 	a.Now, a.N = now, 0
 	if z.Dry != nil {
-		z.Dry.stand(limits, now)
+		z.Dry.noteUsage(limits, now)
 	}
 	for i := range limits {
 		l, t := &limits[i], oneMore(taken)

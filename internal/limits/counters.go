@@ -181,7 +181,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	config.AtOnce, config.Waker = isStrict, c.Source.Waker
 	config.After = c.timers.After
 	config.Regions, least = l.regions(redis)
-	c.Source.Tell(least)
+	c.Source.SetLeastTold(least)
 	c.Table.Configure(config, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
@@ -212,11 +212,11 @@ func (l *Limit) regions(redis *Redis) (n int, least int64) {
 func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
 	z := l.Settings
 	return table.SyncConfig{
-		Params:  l.Params(),
-		Certain: z.CountsDenials || z.SyncRate == config.Strict,
-		Rate:    every,
-		Early:   z.EarlySync && z.SyncRate != config.Strict,
-		Mixed:   len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r config.Rate) bool { return r.From != "" }),
+		Params:   l.Params(),
+		Certain:  z.CountsDenials || z.SyncRate == config.Strict,
+		Interval: every,
+		Early:    z.EarlySync && z.SyncRate != config.Strict,
+		Mixed:    len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r config.Rate) bool { return r.From != "" }),
 	}
 }
 

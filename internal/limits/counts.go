@@ -25,7 +25,7 @@ func askCounts(e *Evaluation, p *check, r *http.Request) decision {
 		return skips
 	}
 	if names := p.KeyNames; p.LogKeys && names.Wants(p.ask.Key, e.Now) {
-		names.Leave(p.ask.Key, p.Template.Text(p.ask.Raw))
+		names.Put(p.ask.Key, p.Template.Text(p.ask.Raw))
 	}
 	if p.cost != nil && p.isTooLarge(&p.ask, p.limits, e.Now, &e.taken) {
 		return tooLarge
@@ -58,7 +58,7 @@ func askCounts(e *Evaluation, p *check, r *http.Request) decision {
 		decided = peeked
 	}
 	if p.Dry != nil {
-		p.Dry.stand(p.limits, e.Now)
+		p.Dry.noteUsage(p.limits, e.Now)
 	}
 	for i := range p.limits {
 		l, t := &p.limits[i], oneMore(&e.taken)

@@ -56,11 +56,11 @@ type Dry struct {
 	Answered bool
 	Lost     error
 	// Stands are how the limits that it has asked stood before.
-	Stands []Standing
+	Stands []Usage
 }
 
-// A Standing is how a limit stands for a key, before the next request.
-type Standing struct {
+// A Usage is how a limit stands for a key, before the next request.
+type Usage struct {
 	// Used of Size is spent, as this node knows: what can still be taken is what is left of that.
 	// Used is more than Size where responses have cost more than was left, or the limit was higher.
 	Used, Size int64
@@ -168,12 +168,12 @@ func (z *Zone) readRedis(limits []Limit) (answered bool, err error) {
 		if err := z.unavailable(l); err != nil {
 			return false, err
 		}
-		said := []table.Said{m}
-		answers, server, err := l.Source.Look(ctx, said)
+		updates := []table.Update{m}
+		answers, server, err := l.Source.Look(ctx, updates)
 		if err != nil {
 			return false, err
 		}
-		l.Table.Merge(clock.Now(), server, said, answers)
+		l.Table.Merge(clock.Now(), server, updates, answers)
 		answered = true
 	}
 	return answered, nil
@@ -194,21 +194,21 @@ func (z *Zone) unavailable(l *Limit) error {
 	switch {
 	case z.IsStrict():
 		return z.Redis.Strict.UnavailableFor(z.Dry.ID)
-	case ratesync.LostFor(l.Source.Lost(), z.Dry.ID):
+	case ratesync.LostFor(l.Source.Unreachable(), z.Dry.ID):
 		return redisconn.ErrDown
 	}
 	return nil
 }
 
-// stand notes how the limits of a request stand before it.
-func (d *Dry) stand(limits []Limit, now int64) {
+// noteUsage notes how the limits of a request stand before it.
+func (d *Dry) noteUsage(limits []Limit, now int64) {
 	d.Stands = d.Stands[:0]
 	for i := range limits {
-		d.Stands = append(d.Stands, limits[i].stand(d.Key, now))
+		d.Stands = append(d.Stands, limits[i].usage(d.Key, now))
 	}
 }
 
-func (l *Limit) stand(k Key, now int64) (s Standing) {
+func (l *Limit) usage(k Key, now int64) (s Usage) {
 	asked := l.Enforced
 	if s.Size = asked.Size; asked.N == 0 {
 		s.Size = 0

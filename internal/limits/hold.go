@@ -41,7 +41,7 @@ func (e *Evaluation) Results() []answer.Result {
 		}
 		for j := range p.limits {
 			d := &e.results[p.first+j]
-			p.limits[j].Tell(&e.taken[p.first+j].Decision, d)
+			p.limits[j].Fill(&e.taken[p.first+j].Decision, d)
 			if d.Shadow = p.shadow; p.cost != nil {
 				d.Cost, d.TooLarge = cmp.Or(p.ask.N, answer.Free), p.decision == tooLarge && !d.Allowed
 			}

@@ -103,8 +103,8 @@ func (l *Limit) Peek(a *table.Ask, t *table.Taken) {
 	}
 }
 
-// Tell has an answer tell of a decision.
-func (l *Limit) Tell(d *algorithms.Decision, r *answer.Result) {
+// Fill has an answer tell of a decision.
+func (l *Limit) Fill(d *algorithms.Decision, r *answer.Result) {
 	r.Policy = l.Policy
 	r.Allowed = d.Allowed
 	r.Overridden = l.IsOverridden

@@ -20,7 +20,7 @@ func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, key keys.Key) (
 	}
 	for i := range limits {
 		l := &limits[i]
-		units = append(units, reservedUnit{zone: z, key: key, by: l.Table, held: l.Table.Hold(l.Enforced, key, took[i])})
+		units = append(units, reservedUnit{zone: z, key: key, by: l.Table, held: l.Table.ReservationOf(l.Enforced, key, took[i])})
 	}
 	return units
 }
@@ -50,7 +50,7 @@ func (u *reservedUnit) settle(m, at int64) {
 	}
 	for i := range u.zone.AllLimits {
 		if l := &u.zone.AllLimits[i]; l.Table == u.by {
-			l.Source.SayLate()
+			l.Source.PushLate()
 		}
 	}
 }
@@ -72,7 +72,7 @@ func (z *Zone) forgive(key keys.Key, since int64, r Response) {
 	for l := range z.Each {
 		l.Table.ForgiveKey(key, since, instantOf(r.At))
 		if z.IsStrict() {
-			l.Source.SayLate()
+			l.Source.PushLate()
 		}
 	}
 }

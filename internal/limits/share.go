@@ -81,7 +81,7 @@ func (z *Zone) ShareOf(limit int) int64 {
 	if z.Regions {
 		all, _ = z.ofSide(all, 0)
 	}
-	if z.OnRedisLoss == config.LossDivide && z.SyncRate > 0 && z.Redis != nil && z.Redis.Replicator.Lost() == cycle.AllShards {
+	if z.OnRedisLoss == config.LossDivide && z.SyncRate > 0 && z.Redis != nil && z.Redis.Replicator.Unreachable() == cycle.AllShards {
 		all = z.ofNode(all)
 	}
 	if l := &all[limit]; l.IsDivided() {

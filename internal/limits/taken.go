@@ -29,7 +29,7 @@ func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts, byRedis boo
 			l.Table.Refund(l.Enforced, a.Key, *t, t.N)
 		}
 		if l.Settings.Settles() {
-			l.Table.Settle(a.Key, l.Table.Hold(l.Enforced, a.Key, *t), now, t.N)
+			l.Table.Settle(a.Key, l.Table.ReservationOf(l.Enforced, a.Key, *t), now, t.N)
 		}
 	}
 	if t.Allowed {
@@ -43,7 +43,7 @@ func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts, byRedis boo
 	}
 	if wait = is.Retry; !t.Allowed {
 		wait = max(wait, d.RetryAfter) // a penalty makes no wait shorter
-		l.Tell(&is.Decision, d)
+		l.Fill(&is.Decision, d)
 	}
 	d.RetryAfter = wait
 	return wait

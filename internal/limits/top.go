@@ -119,8 +119,8 @@ func (n *KeyNames) wants(w *wantedNames, key keys.Key, now int64) bool {
 	return text != nil && text.Load() == nil
 }
 
-// Leave notes the text of a key.
-func (n *KeyNames) Leave(key keys.Key, text string) {
+// Put keeps the text of a key.
+func (n *KeyNames) Put(key keys.Key, text string) {
 	if w := n.wanted.Load(); w != nil {
 		if p := w.texts[key]; p != nil {
 			p.Store(&text)

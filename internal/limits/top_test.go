@@ -56,7 +56,7 @@ func TestNamesOfWantedKeys(t *testing.T) {
 	leave := func(key keys.Key, at int64, text string) bool {
 		wants := n.Wants(key, at)
 		if wants {
-			n.Leave(key, text)
+			n.Put(key, text)
 		}
 		return wants
 	}

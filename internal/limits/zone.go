@@ -283,9 +283,9 @@ func (z *Zone) IsUnavailable(raw []byte) bool {
 	}
 	var lost uint64
 	if len(z.AllLimits) == 0 {
-		lost = z.Slots.Source.Lost()
+		lost = z.Slots.Source.Unreachable()
 	} else {
-		lost = z.AllLimits[0].Source.Lost()
+		lost = z.AllLimits[0].Source.Unreachable()
 	}
 	return lost != 0 && ratesync.LostFor(lost, z.IDOf(raw))
 }

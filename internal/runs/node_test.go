@@ -62,7 +62,7 @@ func startNode(name string, s *store, z settings) *node {
 	n.redis.Control.Follow(zone, n.bans)
 	n.redis.ShareBans(n.bans, n.sync, zone, z.rate == 0)
 	rate := cmp.Or(z.rate, time.Second) // where Redis decides, of what it has not heard
-	n.table.Configure(table.SyncConfig{Params: p, Rate: rate, AtOnce: z.rate == 0, Waker: n.sync.Waker}, 100)
+	n.table.Configure(table.SyncConfig{Params: p, Interval: rate, AtOnce: z.rate == 0, Waker: n.sync.Waker}, 100)
 	n.redis.Replicator.Attach(n.sync, rate)
 	n.wire.set(func() { n.wire.runs = true })
 	if z.rate == 0 {
@@ -93,7 +93,7 @@ func (n *node) reserve(key string, units int) (allowed bool) {
 		if !t.Allowed {
 			return false
 		}
-		n.reserved[key] = append(n.reserved[key], n.table.Hold(n.params.Compile(), keys.KeyOf([]byte(key)), t))
+		n.reserved[key] = append(n.reserved[key], n.table.ReservationOf(n.params.Compile(), keys.KeyOf([]byte(key)), t))
 	}
 	return true
 }

@@ -43,7 +43,7 @@ func (w *Network) Join(name string, t table.Synced, rate time.Duration, p algori
 
 // Start begins to sync. The first tick comes at a random time within a sync_rate.
 func (n *Link) Start() {
-	n.table.SetLost(0)
+	n.table.SetUnreachable(0)
 	n.table.SetClock(n.net.now, 0, 0)
 	first := time.Duration(n.net.Rand.Float64() * float64(n.Rate))
 	n.loop.Due = n.net.Since() + first
@@ -105,7 +105,7 @@ func (n *Link) Ended(ok bool) {
 		e.Kind, e.Lost = cycle.Failed, cycle.AllShards
 	}
 	n.on(e)
-	n.table.SetLost(n.loop.Unreachable)
+	n.table.SetUnreachable(n.loop.Unreachable)
 }
 
 // Resend sends all again, as the store has forgotten it. The way of a few keys is too short to
@@ -118,7 +118,7 @@ func (n *Link) Resend() {
 // A Call is what a link says at once, fixed for whenever that arrives.
 type Call struct {
 	link     *Link
-	said     []table.Said
+	updates  []table.Update
 	exchange func()
 
 	replies []cell.Reply
@@ -128,15 +128,15 @@ type Call struct {
 // Call takes out what the table has to say, nil for nothing.
 func (n *Link) Call(urgent bool) *Call {
 	n.seq++
-	c := &Call{link: n, said: n.table.Say(n.net.now, n.seq, 1<<20, urgent, nil)}
+	c := &Call{link: n, updates: n.table.TakeUpdates(n.net.now, n.seq, 1<<20, urgent, nil)}
 	if n.Carried != nil {
-		ids := make([]keys.ID, len(c.said))
-		for i := range c.said {
-			ids[i] = c.said[i].ID
+		ids := make([]keys.ID, len(c.updates))
+		for i := range c.updates {
+			ids[i] = c.updates[i].ID
 		}
 		c.exchange = n.Carried(ids)
 	}
-	if len(c.said) == 0 && c.exchange == nil {
+	if len(c.updates) == 0 && c.exchange == nil {
 		return nil
 	}
 	return c
@@ -145,7 +145,7 @@ func (n *Link) Call(urgent bool) *Call {
 // Arrive is what happens at the store, each time that the call comes there.
 func (c *Call) Arrive() {
 	n := c.link
-	replies := n.net.Store.Say(n.net.now, n.name, n.limit, c.said)
+	replies := n.net.Store.Apply(n.net.now, n.name, n.limit, c.updates)
 	if c.at != 0 {
 		return
 	}
@@ -157,10 +157,10 @@ func (c *Call) Arrive() {
 
 // Merge has the table take in the answer.
 func (c *Call) Merge() {
-	if c.link.table.Merge(c.link.net.now, c.at, c.said, c.replies) {
+	if c.link.table.Merge(c.link.net.now, c.at, c.updates, c.replies) {
 		c.link.Resend()
 	}
 }
 
 // Fail gives the call up.
-func (c *Call) Fail() { c.link.table.Unanswered(c.said) }
+func (c *Call) Fail() { c.link.table.Unanswered(c.updates) }

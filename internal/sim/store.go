@@ -19,7 +19,7 @@ type Store struct{ cells map[keys.ID]*cellOf }
 // cellOf is what each node has said of a key, and until when that is kept. Of a bucket it is also
 // what is in it at an instant.
 type cellOf struct {
-	said    map[string]cell.State
+	states  map[string]cell.State
 	expires int64
 
 	level           float64
@@ -29,21 +29,21 @@ type cellOf struct {
 // NewStore returns an empty one.
 func NewStore() *Store { return &Store{cells: make(map[keys.ID]*cellOf)} }
 
-// Say is one call of say.lua at a time of its clock, in nanoseconds since the epoch. p are the
+// Apply is one call of say.lua at a time of its clock, in nanoseconds since the epoch. p are the
 // parameters of the limit.
-func (s *Store) Say(now int64, node string, p algorithms.Params, said []table.Said) []cell.Reply {
-	replies := make([]cell.Reply, len(said))
-	for i := range said {
-		c := s.cells[said[i].ID]
+func (s *Store) Apply(now int64, node string, p algorithms.Params, updates []table.Update) []cell.Reply {
+	replies := make([]cell.Reply, len(updates))
+	for i := range updates {
+		c := s.cells[updates[i].ID]
 		if c == nil || now >= c.expires {
-			c = &cellOf{said: make(map[string]cell.State), expires: now, at: now}
-			s.cells[said[i].ID] = c
+			c = &cellOf{states: make(map[string]cell.State), expires: now, at: now}
+			s.cells[updates[i].ID] = c
 		}
-		replies[i].Held = c.said[node]
+		replies[i].Held = c.states[node]
 		if p.Kind.Traits().Draining {
-			replies[i].Sum = c.fill(now, node, p.Window, &said[i])
+			replies[i].Sum = c.fill(now, node, p.Window, &updates[i])
 		} else {
-			replies[i].Sum = c.count(now, node, p.Epochs(), p.Compile().History, said[i].State)
+			replies[i].Sum = c.count(now, node, p.Epochs(), p.Compile().History, updates[i].State)
 		}
 	}
 	return replies
@@ -52,19 +52,19 @@ func (s *Store) Say(now int64, node string, p algorithms.Params, said []table.Sa
 // count is about windows. epochs are its, and live how many before the current one
 // count.
 func (c *cellOf) count(now int64, node string, epochs algorithms.Epochs, live int, state cell.State) (sum cell.Sum) {
-	if state.Seq > c.said[node].Seq {
+	if state.Seq > c.states[node].Seq {
 		state.Totals = slices.Clone(state.Totals)
-		c.said[node] = state
+		c.states[node] = state
 		if stays := epochs.Length*int64(live+1) + int64(time.Minute); c.expires < now+stays {
 			c.expires = now + 2*stays
 		}
 	}
 	sum.Epoch = epochs.At(now)
-	for _, one := range c.said {
+	for _, one := range c.states {
 		sum.Epoch = max(sum.Epoch, one.Epoch)
 	}
 	sum.Totals = make([]int64, live+1)
-	for _, one := range c.said {
+	for _, one := range c.states {
 		for age := range sum.Totals {
 			sum.Totals[age] += one.At(sum.Epoch - int64(age))
 		}
@@ -76,8 +76,8 @@ func (c *cellOf) count(now int64, node string, epochs algorithms.Epochs, live in
 }
 
 // fill is about buckets, which drain in a window.
-func (c *cellOf) fill(now int64, node string, window time.Duration, m *table.Said) cell.Sum {
-	if m.State.Seq > c.said[node].Seq {
+func (c *cellOf) fill(now int64, node string, window time.Duration, m *table.Update) cell.Sum {
+	if m.State.Seq > c.states[node].Seq {
 		c.take(now, node, float64(window), m)
 	}
 	whole := math.Floor(c.level)
@@ -87,8 +87,8 @@ func (c *cellOf) fill(now int64, node string, window time.Duration, m *table.Sai
 }
 
 // take takes what a node says.
-func (c *cellOf) take(now int64, node string, window float64, m *table.Said) {
-	state, had := m.State, c.said[node]
+func (c *cellOf) take(now int64, node string, window float64, m *table.Update) {
+	state, had := m.State, c.states[node]
 	idle := c.rate // at which it drained while the node spent what it says: the lower one of two
 	if m.Asked {
 		idle = min(idle, m.Rate)
@@ -113,7 +113,7 @@ func (c *cellOf) take(now int64, node string, window float64, m *table.Said) {
 	if m.Filled && math.Abs(c.level-known) <= 1 {
 		c.level = known
 	}
-	c.said[node] = state
+	c.states[node] = state
 	if c.rate > 0 {
 		stays := int64(max(0, c.level+1)/float64(c.rate)*window) + int64(time.Minute)
 		c.expires = max(c.expires, now+stays)

@@ -34,21 +34,21 @@ func (c *cluster) join(node int, z *limits.Zone) {
 	bans := z.Bans() // go along with the first limit
 	for l := range z.Counted {
 		table, config := l.Drive()
-		if config.Rate <= 0 {
+		if config.Interval <= 0 {
 			continue
 		}
 		name := z.Name + " " + limits.SpecOf(l.Settings, l.Rate).Name()
 		s := c.stores[name]
 		if s == nil {
 			net := sim.NewNetwork(0, latency, 1)
-			s = &store{net: net, bans: banStore{net, map[ban.ID]ban.Said{}}, joined: map[*limits.Counters]bool{}, rate: config.Rate}
+			s = &store{net: net, bans: banStore{net, map[ban.ID]ban.State{}}, joined: map[*limits.Counters]bool{}, rate: config.Interval}
 			c.stores[name] = s
 		}
 		if s.joined[l.Counters] {
 			continue // another handler has the zone as well
 		}
 		s.joined[l.Counters] = true
-		link := s.net.Join(fmt.Sprintf("node %d", node), table, config.Rate, config.Params)
+		link := s.net.Join(fmt.Sprintf("node %d", node), table, config.Interval, config.Params)
 		config.Waker, config.After = link.Waker, s.net.After
 		table.Configure(config, z.MaxKeys)
 		s.links = append(s.links, link)

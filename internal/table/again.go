@@ -13,7 +13,7 @@ func (t *Table[S]) askAgain(b *SyncConfig, e entry[S], passed int64, news bool) 
 		return
 	}
 	left := t.machine.Take(&e.state, b.Limit, e.At, 0, 0).Remaining
-	if after := nextAsk(t.machine.Ledger(&e.state), b.Limit, b.Rate, left, passed, news); after > 0 {
+	if after := nextAsk(t.machine.Ledger(&e.state), b.Limit, b.Interval, left, passed, news); after > 0 {
 		t.askAfter(b, e.key, e.At, earlyPause, after-earlyPause)
 	}
 }
@@ -22,14 +22,15 @@ func (t *Table[S]) askAgain(b *SyncConfig, e entry[S], passed int64, news bool) 
 // if something is unsent: within a Pause no request makes a key urgent.
 func (t *Table[S]) askAfter(b *SyncConfig, key keys.Key, answered int64, wait, rest time.Duration) {
 	b.After(wait, func() {
-		if t.ask(b, key, answered, rest) {
+		if t.refreshAfter(b, key, answered, rest) {
 			b.Waker.Wake()
 		}
 	})
 }
 
-// ask makes a key urgent, or waits for the rest. It reports whether the replicator should be woken.
-func (t *Table[S]) ask(b *SyncConfig, key keys.Key, answered int64, rest time.Duration) (wake bool) {
+// refreshAfter makes a key urgent, or waits for the rest. It reports whether the replicator should
+// be woken.
+func (t *Table[S]) refreshAfter(b *SyncConfig, key keys.Key, answered int64, rest time.Duration) (wake bool) {
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok || t.config.Load() != b {

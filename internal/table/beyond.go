@@ -77,7 +77,7 @@ func (t *Table[S]) of(key keys.Key, taken *Taken) (*Table[S], keys.Key) {
 func (t *Table[S]) sweepBeyond(now int64) {
 	if shared := t.shared.Load(); shared != nil {
 		b := *t.config.Load()
-		b.Rate = 0
+		b.Interval = 0
 		shared.config.Store(&b)
 		shared.Sweep(now)
 	}

@@ -27,7 +27,7 @@ type crowded[S any] struct {
 var occupant, guest = []byte("occupant"), []byte("guest")
 
 func newCrowded[S any](alg algorithms.Params, rate time.Duration) *crowded[S] {
-	c := &crowded[S]{Table: of[S](alg, 1), alg: alg, background: SyncConfig{Params: alg, Rate: rate}, now: t0 - t0%int64(time.Hour)}
+	c := &crowded[S]{Table: of[S](alg, 1), alg: alg, background: SyncConfig{Params: alg, Interval: rate}, now: t0 - t0%int64(time.Hour)}
 	c.Configure(c.background, 1)
 	c.Take(alg.Compile(), keys.KeyOf(occupant), occupant, c.now, 1, allWaits)
 	return c
@@ -273,7 +273,7 @@ func TestAResetEmptiesSharedCounters(t *testing.T) {
 		if !taken.Overflow || !taken.Allowed {
 			t.Fatalf("%+v, want 4 units beyond max_keys", taken)
 		}
-		held := c.Hold(l, key, taken)
+		held := c.ReservationOf(l, key, taken)
 		c.spend()
 		c.Reset(c.now+1, &reset.Set{All: reset.Reset{Stamp: 1, At: c.now + 1, Until: c.now + int64(time.Hour)}})
 		c.now += int64(time.Second)
@@ -378,7 +378,7 @@ func TestSharedCountersUnderRace(t *testing.T) {
 			for i := range 10 {
 				tab.Sweep(now)
 				l := []int64{limit, 14, limit, 2}[i%4]
-				tab.Configure(SyncConfig{Params: fixed(l, window), Rate: time.Second}, 1)
+				tab.Configure(SyncConfig{Params: fixed(l, window), Interval: time.Second}, 1)
 			}
 		})
 		wg.Wait()

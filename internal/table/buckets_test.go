@@ -23,8 +23,8 @@ func newFleet(p algorithms.Params, size int) *fleet {
 	f := &fleet{store: newStore(), limit: p.Compile(), key: []byte("client")}
 	for i := range size {
 		n := &talker[algorithms.BucketState]{Table: of[algorithms.BucketState](p, 10), name: string(rune('a' + i))}
-		n.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
-		n.SetLost(^uint64(0)) // it makes no estimate
+		n.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
+		n.SetUnreachable(^uint64(0)) // it makes no estimate
 		f.nodes = append(f.nodes, n)
 	}
 	return f
@@ -80,8 +80,8 @@ func TestNodesThatSyncAtOnceAreOneBucket(t *testing.T) {
 
 // A hitch is a message that is under way for long.
 type hitch struct {
-	node int
-	said []Said
+	node    int
+	updates []Update
 }
 
 // A weather is what happens to the messages of a fleet whose bucket drains next to nothing.
@@ -123,28 +123,28 @@ func (w *weather) step() {
 		w.ask(i, w.now)
 	case 6: // the answer is lost
 		n.Tick()
-		said := n.takeOut(w.now, false)
-		n.deliver(w.store, w.now, said)
-		n.Unanswered(said)
+		updates := n.takeOut(w.now, false)
+		n.deliver(w.store, w.now, updates)
+		n.Unanswered(updates)
 	case 7: // it never arrives, or late
 		n.Tick()
-		said := n.takeOut(w.now, false)
-		n.Unanswered(said)
-		w.late = append(w.late, hitch{i, said})
+		updates := n.takeOut(w.now, false)
+		n.Unanswered(updates)
+		w.late = append(w.late, hitch{i, updates})
 	case 8:
 		for _, late := range w.late {
-			w.nodes[late.node].deliver(w.store, w.now, late.said)
+			w.nodes[late.node].deliver(w.store, w.now, late.updates)
 		}
 		w.late = nil
 	case 9: // requests come while it is under way
 		n.Tick()
-		said := n.takeOut(w.now, false)
+		updates := n.takeOut(w.now, false)
 		if w.take(i, w.now, 1).Allowed {
 			w.spent++
 		}
-		heard := n.deliver(w.store, w.now, said)
-		n.deliver(w.store, w.now, said) // twice
-		n.mergeOne(w.now, said, heard)
+		heard := n.deliver(w.store, w.now, updates)
+		n.deliver(w.store, w.now, updates) // twice
+		n.mergeOne(w.now, updates, heard)
 	case 10:
 		w.copied = w.store.copied()
 	case 11:
@@ -234,9 +234,9 @@ func TestAFailoverCountsABucketOnce(t *testing.T) {
 			n := f.nodes[0]
 			if f.take(0, t0, unsaid); !answered {
 				n.Tick()
-				said := n.takeOut(t0, false)
-				n.deliver(f.store, t0, said)
-				n.Unanswered(said)
+				updates := n.takeOut(t0, false)
+				n.deliver(f.store, t0, updates)
+				n.Unanswered(updates)
 			}
 			n.Forgotten(t0, true) // as a heartbeat tells
 			n.ResendRest()

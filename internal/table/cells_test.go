@@ -18,8 +18,8 @@ type store struct {
 
 // kept is one cell.
 type kept struct {
-	said  map[string]cell.State
-	stamp int64 // of the reset that it is under
+	updates map[string]cell.State
+	stamp   int64 // of the reset that it is under
 	basin
 }
 
@@ -34,9 +34,9 @@ func newStore() *store { return &store{cells: make(map[keys.ID]*kept)} }
 func (s *store) copied() *store {
 	c := newStore()
 	for id, k := range s.cells {
-		other := &kept{said: make(map[string]cell.State), stamp: k.stamp, basin: k.basin}
-		for node, state := range k.said {
-			other.said[node] = state
+		other := &kept{updates: make(map[string]cell.State), stamp: k.stamp, basin: k.basin}
+		for node, state := range k.updates {
+			other.updates[node] = state
 		}
 		c.cells[id] = other
 	}
@@ -44,29 +44,29 @@ func (s *store) copied() *store {
 }
 
 // say is one message of a node, at an instant of the store's clock in nanoseconds.
-func (s *store) say(now int64, node string, b *SyncConfig, said []Said) []cell.Reply {
-	heard := make([]cell.Reply, len(said))
-	for i := range said {
-		k := s.cells[said[i].ID]
+func (s *store) say(now int64, node string, b *SyncConfig, updates []Update) []cell.Reply {
+	heard := make([]cell.Reply, len(updates))
+	for i := range updates {
+		k := s.cells[updates[i].ID]
 		if k == nil {
-			k = &kept{said: make(map[string]cell.State)}
-			s.cells[said[i].ID] = k
+			k = &kept{updates: make(map[string]cell.State)}
+			s.cells[updates[i].ID] = k
 		}
-		if under := said[i].State.Stamp; under > k.stamp {
-			*k = kept{said: make(map[string]cell.State), stamp: under}
+		if under := updates[i].State.Stamp; under > k.stamp {
+			*k = kept{updates: make(map[string]cell.State), stamp: under}
 		} else if under < k.stamp {
 			heard[i].Under = k.stamp
 			continue
 		}
-		heard[i].Held = k.said[node]
+		heard[i].Held = k.updates[node]
 		if b.Params.Kind.Traits().Draining {
 			window := b.Params.Window.Microseconds()
-			k.take(now/int64(time.Microsecond), window, k.said[node], &said[i])
+			k.take(now/int64(time.Microsecond), window, k.updates[node], &updates[i])
 			heard[i].Sum = k.sum(window)
 		}
-		if state := said[i].State; state.Seq > heard[i].Held.Seq {
+		if state := updates[i].State; state.Seq > heard[i].Held.Seq {
 			state.Totals = slices.Clone(state.Totals)
-			k.said[node] = state
+			k.updates[node] = state
 		}
 		if !b.Params.Kind.Traits().Draining {
 			heard[i].Sum = k.epochs(b.Epochs.At(now), b.Limit.History)
@@ -79,17 +79,17 @@ func (s *store) say(now int64, node string, b *SyncConfig, said []Said) []cell.R
 // epochs is what all have spent in the epochs of a window.
 func (k *kept) epochs(newest int64, history int) (sum cell.Sum) {
 	sum.Epoch = newest
-	for _, state := range k.said {
+	for _, state := range k.updates {
 		sum.Epoch = max(sum.Epoch, state.Epoch)
 	}
 	for age := range sum.Epoch - newest + int64(history) + 1 {
 		total := int64(0)
-		for _, state := range k.said {
+		for _, state := range k.updates {
 			total += state.At(sum.Epoch - age)
 		}
 		sum.Totals = append(sum.Totals, total)
 	}
-	for _, state := range k.said {
+	for _, state := range k.updates {
 		if state.Epoch == sum.Epoch {
 			sum.Open += state.Open
 		}
@@ -107,7 +107,7 @@ func (b *basin) sum(window int64) cell.Sum {
 }
 
 // take takes in what a node says, of which the store had something else.
-func (b *basin) take(now, window int64, had cell.State, m *Said) {
+func (b *basin) take(now, window int64, had cell.State, m *Update) {
 	state := m.State
 	if state.Seq <= had.Seq {
 		return
@@ -147,7 +147,7 @@ func (s *store) total(raw []byte) (sum int64) {
 		return 0
 	}
 	sum = k.total
-	for _, state := range k.said {
+	for _, state := range k.updates {
 		for _, n := range state.Totals {
 			sum += n
 		}
@@ -168,33 +168,33 @@ type talker[S any] struct {
 func (n *talker[S]) server(now int64) int64 { return n.in(now) + int64(n.ahead) }
 
 // takeOut takes out what there is to say.
-func (n *talker[S]) takeOut(now int64, early bool) []Said {
+func (n *talker[S]) takeOut(now int64, early bool) []Update {
 	n.seq++
-	return n.Say(now, n.seq, 1000, early, nil)
+	return n.TakeUpdates(now, n.seq, 1000, early, nil)
 }
 
 // deliver brings it to a store.
-func (n *talker[S]) deliver(s *store, now int64, said []Said) []cell.Reply {
-	return s.say(n.server(now), n.name, n.config.Load(), said)
+func (n *talker[S]) deliver(s *store, now int64, updates []Update) []cell.Reply {
+	return s.say(n.server(now), n.name, n.config.Load(), updates)
 }
 
 // hear takes in the answer.
-func (n *talker[S]) mergeOne(now int64, said []Said, heard []cell.Reply) (forgot bool) {
-	return n.Merge(now, n.server(now), said, heard)
+func (n *talker[S]) mergeOne(now int64, updates []Update, heard []cell.Reply) (forgot bool) {
+	return n.Merge(now, n.server(now), updates, heard)
 }
 
 // sync is one cycle.
 func (n *talker[S]) sync(s *store, now int64) (forgot bool) {
 	n.Tick()
-	said := n.takeOut(now, false)
-	return n.mergeOne(now, said, n.deliver(s, now, said))
+	updates := n.takeOut(now, false)
+	return n.mergeOne(now, updates, n.deliver(s, now, updates))
 }
 
 // syncEarly is a sync before the next cycle, of so many keys.
 func (n *talker[S]) syncEarly(s *store, now int64) (keys int) {
-	said := n.takeOut(now, true)
-	n.mergeOne(now, said, n.deliver(s, now, said))
-	return len(said)
+	updates := n.takeOut(now, true)
+	n.mergeOne(now, updates, n.deliver(s, now, updates))
+	return len(updates)
 }
 
 type node = talker[algorithms.WindowState]
@@ -203,27 +203,27 @@ type node = talker[algorithms.WindowState]
 // see.
 func newNode(name string, alg algorithms.Params) *node {
 	n := &node{Table: New[algorithms.WindowState](algorithms.SlidingWindow, 1000), name: name}
-	n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
-	n.SetLost(^uint64(0))
+	n.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true}, 1000)
+	n.SetUnreachable(^uint64(0))
 	return n
 }
 
 // first is what was said of the newest epoch of the first key, of the only one in most tests.
-func first(said []Said) int64 {
-	if len(said) == 0 {
+func first(updates []Update) int64 {
+	if len(updates) == 0 {
 		return -1
 	}
-	return said[0].State.At(said[0].State.Epoch)
+	return updates[0].State.At(updates[0].State.Epoch)
 }
 
 // beside answers what is said of keys at an instant of the store's clock: all of it is new to the
 // store, and of each key others have spent n, which stands in a bucket.
-func beside(b *SyncConfig, server int64, said []Said, n int64) []cell.Reply {
-	heard := make([]cell.Reply, len(said))
-	for i := range said {
-		state, sum := &said[i].State, &heard[i].Sum
+func beside(b *SyncConfig, server int64, updates []Update, n int64) []cell.Reply {
+	heard := make([]cell.Reply, len(updates))
+	for i := range updates {
+		state, sum := &updates[i].State, &heard[i].Sum
 		if b.Params.Kind.Traits().Draining {
-			*sum = cell.Sum{Total: state.Total + n, Whole: state.Whole + n, Rest: state.Rest, At: server / int64(time.Microsecond), Rate: said[i].Rate}
+			*sum = cell.Sum{Total: state.Total + n, Whole: state.Whole + n, Rest: state.Rest, At: server / int64(time.Microsecond), Rate: updates[i].Rate}
 			continue
 		}
 		sum.Epoch, sum.Totals = state.Epoch, append([]int64{state.At(state.Epoch) + n}, state.Totals[min(1, len(state.Totals)):]...)

@@ -79,10 +79,10 @@ func (t *Table[S]) shift(st *stripe[S], i uint32, b *SyncConfig, now, step int64
 	switch {
 	case t.bucket == nil:
 		l.Resend |= algorithms.Unconfirmed
-		e.said = 0
+		e.sentSeq = 0
 	case step > 0 && !b.AtOnce:
 		l.Resend |= algorithms.Forgotten
-		l.Keep()
+		l.Retain()
 	}
 	st.markDirty(i, e)
 }
@@ -94,7 +94,7 @@ func (st *stripe[S]) since(taken Taken) int64 { return taken.At + st.clock.moved
 // isEarly reports whether other nodes may not have followed the last step yet.
 func (t *Table[S]) isEarly(b *SyncConfig, now int64) bool {
 	stepped := t.stepped.Load()
-	return stepped != 0 && now-stepped < int64(stepGrace+2*b.Rate)
+	return stepped != 0 && now-stepped < int64(stepGrace+2*b.Interval)
 }
 
 // current returns a key that is synced, and the caller's now by the table's clock.

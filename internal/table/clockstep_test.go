@@ -27,7 +27,7 @@ const (
 func newStepped[S any](kind algorithms.Kind) *stepped {
 	alg := algorithms.Params{Kind: kind, Limit: steppedLimit, Window: steppedWindow, Burst: steppedLimit}
 	tab := of[S](alg, 100)
-	tab.Configure(SyncConfig{Params: alg, Rate: time.Second}, 100)
+	tab.Configure(SyncConfig{Params: alg, Interval: time.Second}, 100)
 	raw := []byte("k")
 	s := &stepped{now: 1_700_000_000_000_000_000}
 	s.setClock = tab.SetClock

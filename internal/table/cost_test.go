@@ -55,19 +55,19 @@ func TestASyncCostsWhatIsDirty(t *testing.T) {
 		tab := holding(held, alg)
 		tab.machine = counting{window, &calls}
 		// Not by Configure: a table that begins to be synced sends all it holds.
-		tab.config.Store((&SyncConfig{Params: alg, Rate: time.Second}).Compile())
+		tab.config.Store((&SyncConfig{Params: alg, Interval: time.Second}).Compile())
 		for i := range dirty {
 			take(tab, alg, i*(held/dirty), t0)
 		}
 		calls = 0
 		tab.Tick()
 		for {
-			said := tab.Say(t0, 1, 500, false, nil)
-			if len(said) == 0 {
+			updates := tab.TakeUpdates(t0, 1, 500, false, nil)
+			if len(updates) == 0 {
 				return calls, messages
 			}
-			messages += len(said)
-			tab.Merge(t0, t0, said, alone(said, nil))
+			messages += len(updates)
+			tab.Merge(t0, t0, updates, alone(updates, nil))
 		}
 	}
 	few, fewMessages := work(dirty)
@@ -90,7 +90,7 @@ func TestADecisionTakesAsManyStepsAmongAMillionKeys(t *testing.T) {
 	for _, keys := range []int{1000, 220_000, million} { // 220,000 fill an index to the brim
 		tab := holding(keys, alg)
 		tab.machine = counting{window, &calls}
-		tab.config.Store((&SyncConfig{Params: alg, Rate: time.Second}).Compile())
+		tab.config.Store((&SyncConfig{Params: alg, Interval: time.Second}).Compile())
 		calls = 0
 		for i := range 1000 {
 			take(tab, alg, i, t0)
@@ -111,7 +111,7 @@ func TestADecisionTakesAsManyStepsAmongAMillionKeys(t *testing.T) {
 // up.
 func BenchmarkWait(b *testing.B) {
 	alg := sliding(1000, time.Hour)
-	background := SyncConfig{Params: alg, Rate: time.Second}
+	background := SyncConfig{Params: alg, Interval: time.Second}
 	asked, other := holding(million, alg), holding(million, alg)
 	for _, tab := range []*windows{asked, other} {
 		tab.Configure(background, 2*million)
@@ -129,7 +129,7 @@ func BenchmarkWait(b *testing.B) {
 		{"resend", func(tab *windows) { tab.Resend(); syncAll(tab) }},
 		{"reload", func(tab *windows) { // from a configuration without a sync
 			off := background
-			off.Rate = 0
+			off.Interval = 0
 			tab.Configure(off, 2*million)
 			tab.Configure(background, 2*million)
 		}},
@@ -143,19 +143,19 @@ func BenchmarkWait(b *testing.B) {
 // syncAll syncs what is dirty with a store that has all of it already.
 func syncAll(tab *windows) {
 	tab.Tick()
-	var said []Said
+	var updates []Update
 	var heard []cell.Reply
-	for n := 1; n > 0; n = len(said) {
-		said = tab.Say(t0, 1, 500, false, said[:0])
-		heard = alone(said, heard[:0])
-		tab.Merge(t0, t0, said, heard)
+	for n := 1; n > 0; n = len(updates) {
+		updates = tab.TakeUpdates(t0, 1, 500, false, updates[:0])
+		heard = alone(updates, heard[:0])
+		tab.Merge(t0, t0, updates, heard)
 	}
 }
 
 // alone is what a store answers that has nothing of others.
-func alone(said []Said, heard []cell.Reply) []cell.Reply {
-	for i := range said {
-		state := &said[i].State
+func alone(updates []Update, heard []cell.Reply) []cell.Reply {
+	for i := range updates {
+		state := &updates[i].State
 		heard = append(heard, cell.Reply{Sum: cell.Sum{Epoch: state.Epoch, Totals: state.Totals}})
 		heard[i].Held.Epoch, heard[i].Held.Totals = state.Epoch, state.Totals
 	}

@@ -49,8 +49,8 @@ func TestDenialsOfAKeyAreEarlyOnce(t *testing.T) {
 	for _, limit := range []int64{3, 1000} {
 		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: 30 * 24 * time.Hour}
 		n, other, s := newNode("n", alg), newNode("other", alg), newStore()
-		n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, Certain: true}, 1000)
-		n.SetLost(0)
+		n.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true, Certain: true}, 1000)
+		n.SetUnreachable(0)
 		take(other.Table, alg, 1, t0)
 		other.sync(s, t0)
 		early := 0
@@ -79,8 +79,8 @@ func TestDenialsOfAKeyAreEarlyOnce(t *testing.T) {
 func TestDenialsThatCountAreEarlyOnce(t *testing.T) {
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 3, Window: 30 * 24 * time.Hour}
 	n, s := newNode("n", alg), newStore()
-	n.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
-	n.SetLost(0)
+	n.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true}, 1000)
+	n.SetUnreachable(0)
 	early, now := 0, t0
 	request := func() {
 		d := take(n.Table, alg, 1, now)

@@ -45,31 +45,31 @@ func forgiveLaw[S any](t *testing.T, p algorithms.Params, seed uint64) {
 	var nodes []*forgiver[S]
 	for i := range 3 {
 		n := &forgiver[S]{talker: talker[S]{Table: NewOf(p.Kind, algorithms.MachineBy[S](p.Kind, p.Calendar), 1000), name: fmt.Sprint(i)}}
-		n.Configure(SyncConfig{Params: p, Rate: time.Second, Early: seed%2 == 0}, 1000)
-		n.SetLost(^uint64(0))
+		n.Configure(SyncConfig{Params: p, Interval: time.Second, Early: seed%2 == 0}, 1000)
+		n.SetUnreachable(^uint64(0))
 		nodes = append(nodes, n)
 	}
 	var late []func()
 	exchange := func(n *forgiver[S], faults bool) {
 		n.Tick()
-		said := n.takeOut(now, false)
+		updates := n.takeOut(now, false)
 		switch fault := random.IntN(6); {
 		case !faults || fault > 2:
-			n.mergeOne(now, said, n.deliver(s, now, said))
+			n.mergeOne(now, updates, n.deliver(s, now, updates))
 		case fault == 0: // the reply is lost
-			n.deliver(s, now, said)
-			n.Unanswered(said)
+			n.deliver(s, now, updates)
+			n.Unanswered(updates)
 		case fault == 1: // the message
-			n.Unanswered(said)
+			n.Unanswered(updates)
 		default: // it comes late, or twice
-			n.Unanswered(said)
-			late = append(late, func() { n.deliver(s, now, said) })
+			n.Unanswered(updates)
+			late = append(late, func() { n.deliver(s, now, updates) })
 		}
 	}
 	take := func(n *forgiver[S], many int) {
 		for range many {
 			if d := n.Take(l, key, forgivenKey, now, 1, reserving); d.Allowed {
-				n.open = append(n.open, n.Hold(l, key, d))
+				n.open = append(n.open, n.ReservationOf(l, key, d))
 			}
 		}
 	}
@@ -157,11 +157,11 @@ func (n *forgiver[S]) confirmKey(key keys.Key) {
 func TestNothingSpentIsNotForgiven(t *testing.T) {
 	p := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 5, Window: time.Hour, Reserves: true}
 	n, s, l, key, now := newNode("a", p), newStore(), p.Compile(), keys.KeyOf(forgivenKey), int64(t0)
-	n.Configure(SyncConfig{Params: p, Rate: time.Second}, 1000)
+	n.Configure(SyncConfig{Params: p, Interval: time.Second}, 1000)
 	login := func(heard bool) (stamp int64) {
 		now += int64(time.Millisecond)
 		d := n.Take(l, key, forgivenKey, now, 1, reserving)
-		r, since := n.Hold(l, key, d), now
+		r, since := n.ReservationOf(l, key, d), now
 		now += int64(time.Millisecond)
 		if heard {
 			n.sync(s, now)
@@ -191,15 +191,15 @@ func TestAGrantOfBeforeAForgiving(t *testing.T) {
 	for _, p := range []algorithms.Params{{Kind: algorithms.SlidingWindow}, {Kind: algorithms.FixedWindow}} {
 		p.Limit, p.Window, p.Reserves = 100, 1000*time.Hour, true
 		tab, l, key, now := New[algorithms.WindowState](p.Kind, 10), p.Compile(), keys.KeyOf(forgivenKey), int64(t0)
-		tab.Configure(SyncConfig{Params: p, Rate: time.Second, AtOnce: true}, 10)
-		ask := func(seq int64) *Said {
+		tab.Configure(SyncConfig{Params: p, Interval: time.Second, AtOnce: true}, 10)
+		ask := func(seq int64) *Update {
 			m, busy, ok := tab.Asking(l, key, forgivenKey, now, seq)
 			if busy || !ok {
 				t.Fatal("the key can't ask")
 			}
 			return &m
 		}
-		grant := func(m *Said, total int64) Taken {
+		grant := func(m *Update, total int64) Taken {
 			now += int64(time.Millisecond)
 			reply := cell.Reply{Held: m.State, Sum: cell.Sum{Stamp: m.State.Stamp, Epoch: m.State.Epoch, Totals: []int64{total}}}
 			reply.Held.Seq--
@@ -207,14 +207,14 @@ func TestAGrantOfBeforeAForgiving(t *testing.T) {
 			return took[0]
 		}
 		first := grant(ask(1), 1)
-		tab.Hold(l, key, first)
+		tab.ReservationOf(l, key, first)
 		m := ask(2)
 		now += int64(time.Millisecond)
 		tab.ForgiveKey(key, now, now)
-		before := tab.Hold(l, key, grant(m, 2))
+		before := tab.ReservationOf(l, key, grant(m, 2))
 		var since []Reserved
 		for i := range 3 {
-			since = append(since, tab.Hold(l, key, grant(ask(int64(i)+3), int64(i)+1)))
+			since = append(since, tab.ReservationOf(l, key, grant(ask(int64(i)+3), int64(i)+1)))
 		}
 		tab.Settle(key, before, now, 0)
 		if own := tab.Totals(now).Own; own != 3 {
@@ -277,7 +277,7 @@ func TestAStampEndsWithTheWindow(t *testing.T) {
 			p.Window = by.Window
 		}
 		n, s := &talker[algorithms.WindowState]{Table: NewOf(p.Kind, algorithms.MachineBy[algorithms.WindowState](p.Kind, by), 10), name: "a"}, newStore()
-		n.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+		n.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 		l, key, now := p.Compile(), keys.KeyOf(forgivenKey), int64(t0)
 		n.Take(l, key, forgivenKey, now, 5, 0)
 		n.ForgiveKey(key, now, now)
@@ -300,7 +300,7 @@ func TestAForgivingOfLongAgo(t *testing.T) {
 	var nodes []*talker[algorithms.BucketState]
 	for _, name := range []string{"a", "b"} {
 		n := &talker[algorithms.BucketState]{Table: New[algorithms.BucketState](p.Kind, 10), name: name}
-		n.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+		n.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 		nodes = append(nodes, n)
 	}
 	nodes[0].Take(l, key, forgivenKey, now, 5, 0)

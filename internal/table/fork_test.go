@@ -41,7 +41,7 @@ func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
 			p.Queue = rapid.Int64Range(0, 9).Draw(rt, "queue")
 		}
 		rate := rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(rt, "rate")
-		b := SyncConfig{Params: p, Rate: rate, Early: true, Waker: cycle.NewWaker()}
+		b := SyncConfig{Params: p, Interval: rate, Early: true, Waker: cycle.NewWaker()}
 		m := &forked[S]{Table: of[S](p, 1), limit: p.Compile(), now: t0}
 		maxKeys := rapid.IntRange(1, 4).Draw(rt, "max_keys")
 		m.Configure(b, maxKeys)
@@ -120,8 +120,8 @@ func (m *forked[S]) epochOf() int64 {
 func (m *forked[S]) sync(rt *rapid.T) {
 	m.Tick()
 	m.seq++
-	said, server := m.Say(m.now, m.seq, 100, false, nil), m.in(m.now)
-	m.Merge(m.now, server, said, beside(m.config.Load(), server, said, rapid.Int64Range(0, 4).Draw(rt, "others")))
+	updates, server := m.TakeUpdates(m.now, m.seq, 100, false, nil), m.in(m.now)
+	m.Merge(m.now, server, updates, beside(m.config.Load(), server, updates, rapid.Int64Range(0, 4).Draw(rt, "others")))
 }
 
 // image is all of a table that a look at a key could change.

@@ -25,7 +25,7 @@ type Grantee struct {
 // the table is full and has no slot for the key, and busy while it is asked for otherwise, or where
 // something was said under a later number: that would take back what is granted. Number 0 is for
 // forks, which only read: the answer comes back through Merge.
-func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Said, busy, ok bool) {
+func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool) {
 	b := t.config.Load()
 	if b == nil {
 		return m, false, false
@@ -36,22 +36,22 @@ func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq
 		return m, false, false
 	}
 	e, at := t.current(st, i, now)
-	if seq > 0 && (e.flags&asking != 0 || seq <= e.said) {
+	if seq > 0 && (e.flags&asking != 0 || seq <= e.sentSeq) {
 		return m, true, true
 	}
 	e.flags |= asking
-	var one [1]Said
-	return t.say(b, e, at, seq, 0, one[:0])[0], false, true
+	var one [1]Update
+	return t.updateOf(b, e, at, seq, 0, one[:0])[0], false, true
 }
 
 // Granted takes in the answer to a message that asked for more at now, and appends what each of
 // the requests is told: in their order, so that each one sees what is left by those before it.
-func (t *Table[S]) Granted(now, server int64, said *Said, reply *cell.Reply, all []Grantee, dst []Taken) (took []Taken, forgot bool) {
+func (t *Table[S]) Granted(now, server int64, update *Update, reply *cell.Reply, all []Grantee, dst []Taken) (took []Taken, forgot bool) {
 	b := t.config.Load()
 	// What is granted is of the store's time. Where its clock has taken a step, or no heartbeat was
 	// answered yet, the answer tells before they do.
-	if at := t.in(now); server < said.At-int64(drift) || server > at+int64(drift) {
-		half := time.Duration(max(0, at-said.At)) / 2
+	if at := t.in(now); server < update.At-int64(drift) || server > at+int64(drift) {
+		half := time.Duration(max(0, at-update.At)) / 2
 		t.SetClock(now, t.Offset()+time.Duration(server-at)+half, half)
 	}
 	reports, units := make([]algorithms.Report, 0, b.Limit.History+1), int64(0)
@@ -60,23 +60,23 @@ func (t *Table[S]) Granted(now, server int64, said *Said, reply *cell.Reply, all
 			units += all[i].N
 		}
 	}
-	st, i, ok := t.lock(said.Key)
+	st, i, ok := t.lock(update.Key)
 	takenAt := server
 	if ok {
 		e := t.withSyncState(st, i)
 		e.flags &^= asking
-		isLatest := said.State.Seq == e.said // or the clock has stepped, or it is another store
-		if isLatest || said.State.Stamp == t.resetOf(st, said.ID, server).Stamp {
-			t.file(b, e, server, units)
+		isLatest := update.State.Seq == e.sentSeq // or a clock step, or another store
+		if isLatest || update.State.Stamp == t.resetOf(st, update.ID, server).Stamp {
+			t.creditGrant(b, e, server, units)
 			if isLatest {
-				said.add(b, b.Epochs.At(server), units, t.bucket != nil)
-				forgot = t.mergeOne(b, e, server, server, said, reply, t.mayLack(b, now), reports[:0])
+				update.add(b, b.Epochs.At(server), units, t.bucket != nil)
+				forgot = t.mergeOne(b, e, server, server, update, reply, t.mayBeIncomplete(b, now), reports[:0])
 			}
 			if l := t.machine.Ledger(&e.state); l.Unsent(b.Limit.History) > 0 || l.Corrects(b.Limit.History) {
 				t.changed(st, b, e, i)
 			}
 		} else {
-			takenAt = said.At // before the key was forgiven, so that nothing is refunded
+			takenAt = update.At // before the key was forgiven, so that nothing is refunded
 			t.changed(st, b, e, i)
 		}
 	}
@@ -90,25 +90,25 @@ func (t *Table[S]) Granted(now, server int64, said *Said, reply *cell.Reply, all
 		}
 		taken := Taken{N: g.N, At: takenAt, clock: clock, Unspent: !g.Admitted || g.N == 0}
 		if t.bucket != nil {
-			t.tellBucket(server, g, levelOf(&reply.Sum, server), units-before, &taken)
+			t.decideBucketGrant(server, g, levelOf(&reply.Sum, server), units-before, &taken)
 		} else {
-			t.tell(&s, server, g, units-before, &taken)
+			t.decideGrant(&s, server, g, units-before, &taken)
 		}
 		switch {
 		case g.Want&Reserve == 0 || g.N == 0:
 		case t.bucket != nil && g.Want&InParts != 0:
 			taken.noted = reply.Sum.Added - (units - before)
-			t.reserveInParts(g.Limit, said.Key, &taken)
+			t.reserveInParts(g.Limit, update.Key, &taken)
 		case g.Admitted:
-			t.reserve(g.Limit, said.Key, &taken, b.Epochs.At(server))
+			t.reserve(g.Limit, update.Key, &taken, b.Epochs.At(server))
 		}
 		dst = append(dst, taken)
 	}
 	return dst, forgot
 }
 
-// file makes what was granted this node's own.
-func (t *Table[S]) file(b *SyncConfig, e entry[S], server, units int64) {
+// creditGrant makes what was granted this node's own.
+func (t *Table[S]) creditGrant(b *SyncConfig, e entry[S], server, units int64) {
 	if units == 0 {
 		return
 	}
@@ -118,27 +118,27 @@ func (t *Table[S]) file(b *SyncConfig, e entry[S], server, units int64) {
 }
 
 // add makes what was granted in an epoch part of what was said, as the store has it.
-func (said *Said) add(b *SyncConfig, epoch, units int64, isBucket bool) {
+func (update *Update) add(b *SyncConfig, epoch, units int64, isBucket bool) {
 	if isBucket {
-		said.State.Total += units
+		update.State.Total += units
 	}
-	if apart := epoch - said.State.Epoch; units == 0 || max(apart, -apart) > algorithms.MaxHistory {
+	if apart := epoch - update.State.Epoch; units == 0 || max(apart, -apart) > algorithms.MaxHistory {
 		return // no window is so far from another one, and what is not noted is said once more
 	}
 	if b.Params.Reserves {
-		if said.State.Epoch < epoch {
-			said.State.Open = 0
+		if update.State.Epoch < epoch {
+			update.State.Open = 0
 		}
-		said.State.Open += units
+		update.State.Open += units
 	}
-	for said.State.Epoch < epoch {
-		said.State.Totals = append([]int64{0}, said.State.Totals...)
-		said.State.Epoch++
+	for update.State.Epoch < epoch {
+		update.State.Totals = append([]int64{0}, update.State.Totals...)
+		update.State.Epoch++
 	}
-	for len(said.State.Totals) <= int(said.State.Epoch-epoch) {
-		said.State.Totals = append(said.State.Totals, 0)
+	for len(update.State.Totals) <= int(update.State.Epoch-epoch) {
+		update.State.Totals = append(update.State.Totals, 0)
 	}
-	said.State.Totals[said.State.Epoch-epoch] += units
+	update.State.Totals[update.State.Epoch-epoch] += units
 }
 
 // stateOf is how a key stands by an answer alone.
@@ -154,12 +154,12 @@ func (t *Table[S]) stateOf(b *SyncConfig, server int64, reply *cell.Reply, repor
 	return s
 }
 
-// tellBucket is tell for a bucket.
-func (t *Table[S]) tellBucket(server int64, g *Grantee, level algorithms.BucketLevel, behind int64, taken *Taken) {
+// decideBucketGrant is decideGrant for a bucket.
+func (t *Table[S]) decideBucketGrant(server int64, g *Grantee, level algorithms.BucketLevel, behind int64, taken *Taken) {
 	if g.Admitted {
 		behind += g.N
 	}
-	s, want, n := t.bucket.Stand(g.Limit, server, level, behind), g.Want, int64(0)
+	s, want, n := t.bucket.StateAt(g.Limit, server, level, behind), g.Want, int64(0)
 	if g.Admitted {
 		n = g.N
 	}
@@ -172,8 +172,9 @@ func (t *Table[S]) tellBucket(server int64, g *Grantee, level algorithms.BucketL
 	}
 }
 
-// tell works out what a request is told, where so many units were granted to those behind it.
-func (t *Table[S]) tell(s *S, server int64, g *Grantee, behind int64, taken *Taken) {
+// decideGrant works out what a request is told, where so many units were granted to those behind
+// it.
+func (t *Table[S]) decideGrant(s *S, server int64, g *Grantee, behind int64, taken *Taken) {
 	l := t.machine.Ledger(s)
 	c, _ := l.At(l.Epoch)
 	c.Remote -= behind
@@ -193,8 +194,8 @@ func (t *Table[S]) tell(s *S, server int64, g *Grantee, behind int64, taken *Tak
 
 // Ungranted notes that a message got no answer: the next one, soon, takes back what it may have
 // been granted.
-func (t *Table[S]) Ungranted(said *Said) {
-	st, i, ok := t.lock(said.Key)
+func (t *Table[S]) Ungranted(update *Update) {
+	st, i, ok := t.lock(update.Key)
 	defer st.mu.Unlock()
 	if b := t.config.Load(); ok && b.IsShared() {
 		e := t.withSyncState(st, i)

@@ -87,7 +87,7 @@ func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 			rows.stripes[&st.slot(i).state] = s
 		}
 	}
-	synced := SyncConfig{Params: alg, Rate: time.Second}
+	synced := SyncConfig{Params: alg, Interval: time.Second}
 	late := t0 + int64(24*time.Hour)
 	for _, work := range []struct {
 		name string
@@ -96,9 +96,9 @@ func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 		{"a reload that begins to sync", func() { tab.Configure(synced, 2*million) }},
 		{"draining", func() {
 			tab.Tick()
-			var all []Said
-			for more := []Said{{}}; len(more) > 0; {
-				more = tab.Say(t0, 1, 1000, false, nil)
+			var all []Update
+			for more := []Update{{}}; len(more) > 0; {
+				more = tab.TakeUpdates(t0, 1, 1000, false, nil)
 				all = append(all, more...)
 			}
 			tab.Unanswered(all)
@@ -179,20 +179,20 @@ func (m *mover) requests(keyCount, n int) {
 
 func (m *mover) sync(most int, urgent bool) int {
 	m.seq++
-	said := m.Say(m.now, m.seq, most, urgent, nil)
-	heard := make([]cell.Reply, len(said))
-	for i := range said {
-		h, state, before := &heard[i], &said[i].State, m.store[said[i].Key]
+	updates := m.TakeUpdates(m.now, m.seq, most, urgent, nil)
+	heard := make([]cell.Reply, len(updates))
+	for i := range updates {
+		h, state, before := &heard[i], &updates[i].State, m.store[updates[i].Key]
 		h.Held = cell.State{Seq: m.seq - 1, Epoch: state.Epoch, Totals: []int64{before}}
 		if state.Epoch != m.now/int64(m.alg.Window) || m.rejects && m.random.IntN(9) == 0 {
 			h.Err = "WRONGTYPE"
 			continue
 		}
 		h.Sum = cell.Sum{Epoch: state.Epoch, Totals: state.Totals}
-		m.store[said[i].Key] = state.At(state.Epoch)
+		m.store[updates[i].Key] = state.At(state.Epoch)
 	}
-	m.Merge(m.now, m.now, said, heard)
-	return len(said)
+	m.Merge(m.now, m.now, updates, heard)
+	return len(updates)
 }
 
 // Moving keys while requests and syncs go on loses none of them, no count, and nothing that is to
@@ -203,7 +203,7 @@ func TestMovingKeysLosesNothing(t *testing.T) {
 			windows: New[algorithms.WindowState](algorithms.SlidingWindow, million), alg: fixed(1<<30, time.Hour), now: t0,
 			random: rand.New(rand.NewPCG(round, 1)), want: make(map[keys.Key]int64), store: make(map[keys.Key]int64),
 		}
-		b := SyncConfig{Params: m.alg, Rate: time.Second, Early: round%2 == 0, Waker: cycle.NewWaker()}
+		b := SyncConfig{Params: m.alg, Interval: time.Second, Early: round%2 == 0, Waker: cycle.NewWaker()}
 		m.rejects = true
 		m.Configure(b, million)
 		for i := range 20_000 {
@@ -314,13 +314,13 @@ func TestARefundOfBeforeAResetStandsAboveNothing(t *testing.T) {
 	before := u.FindOne(key, u.AddOne(key, 5, 0, t0+int64(time.Hour), 10, int64(time.Hour)))
 	u.Forget(key)
 	since := u.FindOne(key, u.AddOne(key, 5, 0, t0+int64(time.Hour), 10, int64(time.Hour)))
-	u.Sink(key, before, 5)
-	if _, refunded := u.Stands(key, since, t0); refunded != 0 {
+	u.ExpireSooner(key, before, 5)
+	if _, refunded := u.Undrained(key, since, t0); refunded != 0 {
 		t.Errorf("%d are taken for refunded above it", refunded)
 	}
 	later := u.FindOne(key, u.AddOne(key, 5, 0, t0+int64(time.Hour), 10, int64(time.Hour)))
-	u.Sink(key, later, 3)
-	if _, refunded := u.Stands(key, since, t0); refunded != 3 {
+	u.ExpireSooner(key, later, 3)
+	if _, refunded := u.Undrained(key, since, t0); refunded != 3 {
 		t.Errorf("%d are taken for refunded above it, want 3", refunded)
 	}
 }

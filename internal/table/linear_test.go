@@ -129,11 +129,11 @@ type linearRun[S any] struct {
 
 func (l *linearRun[S]) note(client int, op linearOp, do func() linearSaid) {
 	call := l.clock.Add(1)
-	said := do()
+	updates := do()
 	end := l.clock.Add(1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.history = append(l.history, porcupine.Operation{ClientId: client, Input: op, Call: call, Output: said, Return: end})
+	l.history = append(l.history, porcupine.Operation{ClientId: client, Input: op, Call: call, Output: updates, Return: end})
 }
 
 // had is a unit that a goroutine got.

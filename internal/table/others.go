@@ -24,7 +24,7 @@ func (r *Reservations) setOthers(key keys.Key, epoch, n int64) {
 	})
 }
 
-// justNow is when something was lost, until InDoubt knows the time.
+// justNow is when something was lost, until IsRecovering knows the time.
 const justNow = -1
 
 // ResentReserved is how long after a loss all nodes have sent once more what they hold, and two
@@ -35,9 +35,9 @@ const ResentReserved = 25 * time.Second
 // Lose notes that the store has lost something, or is another one.
 func (r *Reservations) Lose() { r.lost.Store(justNow) }
 
-// InDoubt reports whether others may not have sent again what the store has lost, where each node
-// syncs once in interval at least. now is the callers' clock.
-func (r *Reservations) InDoubt(now int64, interval time.Duration) bool {
+// IsRecovering reports whether others may not have sent again what the store has lost, where each
+// node syncs once in interval at least. now is the callers' clock.
+func (r *Reservations) IsRecovering(now int64, interval time.Duration) bool {
 	if r.lost.CompareAndSwap(justNow, max(1, now)) {
 		return true
 	}
@@ -45,11 +45,11 @@ func (r *Reservations) InDoubt(now int64, interval time.Duration) bool {
 	return lost != 0 && now-lost < int64(ResentReserved+2*interval)
 }
 
-// mayLack reports whether the store may still lack what others have spent, so that what is known of
-// them is kept: they may not have followed the last step of the clock, or not have sent again what
-// was lost.
-func (t *Table[S]) mayLack(b *SyncConfig, now int64) bool {
-	return t.goesByStore(b) && t.reservations.InDoubt(now, b.Rate) || t.isEarly(b, now)
+// mayBeIncomplete reports whether the store may still lack what others have spent, so that what is
+// known of them is kept: they may not have followed the last step of the clock, or not have sent
+// again what was lost.
+func (t *Table[S]) mayBeIncomplete(b *SyncConfig, now int64) bool {
+	return t.goesByStore(b) && t.reservations.IsRecovering(now, b.Interval) || t.isEarly(b, now)
 }
 
 // goesByStore reports whether the store is believed after that time even where it has less of

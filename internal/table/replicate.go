@@ -14,9 +14,9 @@ type syncState struct {
 	fullIn  uint8
 	flags   uint8
 	regions uint8 // inOthers or 0
-	// said is the number of the latest message, 0 where its answer is to be ignored: see say.go.
-	// answered is that of the last one that was answered, of a bucket.
-	said, answered int64
+	// sentSeq is the number of the latest update, 0 where its answer is to be ignored: see
+	// update.go. answered is that of the last one that was answered, of a bucket.
+	sentSeq, answered int64
 }
 
 // inOthers is set where another region has the key too.
@@ -27,7 +27,7 @@ func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i u
 	e = t.withSyncState(st, i)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
-	if e.At != 0 && now-e.At > int64(3*b.Rate+time.Second) {
+	if e.At != 0 && now-e.At > int64(3*b.Interval+time.Second) {
 		ledger.Synced = false // and so no estimate either
 	}
 	if b.Certain {
@@ -65,7 +65,7 @@ func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d 
 	}
 	// Denials that count tell nobody more than that the key is spent.
 	news := (e.flags&denied == 0 || !l.Synced) && e.NeedsSync(l, limit, d.Remaining, d.At, regions)
-	if !news && (len(st.urgent) > 0 || !e.NeedsRefresh(b.Rate, limit, d.Remaining, d.At)) {
+	if !news && (len(st.urgent) > 0 || !e.NeedsRefresh(b.Interval, limit, d.Remaining, d.At)) {
 		return false
 	}
 	if !d.Allowed && l.Synced {
@@ -82,9 +82,9 @@ func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, history int) int64 
 	return e.Pending(l, history)
 }
 
-// SetLost sets the shards that can't be reached, a bit each: estimates for their keys stop. A key's
-// shard is the lowest six bits of its ID's first byte.
-func (t *Table[S]) SetLost(shards uint64) { t.lost.Store(shards) }
+// SetUnreachable sets the shards that can't be reached, a bit each: estimates for their keys stop.
+// A key's shard is the lowest six bits of its ID's first byte.
+func (t *Table[S]) SetUnreachable(shards uint64) { t.lost.Store(shards) }
 
 // lose notes that the store has forgotten something of a key. known is set where all is being sent
 // again for that loss already. It reports whether the loss is news.
@@ -120,7 +120,7 @@ func (t *Table[S]) forgotten(keep bool) (keys int) {
 	t.eachSynced(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
 		if l.Resend |= algorithms.Forgotten; keep {
-			l.Keep()
+			l.Retain()
 		}
 		e.flags &^= confirm
 		keys++

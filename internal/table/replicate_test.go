@@ -27,19 +27,19 @@ func TestAKeyNotDrainedTwice(t *testing.T) {
 	a := newNode("a", hour)
 	admit(t, a, hour, t0, 1, 1)
 	a.Tick()
-	said := a.takeOut(t0, false)
-	if len(said) != 1 {
-		t.Fatalf("Say() = %d messages, want 1", len(said))
+	updates := a.takeOut(t0, false)
+	if len(updates) != 1 {
+		t.Fatalf("TakeUpdates() = %d messages, want 1", len(updates))
 	}
 	admit(t, a, hour, t0, 1, 1)
 	a.Tick()
 	if again := a.takeOut(t0, false); len(again) != 0 {
 		t.Errorf("a key that is under way is said again: %d messages", len(again))
 	}
-	a.Unanswered(said)
+	a.Unanswered(updates)
 	a.Tick()
 	if again := a.takeOut(t0, false); len(again) != 1 || first(again) != 2 {
-		t.Errorf("Say() after Unanswered = %+v, want one message with total 2", again)
+		t.Errorf("TakeUpdates() after Unanswered = %+v, want one message with total 2", again)
 	}
 }
 
@@ -47,7 +47,7 @@ func TestNewKeysAndThoseNearTheirLimitAreUrgent(t *testing.T) {
 	alg := sliding(100, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	woken := cycle.NewWaker()
-	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true, Waker: woken}, 1000)
+	a.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true, Waker: woken}, 1000)
 	urgent := func(now int64) int { return a.syncEarly(s, now) }
 	admit(t, a, alg, t0, 1, 1)
 	if !woken.IsCalled() || urgent(t0) == 0 {
@@ -94,7 +94,7 @@ func retryOfAnEstimate[S any](t *testing.T, alg algorithms.Params, rate, most ti
 	s, raw := newStore(), []byte("key")
 	a, b := &talker[S]{Table: of[S](alg, 10), name: "a"}, &talker[S]{Table: of[S](alg, 10), name: "b"}
 	for _, n := range []*talker[S]{a, b} {
-		n.Configure(SyncConfig{Params: alg, Rate: rate}, 10)
+		n.Configure(SyncConfig{Params: alg, Interval: rate}, 10)
 	}
 	now := t0
 	for range 4 { // both see half of the traffic
@@ -131,15 +131,15 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	now := t0 + int64(time.Minute)
 	admit(t, a, alg, now, 2, 2)
 	a.Tick()
-	said := a.Say(now, 1, 1000, false, nil)
+	updates := a.TakeUpdates(now, 1, 1000, false, nil)
 	a.setOffset(now, -time.Minute, true) // the 2 are now of the epoch in which others have spent 30
-	a.Merge(now, now, said, []cell.Reply{{Sum: cell.Sum{Epoch: epoch + 1, Totals: []int64{2, 35}}}})
+	a.Merge(now, now, updates, []cell.Reply{{Sum: cell.Sum{Epoch: epoch + 1, Totals: []int64{2, 35}}}})
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 0 || got.Unsent != 7 {
 		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing remote", got)
 	}
 	a.Tick()
-	said = a.Say(now, 2, 1000, false, nil)
-	a.Merge(now, t0, said, []cell.Reply{{Held: cell.State{Seq: 1, Epoch: epoch + 1, Totals: []int64{2, 5}}, Sum: cell.Sum{Epoch: epoch, Totals: []int64{32, 5}}}})
+	updates = a.TakeUpdates(now, 2, 1000, false, nil)
+	a.Merge(now, t0, updates, []cell.Reply{{Held: cell.State{Seq: 1, Epoch: epoch + 1, Totals: []int64{2, 5}}, Sum: cell.Sum{Epoch: epoch, Totals: []int64{32, 5}}}})
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 30 || got.Unsent != 0 {
 		t.Errorf("Totals() = %+v after a sync, want all confirmed and 30 remote", got)
 	}
@@ -175,7 +175,7 @@ func TestWhatIsKnownIsKeptUntilOthersHaveFollowedAStep(t *testing.T) {
 func TestAReturnFollowsAStep(t *testing.T) {
 	log := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
 	tab := New[algorithms.LogState](algorithms.SlidingLog, 10)
-	tab.Configure(SyncConfig{Params: log, Rate: time.Second}, 10)
+	tab.Configure(SyncConfig{Params: log, Interval: time.Second}, 10)
 	k := raw(1)
 	first := tab.Take(log.Compile(), keys.KeyOf(k), k, t0, 1, allWaits)
 	tab.Take(log.Compile(), keys.KeyOf(k), k, t0+int64(30*time.Second), 1, allWaits)
@@ -192,7 +192,7 @@ func TestALogThatIsSyncedNoMoreIsLookedAtInItsTime(t *testing.T) {
 	p := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 10, Window: time.Minute}
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour} {
 		tab, k := New[algorithms.LogState](algorithms.SlidingLog, 10), raw(1)
-		tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+		tab.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 		tab.setOffset(t0, ahead, true)
 		tab.Configure(SyncConfig{Params: p}, 10)
 		tab.Take(p.Compile(), keys.KeyOf(k), k, t0, 4, 0)
@@ -236,17 +236,17 @@ func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
 	if m := a.takeOut(t0, false); len(m) != 0 {
 		t.Errorf("a local table has %d messages", len(m))
 	}
-	a.Configure(SyncConfig{Params: hour, Rate: time.Second}, 1000)
+	a.Configure(SyncConfig{Params: hour, Interval: time.Second}, 1000)
 	a.Tick()
 	if m := a.takeOut(t0, false); len(m) != 1 || first(m) != 4 {
-		t.Errorf("Say() = %+v, want one message with total 4", m)
+		t.Errorf("TakeUpdates() = %+v, want one message with total 4", m)
 	}
 }
 
 func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 	alg := fixed(10, time.Second)
 	s, a := newStore(), newNode("a", alg)
-	a.Configure(SyncConfig{Params: alg, Rate: time.Second}, 100_000)
+	a.Configure(SyncConfig{Params: alg, Interval: time.Second}, 100_000)
 	for i := range 50_000 {
 		take(a.Table, alg, 1000+i, t0)
 	}
@@ -284,7 +284,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	alg := sliding(10*earlyGrain, time.Minute)
 	s, a := newStore(), newNode("a", alg)
-	a.Configure(SyncConfig{Params: alg, Rate: time.Second, Early: true}, 1000)
+	a.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true}, 1000)
 	at := t0
 	for _, count := range []int{10*earlyGrain - 21, 1} {
 		admit(t, a, alg, at, count, count)
@@ -308,7 +308,7 @@ func TestAKeyAtItsLimitIsRefreshed(t *testing.T) {
 	const rate = 800 * time.Millisecond
 	alg := sliding(18, rate)
 	s, a, b := newStore(), newNode("a", alg), newNode("b", alg)
-	a.Configure(SyncConfig{Params: alg, Rate: rate, Early: true}, 1000)
+	a.Configure(SyncConfig{Params: alg, Interval: rate, Early: true}, 1000)
 	at := t0
 	for range 3 {
 		at += int64(10 * time.Millisecond)
@@ -412,11 +412,11 @@ func TestAFailedConfirmationIsSentAgain(t *testing.T) {
 	take(a.Table, hour, 1, t0)
 	a.sync(s, t0) // from now on the key is dirty only to ask again
 	a.Tick()
-	said := a.takeOut(t0, false)
-	if len(said) != 1 {
-		t.Fatalf("%d messages, want one that asks again", len(said))
+	updates := a.takeOut(t0, false)
+	if len(updates) != 1 {
+		t.Fatalf("%d messages, want one that asks again", len(updates))
 	}
-	a.mergeOne(t0, said, []cell.Reply{{Err: "WRONGTYPE"}})
+	a.mergeOne(t0, updates, []cell.Reply{{Err: "WRONGTYPE"}})
 	a.Tick()
 	if again := a.takeOut(t0, false); len(again) != 1 {
 		t.Errorf("%d messages about the key after one failed, want it again", len(again))
@@ -470,7 +470,7 @@ func TestAskingAgainIsNoAttempt(t *testing.T) {
 func TestUnsent(t *testing.T) {
 	alg := sliding(100, time.Hour)
 	tab := newTable(10, alg)
-	tab.Configure(SyncConfig{Params: alg, Rate: time.Second}, 10)
+	tab.Configure(SyncConfig{Params: alg, Interval: time.Second}, 10)
 	want := func(when string, now int64, keys int, requests int64) {
 		t.Helper()
 		if k, r, _ := tab.Unsent(now); k != keys || r != requests {
@@ -485,12 +485,12 @@ func TestUnsent(t *testing.T) {
 	}
 	syncNode := func(confirmed bool) {
 		tab.Tick()
-		said := tab.Say(t0, 1, 100, false, nil)
+		updates := tab.TakeUpdates(t0, 1, 100, false, nil)
 		if !confirmed {
-			tab.Unanswered(said)
+			tab.Unanswered(updates)
 			return
 		}
-		tab.Merge(t0, t0, said, alone(said, nil))
+		tab.Merge(t0, t0, updates, alone(updates, nil))
 	}
 	want("an empty table", t0, 0, 0)
 	var taken Taken

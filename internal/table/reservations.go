@@ -20,7 +20,7 @@ const reservationStripes = 16
 // Reservations count what is reserved. The zero value is empty. It is safe for concurrent use.
 type Reservations struct {
 	stripes [reservationStripes]reservationStripe
-	// lost is when the store was found to have lost something, see InDoubt.
+	// lost is when the store was found to have lost something, see IsRecovering.
 	lost atomic.Int64
 	// requests numbers those that are alone in a group.
 	requests atomic.Uint32
@@ -165,15 +165,15 @@ func (r *Reservations) FindOne(key keys.Key, number uint32) (found *ReservedGrou
 	return found
 }
 
-// Stands returns how much of a request's units still stands in its bucket at now, and what was
+// Undrained returns how much of a request's units still stands in its bucket at now, and what was
 // taken after them and has been refunded since.
-func (r *Reservations) Stands(key keys.Key, g *ReservedGroup, now int64) (n, refunded int64) {
-	r.look(key, func(e *reservedKey) { n, refunded = e.stands(g, now), g.above })
+func (r *Reservations) Undrained(key keys.Key, g *ReservedGroup, now int64) (n, refunded int64) {
+	r.look(key, func(e *reservedKey) { n, refunded = e.undrained(g, now), g.above })
 	return n, refunded
 }
 
-// stands is what of a group counts at now. Of a bucket that is what has yet to drain of it.
-func (e *reservedKey) stands(g *ReservedGroup, now int64) int64 {
+// undrained is what of a group counts at now. Of a bucket that is what has yet to drain of it.
+func (e *reservedKey) undrained(g *ReservedGroup, now int64) int64 {
 	switch {
 	case now >= g.ends:
 		return 0
@@ -202,11 +202,11 @@ func (r *Reservations) Rate(key keys.Key, rate, now int64) {
 	})
 }
 
-// Sink notes that n units have left the bucket of a key before they drained, after a group of
-// units. What was taken after that group drains sooner by n: without this it would be refunded when
-// it has drained already. For nil that holds for all groups, as nobody knows what was taken before.
-// The groups before it, and it, have n units less above them.
-func (r *Reservations) Sink(key keys.Key, after *ReservedGroup, n int64) {
+// ExpireSooner notes that n units have left the bucket of a key before they drained, after a group
+// of units. What was taken after that group drains sooner by n: without this it would be refunded
+// when it has drained already. For nil that holds for all groups, as nobody knows what was taken
+// before. The groups before it, and it, have n units less above them.
+func (r *Reservations) ExpireSooner(key keys.Key, after *ReservedGroup, n int64) {
 	r.look(key, func(e *reservedKey) {
 		moves := after == nil
 		if !moves && !slices.Contains(e.own, after) {
@@ -305,7 +305,7 @@ func (r *Reservations) In(key keys.Key, epoch int64) (own, remote int64) {
 func (r *Reservations) Sum(key keys.Key, now, oldest int64) (n int64) {
 	r.look(key, func(e *reservedKey) {
 		for _, g := range e.own {
-			n += e.stands(g, now)
+			n += e.undrained(g, now)
 		}
 		for _, o := range e.others {
 			if o.epoch >= oldest {

@@ -17,7 +17,7 @@ func TestStampsAndCountsChangeTogether(t *testing.T) {
 	const keyCount, spent = 20_000, 5
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Hour}
 	tab := New[algorithms.WindowState](p.Kind, keyCount)
-	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, keyCount)
+	tab.Configure(SyncConfig{Params: p, Interval: time.Second}, keyCount)
 	now := time.Date(2026, 5, 1, 12, 30, 0, 0, time.UTC).UnixNano()
 	for i := range keyCount {
 		raw := binary.BigEndian.AppendUint32(nil, uint32(i))
@@ -25,16 +25,16 @@ func TestStampsAndCountsChangeTogether(t *testing.T) {
 	}
 	check := func() (left bool) {
 		tab.Tick()
-		said := tab.Say(now, 1, 1000, false, nil)
-		for i := range said {
-			state := &said[i].State
+		updates := tab.TakeUpdates(now, 1, 1000, false, nil)
+		for i := range updates {
+			state := &updates[i].State
 			if under := state.Stamp != 0; under != (state.At(state.Epoch) == 0) {
 				t.Errorf("a message with %v requests, under a reset: %t", state.Totals, under)
 				return false
 			}
 			left = left || state.Stamp == 0
 		}
-		tab.Unanswered(said)
+		tab.Unanswered(updates)
 		return left
 	}
 	if !check() {

@@ -14,18 +14,18 @@ type Synced interface {
 	Tick()
 	// Urgent reports whether some keys should not wait for the next Tick.
 	Urgent() bool
-	// Say takes out what is to be said of due keys, or of urgent ones, by the number of a call.
+	// TakeUpdates takes out the updates of due keys, or of urgent ones, by the number of a call.
 	// Each comes back through Merge or Unanswered. server is the store's clock at the answer. Merge
 	// reports whether the store has forgotten what it had confirmed.
-	Say(now, seq int64, most int, urgent bool, dst []Said) []Said
-	Merge(now, server int64, said []Said, replies []cell.Reply) (forgot bool)
-	Unanswered(said []Said)
+	TakeUpdates(now, seq int64, most int, urgent bool, dst []Update) []Update
+	Merge(now, server int64, updates []Update, replies []cell.Reply) (forgot bool)
+	Unanswered(updates []Update)
 	// Unsent is how many requests the store doesn't have that it should, and of how many keys.
 	// corrections is of how many other keys it has something else than it should.
 	Unsent(now int64) (keys int, requests int64, corrections int)
 
-	// SetLost sets the shards of which the store can't be reached, a bit each.
-	SetLost(shards uint64)
+	// SetUnreachable sets the shards of which the store can't be reached, a bit each.
+	SetUnreachable(shards uint64)
 	// SetClock sets how far the store's clock is ahead of now, the node's.
 	SetClock(now int64, ahead, uncertainty time.Duration)
 	// Forgotten notes that the store has forgotten the totals of all keys, or may have, and returns
@@ -39,11 +39,11 @@ type Synced interface {
 // Asked is what Redis decides by in one limit.
 type Asked interface {
 	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken Taken, ok bool)
-	Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Said, busy, ok bool)
-	Granted(now, server int64, said *Said, reply *cell.Reply, all []Grantee, dst []Taken) (took []Taken, forgot bool)
-	Ungranted(said *Said)
-	Merge(now, server int64, said []Said, replies []cell.Reply) (forgot bool)
+	Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool)
+	Granted(now, server int64, update *Update, reply *cell.Reply, all []Grantee, dst []Taken) (took []Taken, forgot bool)
+	Ungranted(update *Update)
+	Merge(now, server int64, updates []Update, replies []cell.Reply) (forgot bool)
 	Refund(l algorithms.Limit, key keys.Key, t Taken, n int64)
-	Hold(l algorithms.Limit, key keys.Key, t Taken) Reserved
+	ReservationOf(l algorithms.Limit, key keys.Key, t Taken) Reserved
 	Settle(key keys.Key, r Reserved, now, m int64)
 }

@@ -108,7 +108,7 @@ func TestARestoredLevelIsSaid(t *testing.T) {
 		saved := before.Save(t0)
 		for _, name := range []string{"a", "b"} {
 			n := &talker[algorithms.BucketState]{Table: of[algorithms.BucketState](p, 10), name: name}
-			n.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+			n.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 			n.Resume(p, t0, saved)
 			n.Take(p.Compile(), keys.KeyOf(raw(1)), raw(1), t0, 1, 0)
 			n.sync(s, t0)

@@ -53,8 +53,8 @@ func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken
 	}
 }
 
-// Hold returns what an allowed Take has reserved.
-func (t *Table[S]) Hold(l algorithms.Limit, key keys.Key, taken Taken) Reserved {
+// ReservationOf returns what an allowed Take has reserved.
+func (t *Table[S]) ReservationOf(l algorithms.Limit, key keys.Key, taken Taken) Reserved {
 	at, key := t.of(key, &Taken{Overflow: taken.Overflow})
 	r := Reserved{Taken: taken, limit: l, until: taken.until()}
 	if taken.inParts {
@@ -90,7 +90,7 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 	forgiven := r.group == nil || t.isForgiven(st, e.id, r.Taken)
 	back := t.refundable(&e.state, key, r, st.clock.In(now), now, r.N-m)
 	if back > 0 && r.inParts {
-		t.reservations.Sink(key, r.group, back)
+		t.reservations.ExpireSooner(key, r.group, back)
 	}
 	epoch := t.reservations.Remove(key, r.group, r.N)
 	if b.IsShared() {
@@ -111,7 +111,7 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, at, now, n int64) 
 	case n <= 0 || r.group == nil:
 		return 0
 	case r.inParts:
-		stands, refunded := t.reservations.Stands(key, r.group, now)
+		stands, refunded := t.reservations.Undrained(key, r.group, now)
 		level, _ := t.machine.Level(s, r.limit, at)
 		if r.noted > 0 { // what was added since stands above it, but for what is refunded here
 			above := t.bucket.Added(s) - r.noted - refunded

@@ -24,7 +24,7 @@ func TestAUnitThatHasDrainedIsNotRefunded(t *testing.T) {
 			if !taken.Allowed {
 				t.Fatal("an empty bucket denies")
 			}
-			all = append(all, tab.Hold(l, key, taken))
+			all = append(all, tab.ReservationOf(l, key, taken))
 		}
 		now += int64(time.Minute)
 	}
@@ -51,7 +51,7 @@ func TestWhatALogHasReservedMayComeBack(t *testing.T) {
 	l := p.Compile()
 	for _, granted := range []bool{false, true} {
 		tab := New[algorithms.LogState](algorithms.SlidingLog, 10)
-		tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+		tab.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 		key := keys.KeyOf([]byte("k"))
 		tab.Take(l, key, []byte("k"), t0, 1, reserving)
 		tab.Take(l, key, []byte("k"), t0, 1, 0)
@@ -75,12 +75,12 @@ func TestAUnitIsRefundedAfterTwoSteps(t *testing.T) {
 	p := algorithms.Params{Kind: algorithms.SlidingLog, Limit: 3, Window: time.Hour, Reserves: true}
 	l := p.Compile()
 	tab := New[algorithms.LogState](algorithms.SlidingLog, 10)
-	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+	tab.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 	key := keys.KeyOf([]byte("k"))
 	tab.SetClock(t0, 0, 0)
 	tab.Take(l, key, []byte("k"), t0, 1, 0)
 	later := t0 + int64(time.Second)
-	r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), later, 1, reserving))
+	r := tab.ReservationOf(l, key, tab.Take(l, key, []byte("k"), later, 1, reserving))
 	tab.SetClock(later, 10*time.Minute, 0)
 	tab.SetClock(later, 20*time.Minute, 0)
 	tab.Settle(key, r, later, 0)
@@ -100,28 +100,28 @@ func TestOthersAreToldWhatIsOpen(t *testing.T) {
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 2, Window: time.Hour, Reserves: true}
 	l := p.Compile()
 	tab := New[algorithms.WindowState](algorithms.FixedWindow, 10)
-	tab.Configure(SyncConfig{Params: p, Rate: time.Second, Early: true}, 10)
+	tab.Configure(SyncConfig{Params: p, Interval: time.Second, Early: true}, 10)
 	key, epoch, seq := keys.KeyOf([]byte("k")), t0/int64(time.Hour), int64(0)
-	r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), t0, 1, reserving))
-	say := func(open int64) []Said {
+	r := tab.ReservationOf(l, key, tab.Take(l, key, []byte("k"), t0, 1, reserving))
+	say := func(open int64) []Update {
 		t.Helper()
 		seq++
 		tab.Tick()
-		said := tab.Say(t0, seq, 10, false, nil)
-		if first(said) != 1 || said[0].State.Open != open {
-			t.Fatalf("%+v is said, want 1, of which %d are open", said, open)
+		updates := tab.TakeUpdates(t0, seq, 10, false, nil)
+		if first(updates) != 1 || updates[0].State.Open != open {
+			t.Fatalf("%+v is said, want 1, of which %d are open", updates, open)
 		}
-		return said
+		return updates
 	}
-	said := say(1)
+	updates := say(1)
 	tab.Settle(key, r, t0, 1) // while the message is under way
-	tab.Merge(t0, t0, said, []cell.Reply{{Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}, Open: 2}}})
+	tab.Merge(t0, t0, updates, []cell.Reply{{Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}, Open: 2}}})
 	if tab.Take(l, key, []byte("k"), t0, 1, 0).Allowed || !tab.AdmitsReleased(l, key, t0, 1) {
 		t.Error("beside one of another node that is open: want a denial that ends with it")
 	}
-	said = say(0)
+	updates = say(0)
 	held := cell.State{Seq: 1, Epoch: epoch, Totals: []int64{1}, Open: 1}
-	tab.Merge(t0, t0, said, []cell.Reply{{Held: held, Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}}}})
+	tab.Merge(t0, t0, updates, []cell.Reply{{Held: held, Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}}}})
 	if tab.AdmitsReleased(l, key, t0, 1) {
 		t.Error("with all settled: the denial is for good")
 	}
@@ -135,38 +135,38 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			p := algorithms.Params{Kind: kind, Limit: 2, Window: time.Hour, Reserves: true}
 			l := p.Compile()
 			tab := New[algorithms.WindowState](kind, 10)
-			tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+			tab.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 			tab.SetClock(t0, 0, 0)
 			key := keys.KeyOf([]byte("k"))
 			before := tab.Take(l, key, []byte("k"), t0, 1, reserving)
-			r := tab.Hold(l, key, before)
+			r := tab.ReservationOf(l, key, before)
 			seq, open := int64(0), int64(1) // another node has reserved one
-			say := func(now int64) []Said {
+			say := func(now int64) []Update {
 				t.Helper()
 				seq++
 				tab.Tick()
-				said := tab.Say(now, seq, 10, false, nil)
-				if len(said) == 0 {
+				updates := tab.TakeUpdates(now, seq, 10, false, nil)
+				if len(updates) == 0 {
 					t.Fatal("nothing is said")
 				}
-				return said
+				return updates
 			}
-			merge := func(now int64, said []Said) {
-				state := &said[0].State
-				tab.Merge(now, tab.in(now), said, []cell.Reply{{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{state.At(state.Epoch) + open}, Open: state.Open + open}}})
+			merge := func(now int64, updates []Update) {
+				state := &updates[0].State
+				tab.Merge(now, tab.in(now), updates, []cell.Reply{{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{state.At(state.Epoch) + open}, Open: state.Open + open}}})
 			}
 			merge(t0, say(t0))
 			now := t0 + int64(time.Second)
 			tab.SetClock(now, by, 0)
-			if late := tab.Hold(l, key, before); late.group != r.group {
+			if late := tab.ReservationOf(l, key, before); late.group != r.group {
 				t.Errorf("%s, a step of %v: the unit is not found any more", kind, by)
 			}
 			if tab.Take(l, key, []byte("k"), now, 1, 0).Allowed || !tab.AdmitsReleased(l, key, now, 1) {
 				t.Errorf("%s, a step of %v: want a denial that ends with what this node has reserved", kind, by)
 			}
-			said := say(now)
-			m := said[0].State
-			if first(said) != 1 || m.Open != 1 || m.Epoch != r.At/int64(time.Hour)+int64(by/time.Hour) {
+			updates := say(now)
+			m := updates[0].State
+			if first(updates) != 1 || m.Open != 1 || m.Epoch != r.At/int64(time.Hour)+int64(by/time.Hour) {
 				t.Errorf("%s, a step of %v: said is %+v, want 1, which is open", kind, by, m)
 			}
 			if _, others := tab.Reservations().In(key, r.At/int64(time.Hour)); others != 0 {
@@ -178,7 +178,7 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			tab.Settle(key, r, now, 0)
 			now += int64(10 * time.Second) // all have followed the step
 			open = 0
-			merge(now, said)
+			merge(now, updates)
 			if tab.Reservations().Len() != 0 {
 				t.Errorf("%s, a step of %v: something is reserved when all has settled", kind, by)
 			}
@@ -199,28 +199,28 @@ func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 9, Window: window, Reserves: true}
 	key, l := keys.KeyOf([]byte("k")), p.Compile()
 	tab := New[algorithms.WindowState](p.Kind, 10)
-	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+	tab.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 	now := t0
 	seq, held := int64(0), int64(0)
 	// answer has the others' total in the store, and how much of it is open; lost says that of this
 	// node there is nothing.
 	answer := func(total, open int64, lost bool) {
 		t.Helper()
-		r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving))
+		r := tab.ReservationOf(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving))
 		tab.Settle(key, r, now, 0)
 		tab.Tick()
 		seq++
-		said := tab.Say(now, seq, 10, false, nil)
-		if len(said) == 0 {
+		updates := tab.TakeUpdates(now, seq, 10, false, nil)
+		if len(updates) == 0 {
 			t.Fatal("nothing is said")
 		}
-		state := &said[0].State
-		h := cell.Reply{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{first(said) + total}, Open: state.Open + open}}
+		state := &updates[0].State
+		h := cell.Reply{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{first(updates) + total}, Open: state.Open + open}}
 		if !lost && held > 0 {
 			h.Held = cell.State{Seq: seq - 1, Epoch: state.Epoch, Totals: []int64{held}}
 		}
-		held = first(said)
-		tab.Merge(now, now, said, []cell.Reply{h})
+		held = first(updates)
+		tab.Merge(now, now, updates, []cell.Reply{h})
 	}
 	check := func(when string, remote, reserved int64) {
 		t.Helper()
@@ -233,7 +233,7 @@ func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 			t.Errorf("%s: others have reserved %d, want %d", when, got, reserved)
 		}
 	}
-	tab.Settle(key, tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving)), now, 1)
+	tab.Settle(key, tab.ReservationOf(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving)), now, 1)
 	answer(5, 3, false)
 	check("before the loss", 5, 3)
 	answer(0, 0, true)
@@ -266,11 +266,11 @@ func TestAUnitIsRefundedInItsEpoch(t *testing.T) {
 			p := algorithms.Params{Kind: kind, Limit: 9, Window: window, SubWindows: history, Reserves: true}
 			key, l := keys.KeyOf([]byte("k")), p.Compile()
 			tab := New[algorithms.WindowState](kind, 10)
-			tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+			tab.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 			tab.SetClock(t0, 0, 0)
 			epoch := p.Epoch()
 			now := (t0/int64(epoch)+1)*int64(epoch) - int64(epoch/10) // shortly before a boundary
-			r := tab.Hold(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving))
+			r := tab.ReservationOf(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving))
 			tab.SetClock(now, epoch/5, 0) // now shortly behind it
 			for range 3 {
 				tab.Take(l, key, []byte("k"), now, 1, 0)

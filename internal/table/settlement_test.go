@@ -39,7 +39,7 @@ func costedOf[S any](p algorithms.Params, seed uint64) *costed[S] {
 func (c *costed[S]) take(n, cost int64) bool {
 	d := c.Take(c.limit, c.key, []byte("k"), c.now, n, reserving|InParts)
 	if d.Allowed {
-		c.open = append(c.open, settling{c.Hold(c.limit, c.key, d), c.now, cost})
+		c.open = append(c.open, settling{c.ReservationOf(c.limit, c.key, d), c.now, cost})
 	}
 	return d.Allowed
 }
@@ -338,7 +338,7 @@ func attempts[S any](t *testing.T, kind algorithms.Kind) {
 			continue // it has no epochs
 		}
 		c := costedOf[S](p, 1)
-		c.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+		c.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 		c.now += int64(min(p.Epoch(), epochs)) - 1
 		c.take(4, test.cost)
 		if test.later > 0 {
@@ -361,7 +361,7 @@ func attempts[S any](t *testing.T, kind algorithms.Kind) {
 func TestAttemptsAreRequests(t *testing.T) {
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1000, Window: time.Minute}
 	tab := newTable(100, p)
-	tab.Configure(SyncConfig{Params: p, Rate: time.Second}, 100)
+	tab.Configure(SyncConfig{Params: p, Interval: time.Second}, 100)
 	raw := []byte("client")
 	key, l := keys.KeyOf(raw), p.Compile()
 	taken := tab.Take(l, key, raw, t0, 900, 0)
@@ -397,7 +397,7 @@ func TestRefundsOfOthersShortenOnesOwnReservations(t *testing.T) {
 			s, a, other := newStore(), costedOf[algorithms.BucketState](p, 1), costedOf[algorithms.BucketState](p, 1)
 			all := []*talker[algorithms.BucketState]{{Table: other.Table, name: "other"}, {Table: a.Table, name: "a"}}
 			for _, n := range all {
-				n.Configure(SyncConfig{Params: p, Rate: time.Second}, 10)
+				n.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
 			}
 			sync := func() {
 				for _, n := range all {

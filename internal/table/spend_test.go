@@ -16,7 +16,7 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 	for _, rate := range []time.Duration{0, time.Second} {
 		p := sliding(5, time.Minute)
 		table, raw, now := of[algorithms.WindowState](p, 10), []byte("a"), t0-t0%int64(time.Minute)
-		table.Configure(SyncConfig{Params: p, Rate: rate}, 10)
+		table.Configure(SyncConfig{Params: p, Interval: rate}, 10)
 		ask := func(n int) {
 			for range n {
 				table.Take(p.Compile(), keys.KeyOf(raw), raw, now, 1, 0)
@@ -44,8 +44,8 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 		if rate > 0 {
 			others = 3
 			table.Tick()
-			said := table.Say(now, 1, 10, false, nil)
-			table.Merge(now, now, said, []cell.Reply{{Sum: cell.Sum{Epoch: said[0].State.Epoch, Totals: []int64{first(said) + 3}}}})
+			updates := table.TakeUpdates(now, 1, 10, false, nil)
+			table.Merge(now, now, updates, []cell.Reply{{Sum: cell.Sum{Epoch: updates[0].State.Epoch, Totals: []int64{first(updates) + 3}}}})
 		}
 		is("after a sync", 5+others, 7)
 		now += int64(time.Minute)

@@ -196,7 +196,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 		taken.Waits = t.machine.Waits(&e.state, a.Limit, taken.At, n, pending, want)
 	}
 	if taken.Estimated {
-		taken.Retry = e.Retry(b.Rate, taken.At, taken.Retry)
+		taken.Retry = e.Retry(b.Interval, taken.At, taken.Retry)
 	}
 	switch {
 	case want&Reserve == 0 || n == 0:

@@ -303,7 +303,7 @@ func TestAClientLeavesAQueueOverAStep(t *testing.T) {
 	} {
 		l := queue.Compile()
 		tab := of[algorithms.BucketState](queue, 10)
-		tab.Configure(SyncConfig{Params: queue, Rate: time.Second}, 10)
+		tab.Configure(SyncConfig{Params: queue, Interval: time.Second}, 10)
 		var last Taken
 		for range 4 {
 			last = tab.Take(l, keys.KeyOf(key), key, t0, 1, 0)

@@ -45,30 +45,30 @@ type Request struct {
 // ErrFull is the error of a request whose key has no counter of its own: this node decides.
 var ErrFull = errors.New("the key has no counter of its own")
 
-// An asker has the lines of one zone's keys.
-type asker struct {
+// keyQueues are the queues of one zone's keys.
+type keyQueues struct {
 	zone    string
 	stripes [16]struct {
-		mu    sync.Mutex
-		lines map[keys.Key]*callers
+		mu     sync.Mutex
+		queues map[keys.Key]*keyQueue
 	}
 }
 
-// callers are the requests of one key that wait for its next call. They are there as long as
-// somebody makes calls for it, one after the other.
-type callers struct {
-	of   *asker
-	key  keys.Key
-	raw  []byte // a copy, as requests that leave use theirs again
-	id   keys.ID
-	asks []*ask // the stripe's mutex guards it
-	// waits is set while its next call waits for a place, and behind where the last one could not
-	// take all.
+// A keyQueue has the requests of one key that wait for its next call. It is there as long as
+// somebody makes calls for the key, one after the other.
+type keyQueue struct {
+	of      *keyQueues
+	key     keys.Key
+	raw     []byte // a copy, as requests that leave use theirs again
+	id      keys.ID
+	waiters []*waiter // the stripe's mutex guards it
+	// waits is set while its next call waits for the semaphore, and behind where the last one could
+	// not take all.
 	waits, behind atomic.Bool
 }
 
-// An ask is a request that waits. What it waits for is written before done is closed.
-type ask struct {
+// A waiter is a request that waits. What it waits for is written before done is closed.
+type waiter struct {
 	*Request
 	done  chan struct{}
 	gone  bool // its context has ended, or it has waited for too long
@@ -78,19 +78,19 @@ type ask struct {
 	err   error
 }
 
-// askerOf is that of a zone.
-func (s *Limiter) askerOf(zone string) *asker {
-	if a, ok := s.askers.Load(zone); ok {
-		return a.(*asker)
+// queuesOf are those of a zone.
+func (s *Limiter) queuesOf(zone string) *keyQueues {
+	if a, ok := s.byZone.Load(zone); ok {
+		return a.(*keyQueues)
 	}
-	a, _ := s.askers.LoadOrStore(zone, &asker{zone: zone})
-	return a.(*asker)
+	a, _ := s.byZone.LoadOrStore(zone, &keyQueues{zone: zone})
+	return a.(*keyQueues)
 }
 
-func (a *asker) lock(key keys.Key) (unlock func(), lines *map[keys.Key]*callers) {
+func (a *keyQueues) lock(key keys.Key) (unlock func(), queues *map[keys.Key]*keyQueue) {
 	st := &a.stripes[key.B>>60]
 	st.mu.Lock()
-	return st.mu.Unlock, &st.lines
+	return st.mu.Unlock, &st.queues
 }
 
 // Ask has Redis decide on a request of a zone, in all limits or none, and appends to dst what each
@@ -102,19 +102,19 @@ func (s *Limiter) Ask(ctx context.Context, zone string, r *Request, dst []table.
 	if err := cmp.Or(s.ended(), c.unavailable(), ctx.Err()); err != nil {
 		return dst, err
 	}
-	w := &ask{Request: r, took: dst, done: make(chan struct{})}
-	a := s.askerOf(zone)
-	unlock, lines := a.lock(r.Key)
-	l := (*lines)[r.Key]
+	w := &waiter{Request: r, took: dst, done: make(chan struct{})}
+	a := s.queuesOf(zone)
+	unlock, queues := a.lock(r.Key)
+	l := (*queues)[r.Key]
 	if l != nil {
-		l.asks = append(l.asks, w)
+		l.waiters = append(l.waiters, w)
 		unlock()
 		return s.await(ctx, c, l, w, dst)
 	}
-	if l = (&callers{of: a, key: r.Key, raw: slices.Clone(r.Raw), id: id, asks: []*ask{w}}); *lines == nil {
-		*lines = make(map[keys.Key]*callers)
+	if l = (&keyQueue{of: a, key: r.Key, raw: slices.Clone(r.Raw), id: id, waiters: []*waiter{w}}); *queues == nil {
+		*queues = make(map[keys.Key]*keyQueue)
 	}
-	(*lines)[r.Key] = l
+	(*queues)[r.Key] = l
 	unlock()
 	// Where a call may be made at once, the request makes it.
 	makes := func() {
@@ -123,9 +123,9 @@ func (s *Limiter) Ask(ctx context.Context, zone string, r *Request, dst []table.
 		}
 	}
 	ok := false
-	if c.places.tryEnter() {
+	if c.semaphore.tryEnter() {
 		if ok = s.work.Do(makes); !ok {
-			c.places.leave()
+			c.semaphore.leave()
 		}
 	} else {
 		ok = s.work.Go(func() { l.run(s, c) })
@@ -164,8 +164,8 @@ func (r *Request) Recall(dst *[]table.Taken) bool {
 	return denied
 }
 
-// await waits until a request is decided. An error means that it was not, and has left its line.
-func (s *Limiter) await(ctx context.Context, c *circuit, l *callers, w *ask, dst []table.Taken) ([]table.Taken, error) {
+// await waits until a request is decided. An error means that it was not, and has left its queue.
+func (s *Limiter) await(ctx context.Context, c *circuit, l *keyQueue, w *waiter, dst []table.Taken) ([]table.Taken, error) {
 	select {
 	case <-w.done:
 		if err := ctx.Err(); err != nil && w.err == nil {
@@ -184,7 +184,7 @@ func (s *Limiter) await(ctx context.Context, c *circuit, l *callers, w *ask, dst
 }
 
 // waitFor waits for others.
-func (s *Limiter) waitFor(ctx context.Context, c *circuit, l *callers, w *ask) error {
+func (s *Limiter) waitFor(ctx context.Context, c *circuit, l *keyQueue, w *waiter) error {
 	timeout := s.Timeout()
 	queued := time.NewTimer(timeout)
 	defer queued.Stop()
@@ -216,7 +216,7 @@ func (s *Limiter) waitFor(ctx context.Context, c *circuit, l *callers, w *ask) e
 // overdue takes a request out that no call has asked for yet. One that will be in the next call
 // waits for the one under way, which has a timeout: where that takes longer, this node is busy, and
 // no backlog is there.
-func (l *callers) overdue(w *ask) bool {
+func (l *keyQueue) overdue(w *waiter) bool {
 	unlock, _ := l.of.lock(l.key)
 	defer unlock()
 	select {
@@ -232,7 +232,7 @@ func (l *callers) overdue(w *ask) bool {
 }
 
 // leave takes a request out whose context has ended, and returns false if its answer is there.
-func (l *callers) leave(w *ask) bool {
+func (l *keyQueue) leave(w *waiter) bool {
 	unlock, _ := l.of.lock(l.key)
 	defer unlock()
 	select {
@@ -245,21 +245,21 @@ func (l *callers) leave(w *ask) bool {
 }
 
 // leave notes that nobody waits for an answer any more. What is granted all the same is noted
-// elsewhere, as who has left uses its own list again. The line's lock is held.
-func (w *ask) leave() { w.gone, w.took = true, nil }
+// elsewhere, as who has left uses its own list again. The queue's lock is held.
+func (w *waiter) leave() { w.gone, w.took = true, nil }
 
-// fail ends a line, with an error for all who wait.
-func (l *callers) fail(err error) {
-	unlock, lines := l.of.lock(l.key)
+// fail ends a queue, with an error for all who wait.
+func (l *keyQueue) fail(err error) {
+	unlock, queues := l.of.lock(l.key)
 	defer unlock()
-	delete(*lines, l.key)
-	for _, w := range l.asks {
+	delete(*queues, l.key)
+	for _, w := range l.waiters {
 		w.end(err)
 	}
-	l.asks = nil
+	l.waiters = nil
 }
 
-func (w *ask) end(err error) {
+func (w *waiter) end(err error) {
 	if !w.gone {
 		w.err = err
 		close(w.done)
@@ -267,7 +267,7 @@ func (w *ask) end(err error) {
 }
 
 // refund refunds what a request was granted that has left.
-func (w *ask) refund() {
+func (w *waiter) refund() {
 	for i, t := range w.took[len(w.took)-len(w.Counters):] {
 		if t.Unspent || w.Queues {
 			continue
@@ -275,43 +275,43 @@ func (w *ask) refund() {
 		by := w.Counters[i].Table
 		by.Refund(w.Limits[i], w.Key, t, t.N)
 		if w.Want&table.Reserve != 0 {
-			by.Settle(w.Key, by.Hold(w.Limits[i], w.Key, t), clock.Now(), t.N)
+			by.Settle(w.Key, by.ReservationOf(w.Limits[i], w.Key, t), clock.Now(), t.N)
 		}
 	}
 }
 
-// run makes calls for a line until nobody waits.
-func (l *callers) run(s *Limiter, c *circuit) {
-	t := l.turn(s)
+// run makes calls for a key until nobody waits.
+func (l *keyQueue) run(s *Limiter, c *circuit) {
+	t := l.job(s)
 	for {
-		s.turn(&c.places, t)
+		s.do(&c.semaphore, t)
 		if t.asked == nil || !t.asked.finish(s, c) {
 			return
 		}
 	}
 }
 
-// once makes one call in a place that is taken, and reports whether somebody waits for another one.
-func (l *callers) once(s *Limiter, c *circuit) (more bool) {
-	t := l.turn(s)
-	s.make(&c.places, []*turn{t})
+// once makes one call, after enter, and reports whether somebody waits for another one.
+func (l *keyQueue) once(s *Limiter, c *circuit) (more bool) {
+	t := l.job(s)
+	s.perform(&c.semaphore, []*job{t})
 	return t.asked != nil && t.asked.finish(s, c)
 }
 
-func (l *callers) turn(s *Limiter) *turn {
-	return &turn{zone: l.of.zone, waits: &l.waits, woken: make(chan []*turn, 1), prepare: func() *say { return s.prepareSay(l) }}
+func (l *keyQueue) job(s *Limiter) *job {
+	return &job{zone: l.of.zone, waits: &l.waits, woken: make(chan []*job, 1), prepare: func() *batch { return s.prepareBatch(l) }}
 }
 
-// A say is a call for a line.
-type say struct {
-	*ratesync.SayCall
-	of    *callers
-	asks  []*ask
-	said  []table.Said  // by counter
-	bans  *ban.Register // nil where the zone has none
-	ban   ban.Message
-	now   int64
-	reply *redis.StringCmd
+// A batch is one call for the requests of a queue.
+type batch struct {
+	*ratesync.PushCall
+	of      *keyQueue
+	waiters []*waiter
+	updates []table.Update // by counter
+	bans    *ban.Register  // nil where the zone has none
+	ban     ban.Message
+	now     int64
+	reply   *redis.StringCmd
 }
 
 const (
@@ -321,23 +321,23 @@ const (
 	maxRuns = 256
 )
 
-// prepareSay takes out what the next call of a line is to ask, nil where there is none.
-func (s *Limiter) prepareSay(l *callers) *say {
+// prepareBatch takes out what the next call of a queue is to ask, nil where there is none.
+func (s *Limiter) prepareBatch(l *keyQueue) *batch {
 	for {
-		asks, err := s.takeAsks(l)
-		if len(asks) == 0 || err != nil {
+		waiters, err := s.takeAsks(l)
+		if len(waiters) == 0 || err != nil {
 			return nil
 		}
-		m := &say{of: l, asks: asks, now: clock.Now()}
-		if err := m.say(s); err != nil {
+		m := &batch{of: l, waiters: waiters, now: clock.Now()}
+		if err := m.push(s); err != nil {
 			unlock, _ := l.of.lock(l.key)
-			for _, w := range asks {
+			for _, w := range waiters {
 				w.end(err)
 			}
 			unlock()
 			continue
 		}
-		for _, w := range asks {
+		for _, w := range waiters {
 			m.add(w)
 		}
 		if m.bans = s.bansOf(l.of.zone); m.bans != nil {
@@ -349,96 +349,97 @@ func (s *Limiter) prepareSay(l *callers) *say {
 }
 
 // takeAsks takes out those who are in the next call: the first ones, as far as they go by the same
-// counters. Where nobody waits the line ends.
-func (s *Limiter) takeAsks(l *callers) (asks []*ask, err error) {
-	unlock, lines := l.of.lock(l.key)
+// counters. Where nobody waits the queue ends.
+func (s *Limiter) takeAsks(l *keyQueue) (waiters []*waiter, err error) {
+	unlock, queues := l.of.lock(l.key)
 	defer unlock()
 	if err = s.UnavailableFor(l.id); err != nil {
-		for _, w := range l.asks {
+		for _, w := range l.waiters {
 			w.end(err)
 		}
-		l.asks = nil
+		l.waiters = nil
 	}
-	l.asks = slices.DeleteFunc(l.asks, func(w *ask) bool {
+	l.waiters = slices.DeleteFunc(l.waiters, func(w *waiter) bool {
 		if w.gone {
 			return true
 		}
-		if len(l.asks) > 1 && w.late == 0 && w.Recall(&w.took) {
+		if len(l.waiters) > 1 && w.late == 0 && w.Recall(&w.took) {
 			close(w.done)
 			return true
 		}
 		return false
 	})
 	n, runs := 0, 0
-	for ; n < min(len(l.asks), maxAsks) && slices.Equal(l.asks[n].Counters, l.asks[0].Counters); n++ {
-		if n == 0 || !l.asks[n].isLike(l.asks[n-1]) {
+	for ; n < min(len(l.waiters), maxAsks) && slices.Equal(l.waiters[n].Counters, l.waiters[0].Counters); n++ {
+		if n == 0 || !l.waiters[n].isLike(l.waiters[n-1]) {
 			if runs++; runs > maxRuns {
 				break
 			}
 		}
-		l.asks[n].asked = true
+		l.waiters[n].asked = true
 	}
 	if n == 0 {
-		delete(*lines, l.key)
+		delete(*queues, l.key)
 		return nil, err
 	}
-	asks, l.asks = l.asks[:n:n], l.asks[n:]
-	l.behind.Store(len(l.asks) > 0)
-	return asks, nil
+	waiters, l.waiters = l.waiters[:n:n], l.waiters[n:]
+	l.behind.Store(len(l.waiters) > 0)
+	return waiters, nil
 }
 
 // isLike reports whether a request asks for the same by the same limits.
-func (w *ask) isLike(other *ask) bool {
+func (w *waiter) isLike(other *waiter) bool {
 	return w.N == other.N && slices.Equal(w.Limits, other.Limits)
 }
 
-// say has all counters of the call say what the key has spent.
-func (m *say) say(s *Limiter) error {
+// push has the call carry what the key has spent in all counters.
+func (m *batch) push(s *Limiter) error {
 	for end := time.Now().Add(s.Timeout()); ; {
-		busy, ok := m.sayOnce(s)
+		busy, ok := m.pushOnce(s)
 		if ok && !busy {
 			return nil
 		}
-		m.unsay()
+		m.abort()
 		if !ok || !time.Now().Before(end) {
 			return ErrFull
 		}
-		// Another Redis is asked, from which a configuration leaves, or a later number was said.
+		// Another Redis is asked, from which a configuration leaves, or an update with a later
+		// number was sent.
 		time.Sleep(time.Millisecond)
 	}
 }
 
-func (m *say) sayOnce(s *Limiter) (busy, ok bool) {
-	first := m.asks[0]
+func (m *batch) pushOnce(s *Limiter) (busy, ok bool) {
+	first := m.waiters[0]
 	var of [4]*ratesync.Source
 	sources := of[:0]
 	for _, c := range first.Counters {
 		sources = append(sources, c.Source)
 	}
-	m.SayCall = ratesync.NewSayCall(ratesync.NextSeq(sources...))
+	m.PushCall = ratesync.NewPushCall(ratesync.NextSeq(sources...))
 	for i, c := range first.Counters {
-		said, busy, ok := c.Table.Asking(first.Limits[i], first.Key, m.of.raw, m.now, m.Seq)
+		update, busy, ok := c.Table.Asking(first.Limits[i], first.Key, m.of.raw, m.now, m.Seq)
 		if busy || !ok {
 			return busy, ok
 		}
-		m.said = append(m.said, said)
-		m.Say(c.Source, c.Source.Cells(s.keys), &m.said[i], first.Want&table.Reserve != 0)
+		m.updates = append(m.updates, update)
+		m.Push(c.Source, c.Source.Cells(s.keys), &m.updates[i], first.Want&table.Reserve != 0)
 		m.Tell(s.keys.In(s.cluster), c.Source, m.of.id)
 	}
 	return false, true
 }
 
-// unsay ends that: the call was not made, or has no answer.
-func (m *say) unsay() {
-	for i := range m.said {
-		m.asks[0].Counters[i].Table.Ungranted(&m.said[i])
+// abort ends what push began: the call was not made, or has no answer.
+func (m *batch) abort() {
+	for i := range m.updates {
+		m.waiters[0].Counters[i].Table.Ungranted(&m.updates[i])
 	}
-	m.said = nil
+	m.updates = nil
 }
 
 // add asks for a request.
-func (m *say) add(w *ask) {
-	if n := len(m.Asks); n > 0 && w.isLike(m.asks[m.first(n-1)]) {
+func (m *batch) add(w *waiter) {
+	if n := len(m.Asks); n > 0 && w.isLike(m.waiters[m.first(n-1)]) {
 		m.Asks[n-1].Count++
 		return
 	}
@@ -458,24 +459,24 @@ func room(l algorithms.Limit) int64 {
 }
 
 // first is the first request of a run.
-func (m *say) first(run int) (i int) {
+func (m *batch) first(run int) (i int) {
 	for _, one := range m.Asks[:run] {
 		i += int(one.Count)
 	}
 	return i
 }
 
-func (m *say) issue(ctx context.Context, to commander, known bool) {
+func (m *batch) issue(ctx context.Context, to commander, known bool) {
 	m.reply = m.Cmd(ctx, known)
 	_ = to.Process(ctx, m.reply) // it has its error
 }
 
-func (m *say) isUnknown() bool {
+func (m *batch) isUnknown() bool {
 	return m.reply == nil || redis.HasErrorPrefix(m.reply.Err(), "NOSCRIPT")
 }
 
 // finish tells what came of a call, and reports whether somebody waits for another one.
-func (m *say) finish(s *Limiter, c *circuit) (more bool) {
+func (m *batch) finish(s *Limiter, c *circuit) (more bool) {
 	defer m.Free()
 	err := m.reply.Err()
 	if err == nil {
@@ -483,28 +484,28 @@ func (m *say) finish(s *Limiter, c *circuit) (more bool) {
 	}
 	result := s.resultOf(m.of.id, err)
 	if err == nil {
-		result, err = m.hear()
+		result, err = m.parse()
 	}
 	s.noteBacklog(c, result)
 	if s.ctx.Err() != nil && err != nil {
 		err = ErrClosed
 	}
-	unlock, lines := m.of.of.lock(m.of.key)
+	unlock, queues := m.of.of.lock(m.of.key)
 	defer unlock()
 	l := m.of
 	if result == answered {
-		m.tell()
+		m.deliver()
 	} else {
-		l.asks = append(m.again(result, err), l.asks...)
+		l.waiters = append(m.again(result, err), l.waiters...)
 	}
-	if len(l.asks) == 0 {
-		delete(*lines, l.key)
+	if len(l.waiters) == 0 {
+		delete(*queues, l.key)
 	}
-	return len(l.asks) > 0
+	return len(l.waiters) > 0
 }
 
-// hear reads an answer: whether it decides, and else what to do.
-func (m *say) hear() (result, error) {
+// parse reads an answer: whether it decides, and else what to do.
+func (m *batch) parse() (result, error) {
 	now, server := clock.Now(), m.Now*int64(time.Microsecond)
 	if m.bans != nil {
 		m.bans.Ack(now, m.Now, m.ban, ban.Parse(m.Answer.Bans[0]))
@@ -513,10 +514,10 @@ func (m *say) hear() (result, error) {
 	if m.Status == "" && !reset {
 		return answered, nil
 	}
-	said := m.said
-	m.unsay()
-	for i := range said {
-		m.asks[0].Counters[i].Table.Merge(now, server, said[i:i+1], m.Answer.Cells[i:i+1])
+	updates := m.updates
+	m.abort()
+	for i := range updates {
+		m.waiters[0].Counters[i].Table.Merge(now, server, updates[i:i+1], m.Answer.Cells[i:i+1])
 	}
 	switch {
 	case reset:
@@ -534,27 +535,27 @@ func (m *say) hear() (result, error) {
 	return rejected, ratesync.ErrReply
 }
 
-// tell hands out what was granted. In each run those who are still there go first. What nobody uses
-// is refunded.
-func (m *say) tell() {
-	order, all, next := make([]*ask, 0, len(m.asks)), make([]table.Grantee, 0, len(m.asks)), m.asks
+// deliver hands out what was granted. In each run those who are still there go first. What nobody
+// uses is refunded.
+func (m *batch) deliver() {
+	order, all, next := make([]*waiter, 0, len(m.waiters)), make([]table.Grantee, 0, len(m.waiters)), m.waiters
 	for run, one := range m.Asks {
-		asks := next[:one.Count]
+		waiters := next[:one.Count]
 		next = next[one.Count:]
-		slices.SortStableFunc(asks, func(a, b *ask) int { return boolInt(a.gone) - boolInt(b.gone) })
-		for i, w := range asks {
+		slices.SortStableFunc(waiters, func(a, b *waiter) int { return boolInt(a.gone) - boolInt(b.gone) })
+		for i, w := range waiters {
 			order = append(order, w)
 			all = append(all, table.Grantee{N: w.N, Want: w.Want, Admitted: int64(i) < m.Grants[run]})
 		}
 	}
 	now, server := clock.Now(), m.Now*int64(time.Microsecond)
 	took := make([]table.Taken, 0, 4)
-	for i, c := range m.asks[0].Counters {
+	for i, c := range m.waiters[0].Counters {
 		for j, w := range order {
 			all[j].Limit = w.Limits[i]
 		}
 		forgot := false
-		if took, forgot = c.Table.Granted(now, server, &m.said[i], &m.Answer.Cells[i], all, took[:0]); forgot {
+		if took, forgot = c.Table.Granted(now, server, &m.updates[i], &m.Answer.Cells[i], all, took[:0]); forgot {
 			c.Source.FoundLoss()
 		}
 		for j, w := range order {
@@ -576,7 +577,7 @@ func (m *say) tell() {
 
 // deny has a limit deny a request that Redis has denied though all seem to have room: it reckons by
 // other fractions of time.
-func (w *ask) deny() {
+func (w *waiter) deny() {
 	took := w.took[len(w.took)-len(w.Counters):]
 	least := 0
 	for i := range took {
@@ -598,9 +599,9 @@ func boolInt(b bool) int {
 }
 
 // again ends a call that was not answered. Its requests ask again where Redis does answer.
-func (m *say) again(r result, err error) (again []*ask) {
-	m.unsay()
-	for _, w := range m.asks {
+func (m *batch) again(r result, err error) (again []*waiter) {
+	m.abort()
+	for _, w := range m.waiters {
 		switch {
 		case w.gone:
 		case r == outdated, r == late && w.late < ratesync.MaxLate:

@@ -89,7 +89,7 @@ func (x *tables) of(zone string, r algorithms.Params) *aTable {
 	if one == nil {
 		by := tableFor(r, 1_000_000)
 		one = &aTable{by, zone, ratesync.NewSource(by, spec)}
-		by.Configure(table.SyncConfig{Params: r, Rate: time.Second, AtOnce: true, Waker: one.source.Waker}, 1_000_000)
+		by.Configure(table.SyncConfig{Params: r, Interval: time.Second, AtOnce: true, Waker: one.source.Waker}, 1_000_000)
 		one.Reset(clock.Now(), x.resets[zone])
 		if !x.ended {
 			x.rep.Attach(one.source, time.Second)
@@ -191,6 +191,6 @@ func (s *Limiter) Penalize(g Grant) {
 // Settle ends what was reserved: its request has cost m units.
 func (s *Limiter) Settle(g Grant, m int64) {
 	g.each(func(by *aTable, l algorithms.Limit, t table.Taken) {
-		by.Settle(g.r.Key, by.Hold(l, g.r.Key, t), clock.Now(), m)
+		by.Settle(g.r.Key, by.ReservationOf(l, g.r.Key, t), clock.Now(), m)
 	})
 }

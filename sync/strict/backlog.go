@@ -14,8 +14,8 @@ import (
 // answer: more is asked than the calls under way can carry. It says nothing of how Redis is.
 var ErrBacklog = errors.New("too many requests wait to be decided by redis")
 
-// backlogRest is how long after the last request that waited too long a backlog is over.
-const backlogRest = 10 * time.Second
+// backlogQuiet is how long after the last request that waited too long a backlog is over.
+const backlogQuiet = 10 * time.Second
 
 // backlogs tell once of requests that wait for too long, until that is over.
 type backlogs struct {
@@ -34,7 +34,7 @@ func (s *Limiter) noteBacklog(c *circuit, r result) {
 		return
 	}
 	now := time.Now().UnixNano()
-	if last := s.backlog.last.Swap(now); last != 0 && now-last < int64(backlogRest) {
+	if last := s.backlog.last.Swap(now); last != 0 && now-last < int64(backlogQuiet) {
 		return
 	}
 	s.backlog.log.Warn("requests of strict zones wait longer for their call to redis than strict_timeout, and go by on_redis_loss; raise pool_size or strict_timeout, use a nearer redis, or set an interval as sync_rate",

@@ -20,19 +20,19 @@ func TestNobodyWaitsForACallLongerThanTheTimeout(t *testing.T) {
 		c := &s.circuits[0]
 		overdue := func() {
 			t.Helper()
-			free := c.places.free
-			c.places.free = 0 // as many calls are under way as there may be
+			free := c.semaphore.free
+			c.semaphore.free = 0 // as many calls are under way as there may be
 			start := time.Now()
 			_, err := s.Ask(t.Context(), "z", &Request{Raw: []byte("k"), N: 1}, nil)
 			if took := time.Since(start); !errors.Is(err, ErrBacklog) || took != timeout {
 				t.Errorf("Ask() = %v after %s, want ErrBacklog after %s", err, took, timeout)
 			}
 			for range free {
-				c.places.leave()
+				c.semaphore.leave()
 			}
 			synctest.Wait()
-			if c.places.free != free {
-				t.Errorf("%d free places are left, want %d", c.places.free, free)
+			if c.semaphore.free != free {
+				t.Errorf("%d free places are left, want %d", c.semaphore.free, free)
 			}
 		}
 		told := func(want int, when string) {
@@ -50,7 +50,7 @@ func TestNobodyWaitsForACallLongerThanTheTimeout(t *testing.T) {
 		told(1, "a backlog")
 		overdue()
 		told(1, "the same backlog")
-		time.Sleep(2 * backlogRest)
+		time.Sleep(2 * backlogQuiet)
 		overdue()
 		told(2, "another backlog")
 		if st := s.Status(); st.Trips > 0 || st.Open > 0 || st.Timeouts != 4 {

@@ -52,7 +52,7 @@ func (s *Limiter) cells(t *testing.T, c redis.UniversalClient, rules ...algorith
 	for _, r := range rules {
 		by := tableFor(r, 100_000)
 		source := ratesync.NewSource(by, ratesync.SpecOf(t.Name(), r))
-		by.Configure(table.SyncConfig{Params: r, Rate: time.Second, AtOnce: true, Waker: source.Waker}, 100_000)
+		by.Configure(table.SyncConfig{Params: r, Interval: time.Second, AtOnce: true, Waker: source.Waker}, 100_000)
 		rep.Attach(source, time.Second)
 		t.Cleanup(source.Detach)
 		n.by = append(n.by, by)
@@ -230,9 +230,9 @@ func TestNodesThatAskAdmitExactlyTheLimit(t *testing.T) {
 		if got := admitted.Load(); got != 300 {
 			t.Errorf("%s: 720 requests on three nodes: %d are admitted of 300", name, got)
 		}
-		said, err := last.ask(name, 1)
-		if err != nil || said[0].Allowed || said[0].Retry <= 0 || !said[1].Allowed || said[1].Remaining != 700 {
-			t.Errorf("%s: a denied request is told %+v, %v, want 700 of 1000 remaining", name, said, err)
+		updates, err := last.ask(name, 1)
+		if err != nil || updates[0].Allowed || updates[0].Retry <= 0 || !updates[1].Allowed || updates[1].Remaining != 700 {
+			t.Errorf("%s: a denied request is told %+v, %v, want 700 of 1000 remaining", name, updates, err)
 		}
 	}
 }
@@ -301,7 +301,7 @@ func TestAskedAndSyncedShareTheirCounts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	rule := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: long}
-	asks := limiter(t, server.URL).cells(t, client(t, server.URL), rule)
+	waiters := limiter(t, server.URL).cells(t, client(t, server.URL), rule)
 	syncs := limiter(t, server.URL).cells(t, client(t, server.URL), rule)
 	take := func() bool {
 		return syncs.by[0].Take(syncs.Limits[0], keyOf([]byte("k")), []byte("k"), clock.Now(), 1, 0).Allowed
@@ -310,7 +310,7 @@ func TestAskedAndSyncedShareTheirCounts(t *testing.T) {
 		take()
 	}
 	redistest.Eventually(t, "3 are said", func() bool { return syncs.by[0].Totals(clock.Now()).Unsent == 0 })
-	if got := asks.drain("k"); got != 7 {
+	if got := waiters.drain("k"); got != 7 {
 		t.Errorf("%d admitted after 3 on a node that syncs, want 7", got)
 	}
 	redistest.Eventually(t, "they are known", func() bool {

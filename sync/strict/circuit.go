@@ -42,8 +42,8 @@ return redis.call('PEXPIRE', KEYS[1], ARGV[1])`)
 type circuit struct {
 	down atomic.Bool
 	why  atomic.Pointer[redisconn.DownError] // set before down
-	// places bound the calls that are under way.
-	places places
+	// semaphore bounds the calls that are under way.
+	semaphore semaphore
 	// overdue is how many requests have waited too long for a call since the last answer.
 	overdue atomic.Int64
 
@@ -131,7 +131,7 @@ func (s *Limiter) isSilent(shard int) bool {
 		asked := make(chan struct{})
 		go func() {
 			defer close(asked)
-			err = s.ask(s.ctx, shard)
+			err = s.probeOnce(s.ctx, shard)
 		}()
 		for done := false; !done; {
 			start := time.Now()
@@ -153,8 +153,8 @@ func (s *Limiter) isSilent(shard int) bool {
 	return true
 }
 
-// ask probes once.
-func (s *Limiter) ask(ctx context.Context, shard int) error {
+// probeOnce asks the server whether it answers.
+func (s *Limiter) probeOnce(ctx context.Context, shard int) error {
 	return s.askWithin(ctx, shard, time.Duration(s.timeout.Load()))
 }
 
@@ -174,7 +174,7 @@ func (s *Limiter) probe(c *circuit, shard int) {
 			return
 		case <-time.After(wait/2 + ratesync.Part(s.node, wait/2)):
 		}
-		if err := s.ask(s.probes, shard); err == nil || !s.isSevere(err) {
+		if err := s.probeOnce(s.probes, shard); err == nil || !s.isSevere(err) {
 			break
 		}
 	}

@@ -50,9 +50,9 @@ func tellsWait(t *testing.T, s *Limiter, zone string, rules []algorithms.Params,
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, said := range all {
-		if !said.Allowed {
-			wait = max(wait, said.Retry)
+	for _, updates := range all {
+		if !updates.Allowed {
+			wait = max(wait, updates.Retry)
 		}
 	}
 	return g, wait

@@ -47,7 +47,7 @@ type Limiter struct {
 
 	work ratesync.Work // that CloseBy waits for
 
-	askers sync.Map // by zone
+	byZone sync.Map // by zone
 
 	mu sync.Mutex // of who changes bans
 }
@@ -62,7 +62,7 @@ func New(client redis.UniversalClient, namespace string, timeout time.Duration, 
 	s.probes, s.stopProbes = context.WithCancel(s.ctx)
 	n := s.callsAtOnce()
 	for i := range s.circuits {
-		s.circuits[i].places.free = n
+		s.circuits[i].semaphore.free = n
 	}
 	return s
 }

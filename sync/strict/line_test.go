@@ -146,7 +146,7 @@ func (l *line) limiter(t *testing.T, timeout time.Duration) *Limiter {
 	}
 	s := New(c, "test", timeout, zap.NewNop())
 	for i := range s.circuits {
-		s.circuits[i].places.free = connections
+		s.circuits[i].semaphore.free = connections
 	}
 	t.Cleanup(s.Close)
 	return s

@@ -52,7 +52,7 @@ func startStrictRegions(t *testing.T, n int, rule algorithms.Params) (all []*str
 			r.relays = append(r.relays, r.relay())
 		}
 		r.node = r.limiter.cells(t, r.client, rule)
-		r.node.Counters[0].Source.Tell(1)
+		r.node.Counters[0].Source.SetLeastTold(1)
 		t.Cleanup(func() {
 			for _, relay := range r.relays {
 				relay.Close()
@@ -66,7 +66,7 @@ func startStrictRegions(t *testing.T, n int, rule algorithms.Params) (all []*str
 
 func (r *strictRegion) relay() *ratesync.Replicator {
 	x := ratesync.NewReplicator(r.client, "test", 10*time.Second, clock.Now, zap.NewNop())
-	x.Relay(ratesync.Regions{Here: r.name, Others: r.others, Rate: 200 * time.Millisecond})
+	x.Relay(ratesync.Regions{Here: r.name, Others: r.others, Interval: 200 * time.Millisecond})
 	x.Start()
 	return x
 }

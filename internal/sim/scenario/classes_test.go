@@ -70,7 +70,7 @@ func runClasses[S any](c classes, seed uint64) (o outcome) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	w, k := sim.NewNetwork(epoch+rng.Int64N(int64(10*sec)), c.latency, seed), keysOf(1)[0]
 	exact := algorithms.MachineOf[S](c.kind)
-	tables, _ := joinAll[S](w, c.nodes, c.params(), table.SyncConfig{Rate: c.rate, Mixed: !c.alike}, false)
+	tables, _ := joinAll[S](w, c.nodes, c.params(), table.SyncConfig{Interval: c.rate, Mixed: !c.alike}, false)
 	var truth S
 	take := func(node int, l algorithms.Limit, pays bool) {
 		now := w.Now()
@@ -194,7 +194,7 @@ func TestWhatAnotherLimitDeniesDeniesNobody(t *testing.T) {
 	p := Sliding(100, 10*sec)
 	for _, nodes := range []int{2, 3, 6} {
 		w, l, k := sim.NewNetwork(epoch, near, 1), p.Compile(), keysOf(1)[0]
-		tables, _ := joinAll[algorithms.WindowState](w, nodes, p, table.SyncConfig{Rate: sec}, false)
+		tables, _ := joinAll[algorithms.WindowState](w, nodes, p, table.SyncConfig{Interval: sec}, false)
 		asked, wrong := 0, 0
 		for i := range 60 * 400 {
 			w.Until(epoch + int64(2*sec) + int64(i)*int64(sec)/400)

@@ -32,7 +32,7 @@ func inTurn(over time.Duration) guesses {
 func guess[S any](kind algorithms.Kind, g guesses, seed uint64) (reached, keys int) {
 	p := algorithms.Params{Kind: kind, Limit: g.limit, Window: time.Hour, Reserves: !g.ordinary}
 	w, l, k := sim.NewNetwork(epoch+int64(sec), time.Millisecond/2, seed), p.Compile(), keysOf(1)[0]
-	tables, synced := joinAll[S](w, 3, p, table.SyncConfig{Rate: sec}, g.asks)
+	tables, synced := joinAll[S](w, 3, p, table.SyncConfig{Interval: sec}, g.asks)
 	at, want := w.Now()+5*int64(sec)+int64(g.phase), algorithms.Want(0)
 	if !g.ordinary {
 		want = table.Reserve | algorithms.WantReset
@@ -46,7 +46,7 @@ func guess[S any](kind algorithms.Kind, g guesses, seed uint64) (reached, keys i
 			reached++
 		}
 		if taken.Allowed && !g.ordinary {
-			unit := t.Hold(l, k.key, taken)
+			unit := t.ReservationOf(l, k.key, taken)
 			w.After(time.Millisecond, func() { t.Settle(k.key, unit, w.Now(), 1) })
 		}
 	}

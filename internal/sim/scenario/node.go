@@ -100,7 +100,7 @@ func (n *node[S]) configure() {
 	is := n.w.is[n.index]
 	n.link.Rate = is.Rate
 	n.Configure(table.SyncConfig{
-		Params: is.Algorithm, Rate: is.Rate, Early: n.w.sc.Model.Early, Waker: n.link.Waker, After: n.w.After,
+		Params: is.Algorithm, Interval: is.Rate, Early: n.w.sc.Model.Early, Waker: n.link.Waker, After: n.w.After,
 	}, mostKeys)
 }
 
@@ -122,27 +122,27 @@ func (n *node[S]) take(of int) table.Taken {
 // ended.
 func (n *node[S]) Urgent() bool { return !n.ended && n.Table.Urgent() }
 
-func (n *node[S]) Say(_, seq int64, most int, early bool, dst []table.Said) []table.Said {
+func (n *node[S]) TakeUpdates(_, seq int64, most int, early bool, dst []table.Update) []table.Update {
 	if n.ended {
 		return dst
 	}
-	said := n.Table.Say(n.clock(), seq, most, early, dst)
-	n.w.calls += (len(said) + cycle.BatchSize - 1) / cycle.BatchSize
-	return said
+	updates := n.Table.TakeUpdates(n.clock(), seq, most, early, dst)
+	n.w.calls += (len(updates) + cycle.BatchSize - 1) / cycle.BatchSize
+	return updates
 }
 
-func (n *node[S]) Merge(_, server int64, said []table.Said, replies []cell.Reply) (forgot bool) {
-	return !n.ended && n.Table.Merge(n.clock(), server, said, replies)
+func (n *node[S]) Merge(_, server int64, updates []table.Update, replies []cell.Reply) (forgot bool) {
+	return !n.ended && n.Table.Merge(n.clock(), server, updates, replies)
 }
 
 func (n *node[S]) Forgotten(_ int64, sure bool) (keys int) { return n.Table.Forgotten(n.clock(), sure) }
 
-// SetLost has all shards lost all the time where the model makes no estimate.
-func (n *node[S]) SetLost(shards uint64) {
+// SetUnreachable has all shards lost all the time where the model makes no estimate.
+func (n *node[S]) SetUnreachable(shards uint64) {
 	if !n.w.sc.Model.Estimate {
 		shards = cycle.AllShards
 	}
-	n.Table.SetLost(shards)
+	n.Table.SetUnreachable(shards)
 }
 
 // SetClock does nothing: a heartbeat sets the clock.

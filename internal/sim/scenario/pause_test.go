@@ -14,7 +14,7 @@ import (
 func comesBack[S any](kind algorithms.Kind, away, apart, latency time.Duration, seed uint64) (passed int) {
 	p := algorithms.Params{Kind: kind, Limit: 100, Window: time.Hour}
 	w, l, k := sim.NewNetwork(epoch+int64(sec), latency, seed), p.Compile(), keysOf(1)[0]
-	tables, _ := joinAll[S](w, 2, p, table.SyncConfig{Rate: sec}, false)
+	tables, _ := joinAll[S](w, 2, p, table.SyncConfig{Interval: sec}, false)
 	at := w.Now() + 2*int64(sec)
 	ask := func(node int) bool {
 		w.Until(at)

@@ -25,10 +25,10 @@ type counted[S any] struct {
 	synced *int
 }
 
-func (c counted[S]) Say(now, seq int64, most int, early bool, dst []table.Said) []table.Said {
-	said := c.Table.Say(now, seq, most, early, dst)
-	*c.synced += len(said)
-	return said
+func (c counted[S]) TakeUpdates(now, seq int64, most int, early bool, dst []table.Update) []table.Update {
+	updates := c.Table.TakeUpdates(now, seq, most, early, dst)
+	*c.synced += len(updates)
+	return updates
 }
 
 // joinAll makes tables that sync through a network, one of each node, and counts the keys that they
@@ -37,7 +37,7 @@ func joinAll[S any](w *sim.Network, nodes int, p algorithms.Params, c table.Sync
 	synced = new(int)
 	for i := range nodes {
 		t := table.New[S](p.Kind, mostKeys)
-		link := w.Join(fmt.Sprint(i), counted[S]{t, synced}, c.Rate, p)
+		link := w.Join(fmt.Sprint(i), counted[S]{t, synced}, c.Interval, p)
 		c.Params, c.Early, c.Waker = p, true, link.Waker
 		if asks {
 			c.After = w.After

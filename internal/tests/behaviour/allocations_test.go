@@ -106,7 +106,7 @@ func bytesOfAKey[S any](alg algorithms.Params, rate time.Duration) float64 {
 	const keyCount, maxKeys = 100_000, 200_000
 	before := sitetest.HeapBytes()
 	tab := table.New[S](alg.Kind, maxKeys)
-	tab.Configure(table.SyncConfig{Params: alg, Rate: rate}, maxKeys)
+	tab.Configure(table.SyncConfig{Params: alg, Interval: rate}, maxKeys)
 	for i := range keyCount {
 		raw := []byte{byte(i), byte(i >> 8), byte(i >> 16)}
 		tab.Take(alg.Compile(), keys.KeyOf(raw), raw, clock.Now(), 1, 0)

@@ -59,17 +59,17 @@ func TestAZoneWithManyKeysDoesNotHoldUpAnother(t *testing.T) {
 
 // Of each zone that waits a place carries as many calls as of any other, the oldest first.
 func TestAPlaceCarriesTheCallsOfAllZones(t *testing.T) {
-	var p places
-	turns := map[string][]*turn{}
+	var p semaphore
+	jobs := map[string][]*job{}
 	for _, zone := range []string{"a", "b", "c"} {
 		for range map[string]int{"a": 20, "b": 2, "c": 1}[zone] {
-			one := &turn{zone: zone}
-			turns[zone] = append(turns[zone], one)
+			one := &job{zone: zone}
+			jobs[zone] = append(jobs[zone], one)
 			p.add(one)
 		}
 	}
-	a, b, c := turns["a"], turns["b"], turns["c"]
-	want := []*turn{a[0], b[0], c[0], a[1], b[1], a[2], a[3], a[4]}
+	a, b, c := jobs["a"], jobs["b"], jobs["c"]
+	want := []*job{a[0], b[0], c[0], a[1], b[1], a[2], a[3], a[4]}
 	if got := p.next(); !slices.Equal(got, want) {
 		t.Errorf("a place carries %d calls of other keys than the first of each zone in turn", len(got))
 	}

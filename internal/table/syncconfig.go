@@ -14,8 +14,8 @@ type SyncConfig struct {
 	// Params are the limit's. Where requests reserve, other nodes are told what is settled as well,
 	// and no share is estimated from the attempts.
 	Params algorithms.Params
-	// Rate is the time between syncs, 0 where the table is not synced.
-	Rate time.Duration
+	// Interval is the time between syncs, 0 where the table is not synced.
+	Interval time.Duration
 	// Early syncs keys before the next cycle when they are new or near their limit.
 	Early bool
 	// AtOnce is set where the store decides on each request: what else changes is said at once.
@@ -41,7 +41,7 @@ type SyncConfig struct {
 }
 
 // IsShared reports whether what a table counts is synced.
-func (b *SyncConfig) IsShared() bool { return b != nil && b.Rate != 0 }
+func (b *SyncConfig) IsShared() bool { return b != nil && b.Interval != 0 }
 
 // AsksAgain reports whether keys are asked about before the next cycle without a request.
 func (b *SyncConfig) AsksAgain() bool { return b.Params.Reserves && b.Early && b.After != nil }

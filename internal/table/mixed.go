@@ -31,7 +31,7 @@ func (t *Table[S]) bound(b *SyncConfig, e entry[S], limit algorithms.Limit, now,
 // begin empty for a quarter of one as well, as it takes a flood that long to use it up. Only the
 // lowest bits are kept.
 func lately(b *SyncConfig, now int64) uint8 {
-	each := int64(b.Rate + time.Second)
+	each := int64(b.Interval + time.Second)
 	if b.Params.Kind.Traits().Fixed {
 		each += b.Limit.Window / 4
 	}

@@ -13,8 +13,8 @@ import (
 // from what the store has of it. So a message that is lost, late or repeated does no harm: the next
 // one says it all again.
 
-// A Said is what this node has spent of one key, on its way to the store.
-type Said struct {
+// An Update is what this node has spent of one key, on its way to the store.
+type Update struct {
 	Key   keys.Key
 	ID    keys.ID
 	State cell.State
@@ -22,16 +22,16 @@ type Said struct {
 	At int64
 	// Reasons are why it is said where the store seems to have it.
 	Reasons algorithms.Resend
-	// Size, Rate, Asked and Filled are those of a bucket: see algorithms.BucketSaid.
+	// Size, Rate, Asked and Filled are those of a bucket: see algorithms.BucketUpdate.
 	Size, Rate    int64
 	Asked, Filled bool
 }
 
-// Say takes keys out, until there are most, and appends what is to be said of them to dst, under a
-// number above all before: the keys that are outgoing, or where early is set the urgent ones. Each
-// comes back through Merge or Unanswered; until then its key has no other. now is the caller's
-// clock.
-func (t *Table[S]) Say(now, seq int64, most int, early bool, dst []Said) []Said {
+// TakeUpdates takes keys out, until there are most, and appends what is to be said of them to dst,
+// under a number above all before: the keys that are outgoing, or where early is set the urgent
+// ones. Each comes back through Merge or Unanswered; until then its key has no other. now is the
+// caller's clock.
+func (t *Table[S]) TakeUpdates(now, seq int64, most int, early bool, dst []Update) []Update {
 	b := t.config.Load()
 	if !b.IsShared() {
 		return dst
@@ -42,7 +42,7 @@ func (t *Table[S]) Say(now, seq int64, most int, early bool, dst []Said) []Said 
 		if early && !b.AtOnce && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(earlyPause)) {
 			return 0 // it was answered since; what came after waits for the next cycle
 		}
-		dst = t.say(b, e, now, seq, b.Rate, dst)
+		dst = t.updateOf(b, e, now, seq, b.Interval, dst)
 		if e.flags |= inFlight; !early && e.flags&confirm != 0 {
 			e.flags = e.flags&^confirm | confirming
 		}
@@ -51,28 +51,28 @@ func (t *Table[S]) Say(now, seq int64, most int, early bool, dst []Said) []Said 
 	return dst
 }
 
-// say appends what is to be said of one key, where that is said every interval, 0 where more is
-// asked for. Of what dst had before, the totals are used again.
-func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, interval time.Duration, dst []Said) []Said {
+// updateOf appends what is to be said of one key, where that is said every interval, 0 where more
+// is asked for. Of what dst had before, the totals are used again.
+func (t *Table[S]) updateOf(b *SyncConfig, e entry[S], now, seq int64, interval time.Duration, dst []Update) []Update {
 	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
 	var totals []int64
 	if n := len(dst); n < cap(dst) {
 		totals = dst[:n+1][n].State.Totals[:0]
 	}
-	m := Said{Key: e.key, ID: e.id, At: now, Reasons: l.Resend}
+	m := Update{Key: e.key, ID: e.id, At: now, Reasons: l.Resend}
 	m.State = cell.State{Seq: seq, Stamp: t.resetOf(t.stripe(e.key), e.id, now).Stamp, Epoch: l.Epoch}
 	m.State.Open, _ = t.reservations.In(e.key, l.Epoch)
-	e.said, l.Resend = seq, l.Resend&^algorithms.Settled
+	e.sentSeq, l.Resend = seq, l.Resend&^algorithms.Settled
 	if t.bucket != nil {
 		if seq == 0 {
 			interval = algorithms.OnlyAsks
 		}
-		said := t.bucket.Say(&e.state, b.Limit, now, interval)
+		has := t.bucket.Update(&e.state, b.Limit, now, interval)
 		l.Prepare(l.Epoch)
-		m.Size, m.Rate, m.Asked, m.Filled = said.Size, said.Rate, said.Asked, said.Filled
-		m.State.Start, m.State.Total, m.State.Fresh, m.State.Span = said.Start, said.Total, said.Fresh, said.Span
-		m.State.Acked, m.State.Whole, m.State.Rest = e.answered, said.Whole, said.Rest
+		m.Size, m.Rate, m.Asked, m.Filled = has.Size, has.Rate, has.Asked, has.Filled
+		m.State.Start, m.State.Total, m.State.Fresh, m.State.Span = has.Start, has.Total, has.Fresh, has.Span
+		m.State.Acked, m.State.Whole, m.State.Rest = e.answered, has.Whole, has.Rest
 		return append(dst, m)
 	}
 	end := 0
@@ -91,20 +91,20 @@ func (t *Table[S]) say(b *SyncConfig, e entry[S], now, seq int64, interval time.
 
 // Merge merges answers, which the store gave at an instant of its clock. It reports whether the
 // store has forgotten something that it had confirmed, and that is not said again already.
-func (t *Table[S]) Merge(now, server int64, said []Said, replies []cell.Reply) (forgot bool) {
+func (t *Table[S]) Merge(now, server int64, updates []Update, replies []cell.Reply) (forgot bool) {
 	b := t.config.Load()
 	if b == nil {
 		return false
 	}
-	early := t.mayLack(b, now)
+	early := t.mayBeIncomplete(b, now)
 	reports := make([]algorithms.Report, 0, b.Limit.History+1)
-	for i := range said {
-		m, h := &said[i], &replies[i]
+	for i := range updates {
+		m, h := &updates[i], &replies[i]
 		st, j, ok := t.lock(m.Key)
 		if ok {
 			e, at := t.current(st, j, now)
 			e.flags &^= inFlight
-			if m.State.Seq == e.said {
+			if m.State.Seq == e.sentSeq {
 				forgot = t.mergeOne(b, e, at, server, m, h, early, reports) || forgot
 			}
 			if e.flags&dirty == 0 && (e.flags&failed != 0 || e.flags&confirming == 0) {
@@ -121,7 +121,7 @@ func (t *Table[S]) Merge(now, server int64, said []Said, replies []cell.Reply) (
 }
 
 // mergeOne merges the answer to the latest message of one key. There is room for reports.
-func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Said, h *cell.Reply, early bool, reports []algorithms.Report) (forgot bool) {
+func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Update, h *cell.Reply, early bool, reports []algorithms.Report) (forgot bool) {
 	rejected := e.flags&failed != 0
 	e.flags &^= failed
 	l := t.machine.Ledger(&e.state)
@@ -144,9 +144,9 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Sai
 	var sent, theirs int64
 	var less bool
 	if t.bucket != nil {
-		doubt := l.Resend&algorithms.Forgotten != 0 && (l.IsKept() || h.Held.Seq == 0)
+		doubt := l.Resend&algorithms.Forgotten != 0 && (l.IsRetained() || h.Held.Seq == 0)
 		if sent, theirs, less = t.mergeBucket(b, e, now, m, h, doubt || !b.AtOnce && server > now+int64(drift)); !less {
-			l.Believe()
+			l.DropRetained()
 		}
 	} else {
 		sent, theirs, less = t.mergeEpochs(b, e, now, first, last, m, h, early, reports)
@@ -155,7 +155,7 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Sai
 		forgot = t.lose(l, known)
 	}
 	if t.goesByStore(b) {
-		l.Believe()
+		l.DropRetained()
 	}
 	if b.Params.Reserves {
 		e.Alone()
@@ -180,7 +180,7 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Sai
 
 // mergeEpochs takes in what all have spent in the epochs that count. It returns how much the store
 // has that it had not, of this node and of others, and whether it has less than it had confirmed.
-func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64, m *Said, h *cell.Reply, early bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
+func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64, m *Update, h *cell.Reply, early bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	for epoch := first; epoch <= last; epoch++ {
 		held, mine := h.Held.At(epoch), m.State.At(epoch)
@@ -207,12 +207,12 @@ func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64
 // than is known here: the store has lost something, if not of this key, or its clock has stepped
 // ahead and drained the bucket. After a silence, which may be no loss, doubt is set only if the
 // store has nothing of this node: otherwise others may have refunded the difference.
-func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Said, h *cell.Reply, doubt bool) (sent, theirs int64, less bool) {
+func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Update, h *cell.Reply, doubt bool) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	c := l.Cur
 	e.answered = max(e.answered, m.State.Seq)
 	level, _ := t.machine.Level(&e.state, b.Limit, now)
-	less = level > 0 && (h.Held.Total < c.Acked || doubt && t.lacks(b, e, now, m, h, level))
+	less = level > 0 && (h.Held.Total < c.Acked || doubt && t.hasLess(b, e, now, m, h, level))
 	if less && h.Held.Start == m.State.Start && h.Held.Seq > 0 {
 		if h.Held.Seq < m.State.Seq {
 			l.Cur.Acked = m.State.Total // what was said is in the bucket now
@@ -234,15 +234,15 @@ func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Said, h 
 		// Where others have refunded what stood in it, what this node has reserved there ends to
 		// count sooner.
 		if after, _ := t.machine.Level(&e.state, b.Limit, now); level-after > .5 {
-			t.reservations.Sink(m.Key, nil, int64(math.Round(level-after)))
+			t.reservations.ExpireSooner(m.Key, nil, int64(math.Round(level-after)))
 		}
 	}
 	return max(0, mine-c.Acked), max(0, reply.Others-c.Remote), less
 }
 
-// lacks reports whether an answer has less in a bucket than is known here.
-func (t *Table[S]) lacks(b *SyncConfig, e entry[S], now int64, m *Said, h *cell.Reply, known float64) bool {
-	s := t.bucket.Stand(b.Limit, now, levelOf(&h.Sum, now), 0)
+// hasLess reports whether an answer has less in a bucket than is known here.
+func (t *Table[S]) hasLess(b *SyncConfig, e entry[S], now int64, m *Update, h *cell.Reply, known float64) bool {
+	s := t.bucket.StateAt(b.Limit, now, levelOf(&h.Sum, now), 0)
 	level, _ := t.machine.Level(&s, b.Limit, now)
 	since := t.machine.Ledger(&e.state).Cur.Own - m.State.Total
 	return known-level-float64(since) > .5
@@ -258,7 +258,7 @@ func levelOf(sum *cell.Sum, now int64) algorithms.BucketLevel {
 
 // lessThanSaid reports whether an answer makes no sense: all have less in an epoch than this node
 // alone has said there.
-func lessThanSaid(m *Said, h *cell.Reply, first, last int64) bool {
+func lessThanSaid(m *Update, h *cell.Reply, first, last int64) bool {
 	for epoch := first; epoch <= last && h.Held.Seq < m.State.Seq; epoch++ {
 		if h.Sum.In(epoch) < m.State.At(epoch) {
 			return true
@@ -268,7 +268,7 @@ func lessThanSaid(m *Said, h *cell.Reply, first, last int64) bool {
 }
 
 // openOf is the part of what is open in a sum that is this node's.
-func openOf(m *Said, h *cell.Reply) int64 {
+func openOf(m *Update, h *cell.Reply) int64 {
 	mine := &m.State
 	if h.Held.Seq >= mine.Seq {
 		mine = &h.Held // the store has had this message before, or it only asks
@@ -280,13 +280,13 @@ func openOf(m *Said, h *cell.Reply) int64 {
 }
 
 // Unanswered gives messages back that got no answer. Their keys stay dirty.
-func (t *Table[S]) Unanswered(said []Said) {
-	for i := range said {
-		st, j, ok := t.lock(said[i].Key)
+func (t *Table[S]) Unanswered(updates []Update) {
+	for i := range updates {
+		st, j, ok := t.lock(updates[i].Key)
 		if ok {
 			e := t.withSyncState(st, j)
 			e.flags &^= inFlight | confirming
-			t.machine.Ledger(&e.state).Resend |= said[i].Reasons & algorithms.Settled
+			t.machine.Ledger(&e.state).Resend |= updates[i].Reasons & algorithms.Settled
 			st.markDirty(j, e)
 		}
 		st.mu.Unlock()
