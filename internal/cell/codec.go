@@ -198,9 +198,9 @@ func numbers(text string, to []int64) (all []int64, ok bool) {
 
 // Here is what the nodes of a region have of a cell, of which so many epochs count, by its sum, its
 // field of the other regions and, of a bucket, since when it is there. rate is that of a bucket,
-// and now the time there, in microseconds. Where all of a bucket
-// was spent since it began there, Acked is 1 more than what of the level the nodes there have
-// spent: as large a part of the level as their total is of all totals.
+// and now the time there, in microseconds. Where all of a bucket was spent since it began there,
+// Acked is 1 more than what of the level the nodes there have spent: as large a part of the level
+// as their total is of all totals.
 func Here(sum, others, born string, f *Family, now int64) (s State, ok bool) {
 	if f.Kind == Bucket {
 		return bucketHere(sum, others, born, f, now)
