@@ -47,7 +47,7 @@ type Limiter struct {
 
 	work ratesync.Work // that CloseBy waits for
 
-	byZone sync.Map // by zone
+	byZone sync.Map // of *keyQueues
 
 	mu sync.Mutex // of who changes bans
 }
