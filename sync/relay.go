@@ -282,7 +282,7 @@ func (x *relay) reject(name string) {
 // another program uses a key there: nothing else would tell, as that region is heard of all the
 // while.
 func (x *relay) forbids(region string, err error) {
-	if !redisconn.IsForbidden(err) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+	if !redisconn.IsForbidden(err) && !redisconn.IsWrongType(err) {
 		return
 	}
 	x.mu.Lock()

@@ -191,14 +191,17 @@ func classifyReply(err error) string {
 	return "redis answers with an error, " + code + "; see its log"
 }
 
-// inScript returns the error of a command in a script as Redis has it since 7.0. Before, what ran
-// stands before it: "ERR Error running script (call to f_1b3d): @user_script:7: WRONGTYPE ...".
+// inScript returns the error of a command in a script as Redis has it since 7.0. Before, the line
+// stands before it, twice where the command did not run: "ERR Error running script (call to
+// f_1b3d): @user_script:7: @user_script: 7: -READONLY ...".
 func inScript(text string) string {
-	if _, at, ok := strings.Cut(text, "@user_script:"); ok && strings.HasPrefix(text, "ERR Error running script") {
-		_, text, _ = strings.Cut(at, ": ")
-		return strings.TrimPrefix(text, "-")
+	if strings.HasPrefix(text, "ERR Error running script") {
+		_, text, _ = strings.Cut(text, ": ")
 	}
-	return text
+	for strings.HasPrefix(text, "@user_script:") {
+		_, text, _ = strings.Cut(text[len("@user_script:"):], ": ")
+	}
+	return strings.TrimPrefix(text, "-")
 }
 
 func classifyNetwork(err error) string {

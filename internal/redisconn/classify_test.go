@@ -108,6 +108,40 @@ func TestClassifyReplies(t *testing.T) {
 	}
 }
 
+// What is about the whole server is an outage, also in a script of Redis before 7.0.
+func TestIsSevere(t *testing.T) {
+	const before7 = "ERR Error running script (call to f_1b3d): @user_script:7: "
+	for text, want := range map[string]bool{
+		"READONLY You can't write":                           true,
+		"NOREPLICAS Not enough good replicas to write":       true,
+		"ERR max number of clients reached":                  true,
+		"BUSY Redis is busy running a script":                true,
+		"WRONGTYPE Operation":                                false,
+		"NOSCRIPT No matching script":                        false,
+		before7 + "@user_script: 7: -READONLY You can't":     true,
+		before7 + "-OOM command not allowed":                 true,
+		before7 + "@user_script: 7: -MISCONF Redis is":       true,
+		before7 + "WRONGTYPE Operation":                      false,
+		before7 + "@user_script: 7: value is not an integer": false,
+	} {
+		if got := IsSevere(fmt.Errorf("wrapped: %w", reply(text))); got != want {
+			t.Errorf("IsSevere(%q) = %v", text, got)
+		}
+	}
+	for text, want := range map[string]bool{
+		"WRONGTYPE Operation":           true,
+		before7 + "WRONGTYPE Operation": true,
+		"READONLY You can't write":      false,
+	} {
+		if got := IsWrongType(fmt.Errorf("wrapped: %w", reply(text))); got != want {
+			t.Errorf("IsWrongType(%q) = %v", text, got)
+		}
+	}
+	if !IsSevere(syscall.ECONNREFUSED) {
+		t.Error("a server that can't be reached is no outage")
+	}
+}
+
 // Errors of the network and of TLS, in the wrapping in which the client returns them, name what to
 // change.
 func TestClassifyNetwork(t *testing.T) {
@@ -157,10 +191,11 @@ func TestClassifyNetwork(t *testing.T) {
 
 func TestClassifyTooManyClients(t *testing.T) {
 	server := redistest.Start(t)
-	server.Do("CONFIG", "SET", "maxclients", "1")
-	idle := server.Client().Conn() // takes the only place
+	idle := server.Client().Conn() // has the only place
 	defer idle.Close()
-	_ = idle.Ping(context.Background())
+	if err := idle.ConfigSet(context.Background(), "maxclients", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
 	err := client(t, server.URL).Ping(context.Background()).Err()
 	// or that it was cut, perhaps for that
 	if got := Classify(err); !strings.Contains(got, "too many connections") {
