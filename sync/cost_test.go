@@ -49,7 +49,8 @@ func newTrader(tb testing.TB, keys int, buckets bool) *meteredNode {
 // no clock: time stands still for what it returns.
 func traderOf[S any](tb testing.TB, keyCount int, alg algorithms.Params, kind byte) *meteredNode {
 	server := redistest.Start(tb)
-	server.Do("CONFIG", "SET", "slowlog-log-slower-than", "5000", "slowlog-max-len", "100000")
+	server.Do("CONFIG", "SET", "slowlog-log-slower-than", "5000")
+	server.Do("CONFIG", "SET", "slowlog-max-len", "100000")
 	tab := tableOf[S](alg, keyCount)
 	x := &meteredNode{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keyCount}
 	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, SubWindows: 1, Live: alg.Compile().History})

@@ -12,7 +12,7 @@ import (
 
 // Each trouble is logged once with what to do, passes without a reload, and costs no count.
 func TestTroublesAreToldOnceAndPass(t *testing.T) {
-	for _, c := range redistest.Troubles {
+	for _, c := range redistest.Troubles() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			r, url := c.Server(t)

@@ -30,6 +30,12 @@ func init() { logging.Disable() }
 // path of a valkey-server.
 var Program = cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server")
 
+// before7 is whether it is a Redis before 7.0.
+var before7 = sync.OnceValue(func() bool {
+	version, _ := exec.Command(Program, "--version").Output()
+	return strings.HasPrefix(string(version), "Redis server v=6.")
+})
+
 // A Server is a redis-server of its own for one test. It stops when the test ends.
 type Server struct {
 	// Addr is host:port, or the path of a unix socket.
@@ -72,6 +78,20 @@ func Password(password string) Option {
 // User adds a user by its ACL rules, as in User("app", "on >secret ~caddy:* +evalsha").
 func User(name, rules string) Option {
 	return func(s *Server) { s.args = append(append(s.args, "--user", name), strings.Fields(rules)...) }
+}
+
+// Allow gives a user of a sentinel rules. Sentinels have users since Redis 6.2; with one before,
+// the test is skipped.
+func (s *Server) Allow(user, rules string) {
+	s.t.Helper()
+	if before7() {
+		s.t.Skip("sentinels have users since Redis 6.2")
+	}
+	args := []any{"ACL", "SETUSER", user}
+	for rule := range strings.FieldsSeq(rules) {
+		args = append(args, rule)
+	}
+	s.Do(args...)
 }
 
 // As makes the clients of the test another user than the default one, with any password.

@@ -323,7 +323,7 @@ func TestOneShardGone(t *testing.T) {
 }
 
 // leastACL is what a Redis user of strict mode needs, as the documentation lists it.
-const leastACL = "on >secret resetkeys ~test:* resetchannels -@all +evalsha +eval +time +hget +hset +pexpire +get +set" +
+const leastACL = "on >secret resetkeys ~test:* -@all +evalsha +eval +time +hget +hset +pexpire +get +set" +
 	" +hmget +hlen +hgetall +hdel +del +pexpireat"
 
 func TestWithLeastPermissions(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // In each trouble a request gets an error and not a decision, and when it has passed Redis decides
 // again.
 func TestTroublesPass(t *testing.T) {
-	for _, c := range redistest.Troubles {
+	for _, c := range redistest.Troubles() {
 		t.Run(c.Name, func(t *testing.T) {
 			t.Parallel()
 			r, url := c.Server(t)

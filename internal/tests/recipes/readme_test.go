@@ -178,11 +178,7 @@ func TestDocumentedACLIsEnough(t *testing.T) {
 	})
 	t.Run("Sentinel", func(t *testing.T) {
 		watched := redistest.StartSentinel(t, redistest.User(user, rules))
-		rule := []any{"ACL", "SETUSER", "watcher", "on", ">other"}
-		for one := range strings.FieldsSeq(alsoOf(t, "`sentinel_username`\\)")) {
-			rule = append(rule, one)
-		}
-		watched.Sentinel.Do(rule...)
+		watched.Sentinel.Allow("watcher", "on >other "+alsoOf(t, "`sentinel_username`\\)"))
 		checkACL(t, watched.Master, as(watched.URL)+"&sentinel_username=watcher&sentinel_password=other")
 		checkACLLog(t, watched.Sentinel)
 	})
@@ -193,7 +189,7 @@ func TestDocumentedACLIsEnough(t *testing.T) {
 func TestSentinelOfThePage(t *testing.T) {
 	user, _, rules := aclOf(t)
 	watched := redistest.StartSentinel(t, redistest.TLS(false), redistest.User(user, strings.Replace(rules, ">secret", ">first >second", 1)))
-	watched.Sentinel.Do("ACL", "SETUSER", "watcher", "on", ">other", "allchannels", "-@all", "+sentinel", "+subscribe", "+ping")
+	watched.Sentinel.Allow("watcher", "on >other allchannels -@all +sentinel +subscribe +ping")
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
