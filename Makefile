@@ -24,14 +24,17 @@ CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 check: lint test race
 
 # A line for each package as it ends, and at the end what failed. Most tests wait for something, so
-# twice as many packages as there are cores run at once, those that take longest first. Random tests
-# draw the same each time; make chaos draws new ones.
+# twice as many packages as there are cores run at once. Without tables for debuggers a program is
+# linked in half the time, and two dozen of them have Caddy in them. Random tests draw the same each
+# time; make chaos draws new ones.
 GOTEST = RAPID_SEED=1 go run $(GOTESTSUM) --format pkgname-and-test-fails --format-icons text --hide-summary skipped -- \
-	-vet=off -timeout 30m -p $$((2 * $$(getconf _NPROCESSORS_ONLN)))
+	-vet=off -ldflags=-w -timeout 30m -p $$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
+# Those that take longest begin first, and of them those that need no Caddy, which is built meanwhile.
+LONG := ./sync ./internal/sim/scenario ./sync/strict ./internal/operate ./internal/simulate ./internal/tests/... ./internal/cluster
 test: redis
 	@echo "Tests with a real Redis: 8 minutes on two cores, 5 when all is built."
-	TIDE_REQUIRE_REDIS=1 $(GOTEST) -tags $(TAGS) ./sync ./sync/strict ./internal/tests/... ./internal/cluster ./...
+	TIDE_REQUIRE_REDIS=1 $(GOTEST) -tags $(TAGS) $(LONG) ./...
 
 # Where two goroutines share something. Of Go 1.26 all goroutines of a bubble that meet a timer which
 # has passed share one context of the detector, and two at once end the process ("ThreadSanitizer:
