@@ -61,7 +61,7 @@ func (k *keeper) look(b *keptBan, node int) (known bool) {
 		return false
 	}
 	// What is left is at least least and at most most, and said in whole seconds, rounded up.
-	least, most := b.began.Add(b.length).Sub(a.came), b.begun.Add(b.length).Sub(a.sent)
+	least, most := b.began.Add(b.length).Sub(a.came)-k.step, b.begun.Add(b.length).Sub(a.sent)+k.step
 	if a.banned && a.wait < least {
 		k.fail("node %d says that the ban of %s in %s lasts %s more, but that is %s at least", node+1, b.key, b.zone, a.wait, least)
 	}

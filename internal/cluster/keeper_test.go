@@ -305,6 +305,9 @@ type keeper struct {
 	places  kept
 
 	lost kill // the node that was killed, if one was
+	// step is by how much Redis' clock steps. A node that hears of a ban after it has the ban end
+	// earlier or later by as much.
+	step time.Duration
 }
 
 // A keptBan is the ban of a key, and what clients have seen of it.

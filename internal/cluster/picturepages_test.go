@@ -40,7 +40,7 @@ const (
 var shownPages = map[string]shownPage{
 	"readme": {
 		starts: []string{aRedis, aCaddy},
-		before: `seq 6 | xargs -n 1 curl -s -o /dev/null https://api.example.com/login -d`,
+		before: `caddy rate-limit enforce address --remove >/dev/null; seq 6 | xargs -n 1 curl -s -o /dev/null https://api.example.com/login -d`,
 		command: `caddy rate-limit simulate --limit 100/1m access.log | head -4
 caddy rate-limit explain -X POST https://api.example.com/login
 caddy rate-limit override login 203.0.113.9 20/1m

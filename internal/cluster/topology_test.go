@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 )
@@ -122,6 +123,7 @@ func (s *scenario) stepped(least, most float64) {
 
 func steps(t *testing.T, name string, seconds int64) {
 	s := simple(t)
+	s.keeper.step = 31 * time.Second
 	s.inject(fault{
 		// Until all have heard of it, nodes count in different windows: each can admit the limit
 		// once more, there and back.
