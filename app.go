@@ -41,8 +41,7 @@ type App struct {
 	// Regions are data centers with a Redis each, in place of redis. Default: none.
 	Regions *Regions `json:"regions,omitempty"`
 
-	// SyncRate is the sync_rate of all zones. Range: as in a zone. Default: 1s where Redis is
-	// configured, else local.
+	// SyncRate is the sync_rate of all zones. Default: 1s where Redis is configured, else local.
 	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
 	// Namespace separates users of one Redis: nodes with the same one share counters. It may hold
@@ -58,8 +57,8 @@ type App struct {
 	// or a path. Default: off.
 	Persist string `json:"persist,omitempty"`
 
-	// Quiet are the codes of warnings that are not logged. Range: any code, except those of
-	// something broken. Default: none.
+	// Quiet are the codes of warnings that are not logged: any, except those of something broken.
+	// Default: none.
 	Quiet []string `json:"quiet,omitempty"`
 
 	ctx        caddy.Context
@@ -286,19 +285,19 @@ func (a *App) Cleanup() error {
 // Regions are data centers with a Redis each. Nodes sync with that of their own, and one node of
 // each region reads what those of the others have counted.
 type Regions struct {
-	// Here is the name of the region that this node is in. It may hold {env.*}, so that one
-	// configuration serves all. Default: none; required.
+	// Here is the region of this node. It may hold {env.*}, so that one configuration serves all.
+	// Default: none; required.
 	Here string `json:"here,omitempty"`
 
-	// Redis are the Redis of all regions, by their names: lower-case letters, digits and hyphens, 1
-	// to 16 of them. There are 2 to 16 regions. Default: none; required.
+	// Redis are the Redis of 2 to 16 regions, by their names: 1 to 16 lower-case letters, digits
+	// and hyphens. Default: none; required.
 	Redis map[string]*redisconn.Options `json:"redis,omitempty"`
 
 	// SyncRate is how often what has changed in other regions is read, 100ms to 1m. Default: 100ms.
 	SyncRate caddy.Duration `json:"sync_rate,omitempty"`
 
 	// OnLoss is the rule while another region is lost: each side enforces the whole limit, or its
-	// part, as one of 2 of 6 regions a third. Range: local or divide. Default: local.
+	// part. Range: local or divide. Default: local.
 	OnLoss string `json:"on_loss,omitempty"`
 }
 

@@ -39,8 +39,7 @@ type Handler struct {
 	// most 128 characters. Default: none.
 	RateLimits map[string]*Zone `json:"rate_limits,omitempty"`
 
-	// SyncRate is the sync_rate of this handler's zones. Range: as in a zone. Default: the global
-	// one.
+	// SyncRate is the sync_rate of this handler's zones. Default: the global one.
 	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
 	// StatusCode is the status of a denied request. Range: 400 to 599. Default: 429.
@@ -109,8 +108,8 @@ type Zone struct {
 	// ExceptRaw selects requests that the zone neither counts nor adds headers to. Default: none.
 	ExceptRaw caddyhttp.RawMatcherSets `json:"except,omitempty" caddy:"namespace=http.matchers"`
 
-	// Key groups requests: those with the same key share one count. It may hold placeholders.
-	// Default: {client_ip}; in a zone with events, one count for all.
+	// Key groups requests that share one count. It may hold placeholders. Default: {client_ip};
+	// with events, one count for all.
 	Key string `json:"key,omitempty"`
 
 	// Limits are one or more rates, all enforced. Of two with the same window the lower one is;
@@ -132,13 +131,12 @@ type Zone struct {
 
 	// Algorithm is how requests are counted. Range: sliding_window, fixed_window, sliding_log,
 	// token_bucket, gcra or leaky_bucket. Default: sliding_window; in a zone with one limit, burst
-	// means token_bucket, and queue leaky_bucket; in a zone with events, sliding_log; where all
-	// limits are by day, week, month or year, fixed_window, and beside others it must be written.
+	// means token_bucket, and queue leaky_bucket; with events, sliding_log; where all limits are by
+	// day, week, month or year, fixed_window.
 	Algorithm string `json:"algorithm,omitempty"`
 
-	// Calendar is by which days, weeks, months and years begin that limits count by: zone is a time
-	// zone, like Europe/Berlin, and from the day with which months begin, or their last one where
-	// they are shorter. Range of from: 1 to 31. Default: UTC, from 1.
+	// Calendar says when days, weeks, months and years begin: zone is their time zone, from the day
+	// on which months begin. Range of from: 1 to 31. Default: UTC, from 1.
 	Calendar *config.Calendar `json:"calendar,omitempty"`
 
 	// Burst is how many requests may come at once in a token_bucket or gcra. It must drain within
@@ -154,8 +152,8 @@ type Zone struct {
 	Queue *int64 `json:"queue,omitempty"`
 
 	// SyncRate is how often counts are synced: "local" or -1 is never, "strict" or 0 has Redis
-	// decide on every request. Range: these, or an interval of 20ms to ten years, as a duration or
-	// a number of seconds. Default: the handler's, else that of distributed, else the global one.
+	// decide on every request; otherwise an interval of 20ms to ten years, as a duration or a
+	// number of seconds. Default: the handler's, else that of distributed, else the global one.
 	SyncRate *config.SyncRate `json:"sync_rate,omitempty"`
 
 	// IPv4Prefix is how many bits of IPv4 addresses in the key count; 0 is 32. Range: 0 to 32.
@@ -167,8 +165,7 @@ type Zone struct {
 	IPv6Prefix *int `json:"ipv6_prefix,omitempty"`
 
 	// Bandwidth is how many bytes a second the bodies of all responses to one key share on each
-	// node: a number, or a string like "1MiB/s". The zone needs no limit. Range: 1 to a tebibyte.
-	// Default: none.
+	// node: a number, or a string like "1MiB/s". Range: 1 to a tebibyte. Default: none.
 	Bandwidth config.Bandwidth `json:"bandwidth,omitempty"`
 
 	// MaxKeys is how many keys have counters of their own in memory, for each rate and node.
@@ -177,7 +174,7 @@ type Zone struct {
 
 	// EmptyKey is what happens to a request without a key: its address is the key, it is not
 	// limited, all share one count, or it is denied. Range: client_ip, skip, share or deny.
-	// Default: client_ip; in a zone with events, share.
+	// Default: client_ip; with events, share.
 	EmptyKey string `json:"empty_key,omitempty"`
 
 	// CountDenied counts denied requests as well: a client that keeps trying stays denied. Default:
@@ -202,11 +199,11 @@ type Zone struct {
 	CostDefault *int64 `json:"cost_default,omitempty"`
 
 	// ResponseCost is where the response says what the request has cost, in units. Entries add up,
-	// and are rounded up. Not with leaky_bucket or count_denied. Default: none.
+	// rounded up. Not with leaky_bucket or count_denied. Default: none.
 	ResponseCost []config.ResponseTerm `json:"response_cost,omitempty"`
 
-	// ResponseCostDefault is the least that a response costs that counts, and ends without a figure
-	// or not properly. Range: 0 to 2^40. Default: 0; what was reserved stays spent. It needs
+	// ResponseCostDefault is the least cost of a response that counts, and ends without a figure or
+	// not properly. Range: 0 to 2^40. Default: 0; what was reserved stays spent. It needs
 	// response_cost and count_responses.
 	ResponseCostDefault *int64 `json:"response_cost_default,omitempty"`
 
@@ -219,8 +216,7 @@ type Zone struct {
 	// true.
 	EarlySync *bool `json:"early_sync,omitempty"`
 
-	// Regions counts over all regions, where there are several, or in this one only. Default:
-	// true.
+	// Regions counts over all regions, or in this one only. Default: true.
 	Regions *bool `json:"regions,omitempty"`
 
 	// Enforce is the share of keys that the zone is enforced for, in steps of 0.0001, the same keys
@@ -234,13 +230,11 @@ type Zone struct {
 	// leaky_bucket or count_denied. Range: 0.9 in total. Default: none.
 	Reserve []Reserve `json:"reserve,omitempty"`
 
-	// Headers are the sets of informational headers that tell of this zone; off hides it. In the
-	// block after a rate they are the handler's. Range: "ietf", "kong", "github", several of them,
-	// or "off". Default: the handler's.
+	// Headers are the sets of informational headers that tell of this zone; off hides it. Range:
+	// "ietf", "kong", "github", several of them, or "off". Default: the handler's.
 	Headers []string `json:"headers,omitempty"`
 
-	// Source is the file and line that a warning about this zone names, like Caddyfile:12. Default:
-	// none.
+	// Source is the file and line that a warning names, like Caddyfile:12. Default: none.
 	Source string `json:"source,omitempty"`
 
 	// size is a size that a limit or a cost is written as in a Caddyfile, like 10GiB, "" for none.
@@ -269,8 +263,8 @@ type Limit struct {
 	// required.
 	MaxEvents *config.Events `json:"max_events"`
 
-	// Window is how long the limit looks back: a length, or a "day", "week", "month" or "year" of
-	// the zone's calendar. Range: these, or 1ms to ten years. Default: none; required.
+	// Window is how long the limit looks back: 1ms to ten years, or a "day", "week", "month" or
+	// "year" of the zone's calendar. Default: none; required.
 	Window config.Window `json:"window"`
 
 	// Default is the number of requests if the placeholder in max_events has no number from 0 up.
@@ -287,9 +281,9 @@ type Ban struct {
 	// After is how many denials by a spent limit begin a ban. Default: the first one.
 	After *BanAfter `json:"after,omitempty"`
 
-	// Growing has each ban of a key that begins within this time after the last one's end last
-	// twice as long as that, up to this time. Range: more than for, at most ten years. Default: all
-	// bans last as long.
+	// Growing makes a ban twice as long as the key's last one, up to this time, if it begins within
+	// this time after that one's end. Range: more than for, at most ten years. Default: all bans
+	// last as long.
 	Growing caddy.Duration `json:"growing,omitempty"`
 }
 

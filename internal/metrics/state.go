@@ -53,7 +53,7 @@ func further(a, b float64) float64 {
 var (
 	Keys        = describe("keys", "Counters in this node's memory: one for each key and rate, one for a key with concurrent, and one for a key on its way to a ban.", "zone")
 	SketchInUse = describe("sketch_in_use", "1 while new keys of a zone share counters, because it has max_keys of them, else 0.", "zone").joined(greatest)
-	LastSync    = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle in which Redis answered for all keys of a zone that syncs; 0 if there was none.", "zone").joined(least)
+	LastSync    = describe("last_sync_timestamp_seconds", "Unix time of the last sync cycle in which Redis answered for all keys of a zone that syncs; 0 for none.", "zone").joined(least)
 
 	LimitRequests = describe("limit_requests", "Requests that a zone admits in a window, as configured, unless the limit comes with the request.", "zone", "window").joined(latest)
 	Concurrent    = describe("concurrent_requests", "Requests that run on this node, in a zone with concurrent.", "zone")

@@ -38,8 +38,8 @@ type Options struct {
 	// Storage borrows the client of Caddy's global storage, if that is a Redis and lends it. The
 	// others have no effect then. Default: false.
 	Storage bool `json:"storage,omitempty"`
-	// Mode is one server, sentinels and the master they know, or a cluster; failover is sentinel.
-	// Range: simple, sentinel or cluster. Default: simple; sentinel where master_name is set.
+	// Mode is simple, one server; sentinel or failover, sentinels and the master they know; or
+	// cluster. Default: simple; sentinel where master_name is set.
 	Mode string `json:"mode,omitempty"`
 	// Address holds a host and port, or the path of a unix socket; several of sentinels or a
 	// cluster. Default: localhost:6379, of sentinels port 26379.

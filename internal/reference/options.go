@@ -26,7 +26,7 @@ func grammarOf(b config.Block, indent string) string {
 }
 
 func (s *source) grammar() string {
-	return "In a site, or in a `route` or `handle` block:\n\n```text\n" +
+	return "In a site, a `route` or a `handle`:\n\n```text\n" +
 		"rate_limit [<matcher>] <rate>... {\n\t<options of the limit and of the handler>\n}\n\nrate_limit [<matcher>] {\n\tzone <name> {\n" + grammarOf(config.Zone, "\t\t") + "\t}\n\n\t# options of the handler\n" +
 		grammarOf(config.Block{Options: config.Handler.Options[1:]}, "\t") + "}\n```\n\nAmong the global options, at the top of the Caddyfile:\n\n```text\nrate_limit {\n" +
 		grammarOf(config.Global, "\t") + "}\n\nredis {\n" + grammarOf(config.Redis, "\t") + "}\n\nregions {\n" + grammarOf(config.Regions, "\t") + "}\n```\n"
@@ -41,11 +41,11 @@ type section struct {
 }
 
 var sections = []section{
-	{"Options of a limit", "In the block of a `zone`, or in the block after a rate. In JSON they are fields of an entry in `rate_limits`.", "Zone", "", config.Zone},
+	{"Options of a limit", "In the block of a `zone`, or after a rate; in JSON in an entry of `rate_limits`.", "Zone", "", config.Zone},
 	{"Options of the handler", "In the block of the directive, for all its zones.", "Handler", "of the handler", config.Handler},
-	{"Global options", "In the block `rate_limit` among the global options. In JSON they are the app `rate_limit`.", "App", "among the global options", config.Global},
-	{"Redis options", "In the block of `redis`. In JSON, its fields. `{env.*}` and `{file.*}` work in every text, and secrets are never logged.", "Options", "of Redis", config.Redis},
-	{"Options of regions", "In the block of `regions`.", "Regions", "of regions", config.Regions},
+	{"Global options", "In the block `rate_limit` among the global options; in JSON the app `rate_limit`.", "App", "among the global options", config.Global},
+	{"Redis options", "In the block of `redis`; in JSON its fields. `{env.*}` and `{file.*}` work in every text, and secrets are never logged.", "Options", "of Redis", config.Redis},
+	{"Options of regions", "In the block of [`regions`](regions.md).", "Regions", "of regions", config.Regions},
 }
 
 // nested are the types of options that are objects in JSON.
@@ -55,10 +55,10 @@ var nested = map[string][]string{"limit": {"Limit"}, "ban": {"Ban", "BanAfter"},
 var further = map[string]string{
 	"match": "[Matching](security.md#requests-that-a-zone-matches)", "except": "[Exceptions](keys.md#exceptions)", "key": "[Keys](keys.md)",
 	"limit": "[Rates](configuration.md#rates)", "limit_default": "[Placeholders](configuration.md#limits-that-come-with-the-request)",
-	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "burst": "[Bursts](algorithms.md#token_bucket)",
+	"concurrent": "[Concurrency](concurrent.md)", "algorithm": "[Algorithms](algorithms.md)", "calendar": "[Quotas](quotas.md#the-calendar)", "burst": "[Bursts](algorithms.md#token_bucket)",
 	"queue": "[Queues](algorithms.md#leaky_bucket)", "sync_rate": "[Sync](sync.md)", "ipv6_prefix": "[Networks](security.md#networks)",
 	"empty_key": "[Keys](keys.md#empty-keys)", "count_responses": "[Logins](login.md)", "forgive_responses": "[Logins](login.md#a-right-login)", "cost": "[Costs](cost.md)", "response_cost": "[Tokens](cost.md#tokens-of-a-model)", "zone": "[Names](configuration.md#names-of-limits)",
-	"on_redis_loss": "[Outages](outages.md)", "early_sync": "[Intervals](sync.md#an-interval)", "regions": "[Regions](regions.md)", "here": "[Regions](regions.md)", "region": "[Regions](regions.md)", "on_loss": "[Regions](regions.md)", "bandwidth": "[Downloads](bandwidth.md)",
+	"on_redis_loss": "[Outages](outages.md)", "on_loss": "[Losses](regions.md#when-a-region-is-lost)", "early_sync": "[Intervals](sync.md#an-interval)", "regions": "[Regions](regions.md)", "bandwidth": "[Downloads](bandwidth.md)",
 	"max_keys": "[Floods](security.md#floods-of-keys)", "enforce": "[Shadow](shadow.md)", "ban": "[Bans](ban.md)", "reserve": "[Reserves](reserve.md)",
 	"headers": "[Headers](responses.md#headers)", "message": "[Responses](responses.md)", "log_key": "[Privacy](security.md#what-is-stored-of-a-key)",
 	"persist": "[Restarts](outages.md#keep-counts-without-redis)", "redis": "[Redis](redis.md)", "strict_timeout": "[Outages](outages.md#strict-zones)",
@@ -193,7 +193,7 @@ func (f *field) facts(o *config.Option) string {
 }
 
 // listed is a range that has nothing but choices of the grammar.
-var listed = regexp.MustCompile("^(`\\w+`|,| |or|several of them)+$")
+var listed = regexp.MustCompile("^(`\\w+`|,| |or|several of them|a path)+$")
 
 // onlyInJSON lists the fields that a Caddyfile has no *config.Option for.
 func (s *source) onlyInJSON(of section) (text string) {

@@ -46,8 +46,8 @@ const (
 	// NoRedis is an empty address of Redis. A variable is not set, so each node counts for itself.
 	// If that is meant, write `redis {$REDIS_URL:off}`.
 	NoRedis = "TIDE011"
-	// SyncFails is Redis being unavailable. It is logged when an outage begins, at most once a
-	// minute; `sync with redis works again` ends it. `reason` says why, and what to do. See
+	// SyncFails is Redis being unavailable. It is logged at most once a minute;
+	// `sync with redis works again` ends it. `reason` says why, and what to do. See
 	// docs/outages.md.
 	SyncFails = "TIDE012"
 	// ForeignKey is another program's keys in Redis. Give Tide a namespace of its own.
