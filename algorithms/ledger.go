@@ -43,8 +43,8 @@ type Ledger struct {
 	Prev  EpochCount
 	// older are the epochs before Prev; nil for all but finely cut windows.
 	older *older
-	// kept has a bit by age (bit 0 is Cur) for an epoch that the store forgot: what is known of it
-	// is kept.
+	// retained has a bit by age (bit 0 is Cur) for an epoch that the store forgot: what is known of
+	// it is kept.
 	retained uint32
 	// Attempts are the requests that arrived on this node in Cur, admitted or not. It saturates.
 	Attempts uint32

@@ -41,6 +41,12 @@ func TestKeysOfDifferentZonesDiffer(t *testing.T) {
 //
 // no clock: windows are a part of names.
 func TestANameSaysHowItsCellsCount(t *testing.T) {
+	for kind := range algorithms.KindNames() {
+		want := SpecOf("a:80", algorithms.Params{Kind: algorithms.Kind(kind), Window: time.Hour})
+		if got, ok := parseSpec("a:80:" + want.Name()); !ok || got != want {
+			t.Errorf("%s is of %+v, %t, want %+v: regions pass over the cells of %s", want.Name(), got, ok, want, algorithms.Kind(kind))
+		}
+	}
 	for _, p := range []algorithms.Params{
 		{Kind: algorithms.FixedWindow, Window: time.Hour}, {Kind: algorithms.SlidingWindow, Window: time.Minute}, {Kind: algorithms.SlidingWindow, Window: 90 * time.Second, SubWindows: 7},
 		{Kind: algorithms.SlidingLog, Window: 24 * time.Hour}, {Kind: algorithms.SlidingLog, Window: 1001 * time.Millisecond},

@@ -83,7 +83,7 @@ func (c *Config) counted(yield func(*limits.Limit) bool) {
 }
 
 // running are the configurations that have started and not ended, oldest first. The first one is
-// the current one. Only who holds turns replaces the list; it is never changed.
+// the current one. Only who holds starting replaces the list; it is never changed.
 var running atomic.Pointer[[]*Config]
 
 // starting is held by one Start or Stop at a time, also while it waits for Redis or a disk.
@@ -153,7 +153,7 @@ func (c *Config) Start() {
 
 // meet waits for the first answer of a Redis that this process has not used yet: before it, the
 // first requests of a key would be decided without what other nodes have counted. It doesn't hold
-// turns.
+// starting.
 func (c *Config) meet() {
 	syncs := func(z *limits.Zone) bool { return z.Redis != nil && z.SyncRate >= 0 }
 	if c.Redis != nil && slices.ContainsFunc(c.zones, syncs) && !c.Redis.Replicator.Meet(limits.StartWait) {
