@@ -70,7 +70,7 @@ endef
 
 .PHONY: redis fail2ban browser promtool
 redis:
-	$(call need,$(or $(REDIS_SERVER),redis-server),redis-server,The tests need redis-server (7.0 or later).,Fedora: dnf install redis; macOS: brew install redis)
+	$(call need,$(or $(REDIS_SERVER),redis-server),redis-server,The tests need redis-server (6.0 or later).,Fedora: dnf install redis; macOS: brew install redis)
 
 fail2ban:
 	$(call need,fail2ban-regex,fail2ban,A test feeds log lines of bans to fail2ban-regex.,Fedora: dnf install fail2ban)
