@@ -197,7 +197,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 		return 0, ErrReply
 	}
 	server, ok := parseTime(reply[0], reply[1])
-	held, ok2 := reply[2].(int64)
+	_, ok2 := reply[2].(int64)
 	nodes, ok3 := reply[3].(int64)
 	mark, ok4 := reply[4].(int64)
 	if !ok || !ok2 || !ok3 || !ok4 {
@@ -207,15 +207,12 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	if r.lost.Load() != 0 || mark > r.mark {
 		r.pauseSyncs()
 	}
-	switch away := time.Since(r.answeredAt) >= Lease; {
-	case mark <= r.mark:
-	case held < 0 && away:
-		// The lease has ended, or the server has forgotten as well: nobody can tell.
-		r.noteLoss(false)
-	default:
-		r.noteLoss(true)
+	if mark > r.mark {
+		// After so long the lease has ended, or the server has forgotten: nobody can tell, also
+		// where a late heartbeat has begun another lease since.
+		r.noteLoss(time.Since(r.answeredAt) < Lease)
+		r.mark = mark
 	}
-	r.mark = max(r.mark, mark)
 	r.answered, r.answeredAt = r.seq, time.Now()
 	r.keepTime(server, start, end)
 	wait = r.record.Merge(HeartbeatReply{r.node, server, start + (end-start)/2, nodes, mark, reply[5:]})

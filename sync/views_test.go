@@ -91,6 +91,22 @@ func TestViewsThatWereWrong(t *testing.T) {
 	}
 }
 
+// A node that is cut off for longer than its lease has lost nothing, also where a late heartbeat has
+// begun another one before it is heard again: it believes what another node refunds then.
+func TestTheEndOfALeaseIsNoLoss(t *testing.T) {
+	t.Parallel()
+	c := viewCase{p: viewKinds()["sliding_window"], nodes: 2, rate: 5 * time.Second, exact: true, steps: []viewStep{
+		{what: "take", n: 5, wait: time.Millisecond}, {what: "lost", wait: 4700 * time.Millisecond}, {what: "late", wait: 1200 * time.Millisecond},
+		{what: "take", n: 7, wait: 4100 * time.Millisecond}, {what: "worsen", wait: 3700 * time.Millisecond}, {what: "join", wait: 12 * time.Millisecond},
+		{what: "take", node: 1, n: 1}, {what: "leave", node: 1, wait: 10 * time.Second},
+	}}
+	for c.seed = range 100 {
+		if fault := runCase(t, c); fault != "" {
+			t.Errorf("seed %d:\n%s", c.seed, fault)
+		}
+	}
+}
+
 // viewKinds are kinds of limits of which nothing leaves its window.
 func viewKinds() map[string]algorithms.Params {
 	const many = 1_000_000

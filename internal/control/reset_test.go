@@ -97,6 +97,23 @@ func TestAllNodesApplyAReset(t *testing.T) {
 	}
 }
 
+// Counters that leave, as those of another algorithm do at a reload, take no resets along that the
+// others of the zone follow.
+func TestCountersThatLeaveTakeNoResetAlong(t *testing.T) {
+	t.Parallel()
+	n := withTable(t, startNodes(t, redistest.Start(t), "a")[0])
+	leaves := table.New[algorithms.BucketState](algorithms.TokenBucket, 100)
+	n.Follow("login", leaves)
+	n.take(30)
+	n.Unfollow("login", leaves)
+	if forgiven := n.reset(t, nil, 1); forgiven != 30 {
+		t.Errorf("%d requests are forgiven, want 30", forgiven)
+	}
+	if n.Unfollow("login", n.table); len(n.forgivers) != 0 {
+		t.Errorf("%d zones are followed by nobody", len(n.forgivers))
+	}
+}
+
 // Resets have a budget of their own, and one of all keys is always taken.
 func TestTheBudgetOfResets(t *testing.T) {
 	t.Parallel()
