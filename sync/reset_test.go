@@ -104,7 +104,9 @@ func runReset[S any](t *testing.T, p algorithms.Params, rate time.Duration, what
 // rest is long enough for all to be synced, and for a node to be asked again.
 //
 // bubble: of runReset.
-func (w *resetWorld[S]) rest() { time.Sleep(3*w.rate + 3*time.Second) }
+func (w *resetWorld[S]) rest() { time.Sleep(w.aRest()) }
+
+func (w *resetWorld[S]) aRest() time.Duration { return 3*w.rate + 3*time.Second }
 
 // spend has the nodes spend all of the limit, and more than that before they know of each other.
 func (w *resetWorld[S]) spend() {
@@ -239,7 +241,8 @@ func (w *resetWorld[S]) after() {
 // check spends what is left, at first on one node, then on all, as soon as they know of each other.
 func (w *resetWorld[S]) check() {
 	limit := w.alg.Compile().Size
-	if w.alg.Kind.Traits().Windowed && w.span-time.Duration(wallClock()%int64(w.span)) < 40*w.rate+time.Minute {
+	takes := time.Duration(4*len(w.nodes)) * w.aRest()
+	if w.alg.Kind.Traits().Windowed && w.span-time.Duration(wallClock()%int64(w.span)) < takes+time.Minute {
 		w.until(w.span - time.Second) // so that nobody gets a new window meanwhile
 	}
 	if w.scenario == "with a node that is an epoch late" && w.alg.Kind.Traits().Windowed {
