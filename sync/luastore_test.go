@@ -36,6 +36,7 @@ var sources = map[string]string{
 	heldScript.Hash():      heldLua + fetchLua,
 	cursorScript.Hash():    cursorLua,
 	relayScript.Hash():     headOfRelay + relayLua,
+	sweepScript.Hash():     sweepLua,
 	toldScript.Hash():      heldLua + recordLua + toldLua,
 	slotsScript.Hash():     slotsSource,
 }

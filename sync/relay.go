@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,7 +31,13 @@ var (
 	headOfRelay = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds())
 	relayScript = redis.NewScript(headOfRelay + relayLua)
 	toldScript  = redis.NewScript(heldLua + recordLua + toldLua)
+	sweepScript = redis.NewScript(sweepLua)
 )
+
+// sweepLua drops names of what is gone. KEYS: the sorted set, and some names that are in it.
+const sweepLua = `for i = 2, #KEYS do
+  if redis.call('EXISTS', KEYS[i]) == 0 then redis.call('ZREM', KEYS[1], KEYS[i]) end
+end`
 
 const (
 	// relayLease is how long a node is the relay after it has said so, and relayInterval how often
@@ -351,11 +358,11 @@ type page struct {
 	err                  error
 }
 
-// told reads names that were told here after a score. sweep removes those that are gone.
-func (x *relay) told(ctx context.Context, shard int, after int64, how string) page {
+// told reads names that were told here after a score.
+func (x *relay) told(ctx context.Context, shard int, after int64) page {
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
-	p := parsePage(toldScript.Run(ctx, x.r.client, []string{x.r.keys.Told(shard)}, after, pageSize, how), x.r.keys.head)
+	p := parsePage(toldScript.Run(ctx, x.r.client, []string{x.r.keys.Told(shard)}, after, pageSize, ""), x.r.keys.head)
 	x.forbids(x.Here, p.err)
 	return p
 }
@@ -408,8 +415,18 @@ func parsePage(cmd *redis.Cmd, head string) (p page) {
 // sweep drops the names of what is gone.
 func (x *relay) sweep(ctx context.Context) {
 	for shard := range x.r.keys.shards() {
-		for page := x.told(ctx, shard, 0, "sweep"); page.err == nil && len(page.names) >= pageSize; {
-			page = x.told(ctx, shard, page.last, "sweep")
+		for after, more := int64(0), true; more; {
+			page := x.told(ctx, shard, after)
+			more, after = page.err == nil && len(page.names) >= pageSize, page.last
+			x.drop(ctx, x.r.keys.Told(shard), page.names)
 		}
 	}
+}
+
+// drop drops those names from a set that are gone. What fails is dropped by the next sweep.
+func (x *relay) drop(ctx context.Context, told string, names []string) {
+	ctx, cancel := CallContext(ctx, x.r.timeout)
+	defer cancel()
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
+	_ = sweepScript.Run(ctx, x.r.client, append([]string{told}, names...)).Err()
 }

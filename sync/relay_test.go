@@ -63,6 +63,27 @@ func TestSixRegionsConverge(t *testing.T) {
 	}
 }
 
+// Where a server lets no script read keys that it was not given, a relay asks for what it has found
+// by name.
+func TestRegionsWhoseServersWantAllKeysNamed(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(t *testing.T) {
+		w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
+		time.Sleep(12 * time.Hour)
+		for _, r := range w.regions {
+			r.store.OnlyKeys = true
+			w.join(r)
+			w.join(r)
+		}
+		for i := range 3 * batchSize { // more than a call asks for
+			w.takeOf(w.regions[i%2].nodes[i%2], fmt.Append(nil, i/2), 1)
+		}
+		w.settle()
+		w.compare()
+		w.close()
+	})
+}
+
 // A world is some regions, and what happens to them.
 type world[S any] struct {
 	t        *testing.T

@@ -323,7 +323,7 @@ func (p *pair) count(ctx context.Context) {
 	p.mu.Unlock()
 	n := int64(0)
 	for shard := range p.x.r.keys.shards() {
-		page := p.x.told(ctx, shard, since, "")
+		page := p.x.told(ctx, shard, since)
 		if page.err != nil {
 			return
 		}

@@ -91,8 +91,8 @@ func TestViewsThatWereWrong(t *testing.T) {
 	}
 }
 
-// A node that is cut off for longer than its lease has lost nothing, also where a late heartbeat has
-// begun another one before it is heard again: it believes what another node refunds then.
+// A node that is cut off for longer than its lease has lost nothing, also where a late heartbeat
+// has begun another one before it is heard again: it believes what another node refunds then.
 func TestTheEndOfALeaseIsNoLoss(t *testing.T) {
 	t.Parallel()
 	c := viewCase{p: viewKinds()["sliding_window"], nodes: 2, rate: 5 * time.Second, exact: true, steps: []viewStep{
