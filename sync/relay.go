@@ -425,8 +425,10 @@ func (x *relay) sweep(ctx context.Context) {
 
 // drop drops those names from a set that are gone. What fails is dropped by the next sweep.
 func (x *relay) drop(ctx context.Context, told string, names []string) {
+	if names = slices.DeleteFunc(names, func(name string) bool { return name == "" }); len(names) == 0 {
+		return
+	}
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
-	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
 	_ = sweepScript.Run(ctx, x.r.client, append([]string{told}, names...)).Err()
 }

@@ -64,7 +64,7 @@ func TestSixRegionsConverge(t *testing.T) {
 }
 
 // Where a server lets no script read keys that it was not given, a relay asks for what it has found
-// by name.
+// by name, and sweeps out names of what is gone.
 func TestRegionsWhoseServersWantAllKeysNamed(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(t *testing.T) {
@@ -80,6 +80,13 @@ func TestRegionsWhoseServersWantAllKeysNamed(t *testing.T) {
 		}
 		w.settle()
 		w.compare()
+		here := w.regions[0]
+		told, gone := here.nodes[0].rep.keys.Told(0), here.nodes[0].rep.keys.head+"gone"
+		here.store.Do("ZADD", told, "1", gone)
+		time.Sleep(2 * sweepRate)
+		if score := here.store.Do("ZSCORE", told, gone); score != nil {
+			t.Errorf("%s is still told, under %v", gone, score)
+		}
 		w.close()
 	})
 }
