@@ -209,11 +209,12 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	}
 	if mark > r.mark {
 		// After so long the lease has ended, or the server has forgotten: nobody can tell, also
-		// where a late heartbeat has begun another lease since.
-		r.noteLoss(time.Since(r.answeredAt) < Lease)
+		// where a late heartbeat has begun another lease since. A step of the server's clock ends
+		// leases as well.
+		r.noteLoss(time.Since(r.answeredAt) < Lease && server-r.serverAt < int64(Lease))
 		r.mark = mark
 	}
-	r.answered, r.answeredAt = r.seq, time.Now()
+	r.answered, r.answeredAt, r.serverAt = r.seq, time.Now(), server
 	r.keepTime(server, start, end)
 	wait = r.record.Merge(HeartbeatReply{r.node, server, start + (end-start)/2, nodes, mark, reply[5:]})
 	if r.relay != nil {

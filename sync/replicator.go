@@ -58,10 +58,11 @@ type Replicator struct {
 	stats callStats
 
 	// seq and answered number the heartbeats, the last one sent and the last one answered, and mark
-	// is the one at which the server was last found to have forgotten. Only the heartbeat's
-	// goroutine uses them.
-	seq, answered, mark int64
-	answeredAt          time.Time
+	// is the one at which the server was last found to have forgotten. answeredAt and serverAt are
+	// when that was answered, by this node's clock and the server's. Only the heartbeat's goroutine
+	// uses them.
+	seq, answered, mark, serverAt int64
+	answeredAt                    time.Time
 
 	// record goes along with the heartbeats, and beat asks for one.
 	record Record

@@ -107,6 +107,21 @@ func TestTheEndOfALeaseIsNoLoss(t *testing.T) {
 	}
 }
 
+// A step ahead of the server's clock ends leases too, and is no loss either, though another one a
+// moment before has everything be sent again later: what is refunded then is believed.
+func TestStepsOfTheServersClockAreNoLoss(t *testing.T) {
+	t.Parallel()
+	c := viewCase{p: viewKinds()["fixed_window"], nodes: 2, rate: time.Second, exact: true, steps: []viewStep{
+		{what: "clock", n: 4, x: .7}, {what: "take", n: 8, wait: 1500 * time.Millisecond},
+		{what: "clock", n: 4, x: .8}, {what: "take", node: 1, n: 9, wait: 2500 * time.Millisecond}, {what: "refund", node: 1},
+	}}
+	for c.seed = range 10 {
+		if fault := runCase(t, c); fault != "" {
+			t.Errorf("seed %d:\n%s", c.seed, fault)
+		}
+	}
+}
+
 // viewKinds are kinds of limits of which nothing leaves its window.
 func viewKinds() map[string]algorithms.Params {
 	const many = 1_000_000
