@@ -21,7 +21,10 @@ CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
 .PHONY: test lint race check chaos stress demo bench fuzz size release
 
-check: lint test race
+# The loops under the race detector take one processor: lint has the other one meanwhile.
+check:
+	@$(MAKE) --no-print-directory -j2 -Oline lint race
+	@$(MAKE) --no-print-directory test
 
 # A line for each package as it ends, and at the end what failed. Most tests wait for something, so
 # twice as many packages as there are cores run at once. Without tables for debuggers a program is

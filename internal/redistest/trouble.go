@@ -55,8 +55,9 @@ var troubles = []Trouble{
 		Name: "loading", Code: "LOADING", since7: true,
 		options: []Option{Config("--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024")},
 		prepare: func(_ *testing.T, r *Server, admin *redis.Conn) {
-			r.Do("DEBUG", "POPULATE", 3000)
-			admin.Do(context.Background(), "CONFIG", "SET", "key-load-delay", 20_000) // µs
+			r.Do("DEBUG", "POPULATE", 30_000)
+			const µs = 20_000 // ten minutes in all
+			admin.Do(context.Background(), "CONFIG", "SET", "key-load-delay", µs)
 		},
 		async: []string{"DEBUG", "RELOAD"}, end: []string{"CONFIG SET key-load-delay 0"},
 	},
