@@ -407,7 +407,7 @@ func TestOtherRegionForgets(t *testing.T) {
 // What a Redis had of another region and has lost is read again, though the calls that were under
 // way had asked for what comes after it.
 func TestARedisForgetsWhatWasRead(t *testing.T) {
-	for phase := range 20 {
+	for phase := range redistest.Times(20, 20) {
 		inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
 			for range 5 {
 				w.take(here, 7)
@@ -523,7 +523,7 @@ func newRelay(t *testing.T, cut time.Duration) {
 // Redis forgets, and its nodes say again what they have spent one after the other, the other region
 // counts nothing twice.
 func TestABucketThatTwoRegionsBegin(t *testing.T) {
-	for i := range 3 {
+	for i := range redistest.Times(3, 3) {
 		for _, apart := range []time.Duration{0, 20 * time.Second} {
 			synctest.Test(t, func(t *testing.T) { twoBegin(t, apart, time.Duration(i)*3*time.Second) })
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reset"
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
@@ -21,7 +22,7 @@ func TestADayEndsInTwoRegions(t *testing.T) {
 	for _, tt := range []struct {
 		ahead time.Duration
 		cut   bool
-	}{{0, false}, {0, true}, {30 * time.Second, false}, {-30 * time.Second, true}} {
+	}{{0, false}, {0, true}, {30 * time.Second, false}, {-30 * time.Second, true}}[:redistest.Times(4, 4)] {
 		t.Run(fmt.Sprintf("%v ahead, link cut %t", tt.ahead, tt.cut), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { dayEnds(t, tt.ahead, tt.cut) })
 		})

@@ -100,7 +100,7 @@ func TestTheEndOfALeaseIsNoLoss(t *testing.T) {
 		{what: "take", n: 7, wait: 4100 * time.Millisecond}, {what: "worsen", wait: 3700 * time.Millisecond}, {what: "join", wait: 12 * time.Millisecond},
 		{what: "take", node: 1, n: 1}, {what: "leave", node: 1, wait: 10 * time.Second},
 	}}
-	for c.seed = range 100 {
+	for c.seed = range uint64(redistest.Times(100, 100)) {
 		if fault := runCase(t, c); fault != "" {
 			t.Errorf("seed %d:\n%s", c.seed, fault)
 		}
@@ -115,7 +115,7 @@ func TestStepsOfTheServersClockAreNoLoss(t *testing.T) {
 		{what: "clock", n: 4, x: .7}, {what: "take", n: 8, wait: 1500 * time.Millisecond},
 		{what: "clock", n: 4, x: .8}, {what: "take", node: 1, n: 9, wait: 2500 * time.Millisecond}, {what: "refund", node: 1},
 	}}
-	for c.seed = range 10 {
+	for c.seed = range uint64(redistest.Times(10, 10)) {
 		if fault := runCase(t, c); fault != "" {
 			t.Errorf("seed %d:\n%s", c.seed, fault)
 		}
