@@ -23,7 +23,7 @@ CYCLONEDX := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 
 # The loops under the race detector take one processor: lint has the other one meanwhile.
 check:
-	@$(MAKE) --no-print-directory -j2 -Oline lint race
+	@$(MAKE) --no-print-directory -j2 lint race || { echo 'Of lint and race one has failed: "make[1]: ***" above says which.'; exit 1; }
 	@$(MAKE) --no-print-directory test
 
 # A line for each package as it ends, and at the end what failed. Most tests wait for something, so
