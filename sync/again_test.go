@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -22,7 +23,7 @@ type lone[S any] struct {
 	*Replicator
 }
 
-func newLone[S any](i int, w *wire, alg algorithms.Params, rate time.Duration) lone[S] {
+func newLone[S any](i int, w redis.UniversalClient, alg algorithms.Params, rate time.Duration) lone[S] {
 	n := lone[S]{Table: tableOf[S](alg, 1000), Replicator: NewReplicator(w, "test", time.Second, wallClock, zap.NewNop())}
 	n.Source = NewSource(n.Table, SpecOf("z", alg))
 	n.Source.node = fmt.Sprint("node", i) // by which it waits after a loss

@@ -75,8 +75,9 @@ type HeartbeatReply struct {
 	Node string
 	// Server and Now are the server's time and this node's, in nanoseconds since the Unix epoch.
 	Server, Now int64
-	// Nodes is how many nodes there are, and Mark the heartbeat at which the server was last found
-	// to have forgotten an earlier one, 0 never.
+	// Nodes is how many nodes there are, and Mark since when the server knows all heartbeats of
+	// this node that it has answered, in milliseconds of its clock: another one where it has
+	// forgotten.
 	Nodes, Mark int64
 	// Record is the record's version, entries, whether these are all, and leases, see
 	// heartbeat.lua.
@@ -96,7 +97,7 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 			r.log((*Health).SumFlaps)
 			r.checkEviction(ctx)
 		}
-		if r.mark > mark || due && (err == nil || r.cluster) {
+		if r.mark != mark || due && (err == nil || r.cluster) {
 			r.resend(max(nodes, r.Nodes())) // a server that has forgotten knows of few
 		}
 		if ctx.Err() == nil {
@@ -186,7 +187,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	called, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatInterval))
 	defer cancel()
 	r.seq++ // only the heartbeat's own goroutine uses it
-	args := append([]any{r.node, r.seq, Lease.Milliseconds(), r.answered}, r.record.Ask()...)
+	args := append(append([]any{r.node, r.seq, Lease.Milliseconds(), r.answered}, r.record.Ask()...), r.mark)
 	start := r.now()
 	reply, err := heartbeatScript.Run(called, r.client, r.heartbeatKeys(), args...).Slice()
 	end := r.now()
@@ -204,17 +205,19 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 		return 0, ErrReply
 	}
 	r.nodes.Store(nodes)
-	if r.lost.Load() != 0 || mark > r.mark {
+	forgot := r.answered >= 0 && mark != r.mark
+	if r.lost.Load() != 0 || forgot {
 		r.pauseSyncs()
 	}
-	if mark > r.mark {
+	if forgot {
 		// After so long the lease has ended, or the server has forgotten: nobody can tell, also
 		// where a late heartbeat has begun another lease since. A step of the server's clock ends
 		// leases as well.
 		r.noteLoss(time.Since(r.answeredAt) < Lease && server-r.serverAt < int64(Lease))
-		r.mark = mark
+	} else if r.answered < 0 && r.seq > 1 && r.stats.calls.Load() > 0 {
+		r.noteLoss(false) // syncs waited no longer, and what they confirmed may be forgotten
 	}
-	r.answered, r.answeredAt, r.serverAt = r.seq, time.Now(), server
+	r.answered, r.mark, r.answeredAt, r.serverAt = r.seq, mark, time.Now(), server
 	r.keepTime(server, start, end)
 	wait = r.record.Merge(HeartbeatReply{r.node, server, start + (end-start)/2, nodes, mark, reply[5:]})
 	if r.relay != nil {

@@ -1,17 +1,18 @@
 -- Says that this node is there. KEYS[1] is a hash with a field per node, "seq expiry mark applied
--- name": the last heartbeat, when the lease ends in milliseconds of this server's clock, the
--- heartbeat at which it was last found that an earlier one, which had been answered, is no longer
--- known here, and up to which clock the node has applied the control record. KEYS[2] is that
--- record, see control.lua. KEYS[3] is a hash with "at nodes" under the name nodes: how many nodes
--- there were, and when they were counted; and under lost when a loss was found last. All leases are
--- read once a second, by the first that finds that older, in place of at each heartbeat: that took
--- 1,000 nodes a whole processor. ARGV: node, seq, lease in milliseconds (0 ends it), the last seq
--- that was answered (-1 if none), the version of the control record that the node has applied (""
--- if none), 1 if it wants the leases, and its name. Reply: seconds and microseconds of this
--- server's clock, the seq that was there (-1 if none), how many nodes there are, and the mark (0 if
--- none). The mark stays, so that it doesn't matter whether the reply to just that heartbeat
--- arrives. Then the version of the control record, its entries, 1 if these are all, as record.lua
--- has them, and the leases by node.
+-- name": the last heartbeat, when the lease ends in milliseconds of this server's clock, since when
+-- the server knows all heartbeats of the node that it has answered, in milliseconds as well, and up
+-- to which clock the node has applied the control record. KEYS[2] is that record, see control.lua.
+-- KEYS[3] is a hash with "at nodes" under the name nodes: how many nodes there were, and when they
+-- were counted; and under lost when a loss was found last. All leases are read once a second, by
+-- the first that finds that older, in place of at each heartbeat: that took 1,000 nodes a whole
+-- processor. ARGV: node, seq, lease in milliseconds (0 ends it), the last seq that was answered (-1
+-- if none), the version of the control record that the node has applied ("" if none), 1 if it wants
+-- the leases, its name, and the mark that it knows. Reply: seconds and microseconds of this
+-- server's clock, the seq that was there (-1 if none), how many nodes there are, and the mark.
+-- Where that is another one, the server has forgotten: it stays, so that it doesn't matter whether
+-- the reply to just that heartbeat arrives, and a late copy of an answered heartbeat hides nothing.
+-- Then the version of the control record, its entries, 1 if these are all, as record.lua has them,
+-- and the leases by node.
 local time = redis.call('TIME')
 local now, lease = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(ARGV[3])
 if lease == 0 then
@@ -21,17 +22,18 @@ if lease == 0 then
 end
 
 local held, _, mark = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) (%d+) ?(%d*)')
-held = tonumber(held or -1)
-if held < tonumber(ARGV[4]) then
-  mark = ARGV[2]
+held, mark = tonumber(held or -1), tonumber(mark or '')
+local seq, answered = tonumber(ARGV[2]), tonumber(ARGV[4])
+if not mark or held < answered then mark = now end
+local forgot = held < answered or mark ~= tonumber(ARGV[8])
+if forgot and answered >= 0 and held < seq then
   redis.call('HSET', KEYS[3], 'lost', string.format('%.0f', now))
 end
-mark = tonumber(mark or '') or 0
 -- What the node has applied holds in this history of the server only: one that has forgotten may
 -- have another record since.
-local version, entries, all = record(KEYS[2], ARGV[5], mark > tonumber(ARGV[4]))
+local version, entries, all = record(KEYS[2], ARGV[5], forgot)
 local applied = not all and string.match(ARGV[5], '^%d+') or '0'
-if held < tonumber(ARGV[2]) then
+if held < seq then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f %.0f ', now + lease, mark) .. applied .. ' ' .. ARGV[7])
 end
 

@@ -1,12 +1,15 @@
 package ratesync
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/cycle"
@@ -118,6 +121,63 @@ func TestALossIsSentAgainOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A late copy of the only heartbeat that was answered, which comes when the store has forgotten,
+// hides that from nobody.
+func TestALateHeartbeatHidesNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := &losers{t: t, store: newLuaStore(t), keys: 3, rate: 100 * time.Millisecond, alg: anEpoch}
+		w := &wire{net: &network{random: rand.New(rand.NewPCG(1, 1))}, store: x.store}
+		x.nodes = append(x.nodes, newLone[algorithms.WindowState](0, w, x.alg, x.rate))
+		defer x.close()
+		for key := range x.keys {
+			x.count(0, key)
+		}
+		time.Sleep(heartbeatInterval / 2)
+		x.holds("in the beginning", 3)
+		x.store.forget(0, true)
+		r := x.nodes[0].Replicator
+		x.store.run(heartbeatScript.Hash(), r.heartbeatKeys(), []any{r.node, 1, Lease.Milliseconds(), -1, "", "", "v1 host", 0})
+		time.Sleep(2 * ResendInterval)
+		x.holds("after the loss", 3)
+	})
+}
+
+// What syncs had confirmed before the first heartbeat was answered, and the store has forgotten, is
+// sent again when one is.
+func TestALossBeforeTheFirstHeartbeatIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := &losers{t: t, store: newLuaStore(t), keys: 3, alg: anEpoch}
+		w := &unheard{&wire{net: &network{random: rand.New(rand.NewPCG(1, 1))}, store: x.store}, time.Now().Add(4 * time.Second)}
+		x.nodes = append(x.nodes, newLone[algorithms.WindowState](0, w, x.alg, time.Second))
+		defer x.close()
+		for key := range x.keys {
+			x.count(0, key)
+		}
+		time.Sleep(3 * time.Second)
+		x.holds("before a heartbeat is answered", 3)
+		x.store.forget(0, true)
+		time.Sleep(2 * ResendInterval)
+		x.holds("after the loss", 3)
+	})
+}
+
+// An unheard wire has no heartbeat answered until an instant.
+type unheard struct {
+	*wire
+	until time.Time
+}
+
+// EvalSha is how heartbeats go.
+//
+// bubble: of its test.
+func (u *unheard) EvalSha(ctx context.Context, hash string, keys []string, args ...any) *redis.Cmd {
+	if hash == heartbeatScript.Hash() && time.Now().Before(u.until) {
+		<-ctx.Done()
+		return redis.NewCmdResult(nil, ctx.Err())
+	}
+	return u.wire.EvalSha(ctx, hash, keys, args...)
 }
 
 // A store that forgets once more while all is sent again is found to, and all is sent once more.

@@ -25,7 +25,7 @@ func init() { sources[formerScript.Hash()] = formerHeartbeats }
 
 // beatOf are the arguments of a node's heartbeat that asks nothing of the control record.
 func beatOf(node string, seq int) []any {
-	return []any{node, seq, Lease.Milliseconds(), seq - 1, "0 0", "", "v1 " + node}
+	return []any{node, seq, Lease.Milliseconds(), seq - 1, "0 0", "", "v1 " + node, 0}
 }
 
 // A heartbeat costs little more among a thousand nodes than alone: a fraction of what it costs to

@@ -57,10 +57,10 @@ type Replicator struct {
 	metAt atomic.Int64 // when no shard was lost for the first time, by the node's clock; 0 never
 	stats callStats
 
-	// seq and answered number the heartbeats, the last one sent and the last one answered, and mark
-	// is the one at which the server was last found to have forgotten. answeredAt and serverAt are
-	// when that was answered, by this node's clock and the server's. Only the heartbeat's goroutine
-	// uses them.
+	// seq and answered number the heartbeats, the last one sent and the last one answered. mark is
+	// since when the server knows of all that it has answered. answeredAt and serverAt are when it
+	// answered last, by this node's clock and the server's. Only the heartbeat's goroutine uses
+	// them.
 	seq, answered, mark, serverAt int64
 	answeredAt                    time.Time
 

@@ -79,7 +79,7 @@ type Control struct {
 	leases  []Lease          // of all nodes, as they were listed last, by name
 	listed  int64            // when that was, 0 never
 	heard   int64            // when a heartbeat was answered last, 0 never
-	mark    int64            // the last heartbeat at which the server had forgotten
+	mark    int64            // another one where the server has forgotten
 	settled int64            // when all nodes have had a heartbeat since the last loss
 	waiting int              // changes that wait for other nodes
 	asked   bool             // somebody wants to see the leases

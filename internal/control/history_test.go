@@ -54,6 +54,7 @@ type member struct {
 	// seq is its last heartbeat, and answered the last one that was answered.
 	seq, answered int64
 	answeredAt    int64 // when that was, 0 never
+	mark          int64 // in that answer
 }
 
 // change is a mutation, and who has acknowledged it.
@@ -130,6 +131,7 @@ func (w *world) step() {
 		w.failOver()
 	case kind < 91:
 		w.server = newStore()
+		w.pass(1)
 	case kind < 94:
 		w.skew = rapid.Int64Range(-1, 1).Draw(w.t, "skew") * int64(time.Hour)
 	case kind < 96:
@@ -151,6 +153,7 @@ func (w *world) failOver() {
 	i := rapid.IntRange(0, len(w.replicas)-1).Draw(w.t, "replica")
 	if r := w.replicas[i]; w.now-r.at < int64(10*time.Minute) {
 		w.server, w.replicas = r.save(), w.replicas[:i+1]
+		w.pass(1)
 	}
 }
 
@@ -185,25 +188,26 @@ func (w *world) beat(m *member, f fate) (again bool) {
 		return false
 	}
 	m.seq++
-	seq, last := m.seq, m.answered
+	seq, last, mark := m.seq, m.answered, m.mark
 	v, ok := m.Ask()
-	call := func() Reply { return w.server.beat(w.micros(), m.name, seq, last, question{v, ok}) }
+	call := func() Reply { return w.server.beat(w.micros(), m.name, seq, last, question{v, ok, mark}) }
 	if f == late {
 		w.late = append(w.late, func() { call() })
 		return false
 	}
-	r := call()
+	r, said := call(), w.server.said
 	switch f {
 	case unanswered:
 		return false
 	case crossed:
 		w.mutate(m, answered)
 		w.server = newStore()
+		w.pass(1)
 	}
 	if away := w.now - m.answeredAt; m.answeredAt != 0 && away > int64(awayFor) {
 		w.replace(m, nil)
 	}
-	m.answeredAt, m.answered = w.now, seq
+	m.answeredAt, m.answered, m.mark = w.now, seq, said
 	m.Forget(w.clock(m))
 	again = m.Merge(r, w.clock(m))
 	w.acknowledge(m)

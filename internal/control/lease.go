@@ -26,10 +26,10 @@ type Lease struct {
 // is held.
 func (c *Control) noteLoss(h ratesync.HeartbeatReply) {
 	const long = int64(ratesync.Lease / 2)
-	if h.Mark > c.mark || c.heard != 0 && (h.Now-c.heard > long || h.Server-h.Now-c.record.ahead > long) {
+	if c.heard != 0 && (h.Mark != c.mark || h.Now-c.heard > long || h.Server-h.Now-c.record.ahead > long) {
 		c.settled = h.Now + int64(settleFor)
 	}
-	c.mark, c.heard = max(c.mark, h.Mark), h.Now
+	c.mark, c.heard = h.Mark, h.Now
 }
 
 // parseLeases reads the fields of nodes, each after its name: "seq expiry mark applied name".

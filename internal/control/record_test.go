@@ -18,7 +18,7 @@ func TestOneHeartbeatBringsAnEntry(t *testing.T) {
 		us := int64(1e15)
 		beat := func(seq int64, meanwhile func()) {
 			v, ok := r.Ask()
-			reply := server.beat(us, "a", seq, seq-1, question{v, ok})
+			reply := server.beat(us, "a", seq, seq-1, question{v, ok, server.said})
 			meanwhile()
 			r.Merge(reply, us*1000)
 		}
@@ -98,7 +98,7 @@ func TestOfTwoEntriesOfAStampOneWins(t *testing.T) {
 					for n, r := range both {
 						v, ok := r.Ask()
 						seqs++
-						r.Merge(server.beat(stamp, fmt.Sprint(n), seqs, -1, question{v, ok && round > 0}), stamp*1000)
+						r.Merge(server.beat(stamp, fmt.Sprint(n), seqs, -1, question{v, ok && round > 0, 0}), stamp*1000)
 						for _, e := range r.Unsent(9, stamp*1000) {
 							server.write(stamp, r.known, []order{{Entry: e, length: -1}})
 						}

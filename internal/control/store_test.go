@@ -22,9 +22,10 @@ type store struct {
 	expires     int64 // of the hash, milliseconds
 	nodesExpire int64 // of the leases' hash
 	entries     map[string]stored
-	// By node: its last heartbeat, the one at which it was found that the server has forgotten,
-	// what it has applied, and when its lease ends in milliseconds.
+	// By node: its last heartbeat, since when that is known here, what it has applied, and when its
+	// lease ends in milliseconds.
 	seqs, marks, applied, leases map[string]int64
+	said                         int64 // the mark in the last answer
 }
 
 type stored struct {
@@ -61,7 +62,8 @@ func (s *store) expire(us int64) {
 // A question is what a heartbeat says of the record.
 type question struct {
 	Version
-	ok bool
+	ok   bool
+	mark int64 // that the node knows
 }
 
 // beat is heartbeat.lua.
@@ -72,10 +74,11 @@ func (s *store) beat(us int64, node string, seq, answered int64, q question) Rep
 		held = -1
 	}
 	mark := s.marks[node]
-	if held < answered {
-		mark = seq
+	if held < answered || mark == 0 {
+		mark = us / 1000
 	}
-	r := Reply{Server: us * 1000, Version: s.Version, Whole: mark > answered || !q.ok || q.Born != s.Born || q.Clock > s.Clock}
+	s.said = mark
+	r := Reply{Server: us * 1000, Version: s.Version, Whole: held < answered || mark != q.mark || !q.ok || q.Born != s.Born || q.Clock > s.Clock}
 	applied := q.Clock
 	if r.Whole {
 		applied = 0
