@@ -1,4 +1,4 @@
-# make test    all tests that need Go and a redis-server: 8 minutes on two cores, 5 when all is built
+# make test    all tests that need Go and a redis-server: 6 minutes on two cores, 3 when all is built
 # make lint    format, vet, staticcheck, and what this code and these pages rely on: 3 minutes, then 1
 # make race    the race detector where goroutines share something: 7 minutes
 # make check   lint, test and race: what .ci/run does
@@ -36,7 +36,7 @@ GOTEST = RAPID_SEED=1 go run $(GOTESTSUM) --format pkgname-and-test-fails --form
 # Those that take longest begin first, and of them those that need no Caddy, which is built meanwhile.
 LONG := ./sync ./internal/sim/scenario ./sync/strict ./internal/operate ./internal/simulate ./internal/tests/... ./internal/cluster
 test: redis
-	@echo "Tests with a real Redis: 8 minutes on two cores, 5 when all is built."
+	@echo "Tests with a real Redis: 6 minutes on two cores, 3 when all is built."
 	TIDE_REQUIRE_REDIS=1 $(GOTEST) -tags $(TAGS) $(LONG) ./...
 
 # Where two goroutines share something. Of Go 1.26 all goroutines of a bubble that meet a timer which
