@@ -422,7 +422,7 @@ func (h *Handler) addZone(ctx caddy.Context, app *App, s config.Settings, where 
 	}
 	h.zones = append(h.zones, z)
 	h.proxies.Note(z.Template)
-	h.proxies.NoteMatchers(slices.Concat(slices.Concat(z.Reserved...), z.Matchers, z.Except))
+	h.proxies.NoteMatchers(slices.Concat(slices.Concat(z.ClassMatchers...), z.Matchers, z.Except))
 	h.advised.Zones = append(h.advised.Zones, config.AdvisedZone{
 		Settings: &z.Settings, Matchers: z.Matchers, Except: z.Except, User: z.FromAuthentication(), Place: cmp.Or(h.RateLimits[z.Name].Source, h.path),
 	})
@@ -504,7 +504,7 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s config.Settings) 
 		if err := loadMatchers(ctx, &config.Reserve[i], "MatcherSetsRaw", &sets); err != nil {
 			return nil, wrong("reserve", err)
 		}
-		o.Reserved = append(o.Reserved, sets)
+		o.ClassMatchers = append(o.ClassMatchers, sets)
 	}
 	return limits.NewZone(o)
 }

@@ -32,8 +32,8 @@ type shared struct {
 	first, later int64
 	// answered is set once there was an answer.
 	answered bool
-	// asked is set where a request was decided since the last answer.
-	asked bool
+	// decided is set where a request was decided since the last answer.
+	decided bool
 	// filled is set where a penalty has filled the bucket since.
 	filled bool
 	// added is what was ever added, by the last answer and since.
@@ -73,7 +73,7 @@ func (s *BucketState) kept(l Limit) Limit {
 }
 
 // Take asks for n units.
-func (*bucket) Take(s *BucketState, l Limit, now, n, pending int64) (r Result) {
+func (*bucket) Take(s *BucketState, l Limit, now, n, unseen int64) (r Result) {
 	n = max(n, 0)
 	s.advance(l, now)
 	if l.N == 0 {
@@ -82,10 +82,10 @@ func (*bucket) Take(s *BucketState, l Limit, now, n, pending int64) (r Result) {
 	}
 	if n > 0 {
 		if s.rate = l.N; s.shared != nil {
-			s.shared.asked = true
+			s.shared.decided = true
 		}
 	}
-	r = decide(l.Size, s.deficit.floor().ceil(), n, s.drainedOf(pending))
+	r = decide(l.Size, s.deficit.floor().ceil(), n, s.drainedOf(unseen))
 	if r.Allowed && n > 0 {
 		s.spend(n)
 	}
@@ -93,7 +93,7 @@ func (*bucket) Take(s *BucketState, l Limit, now, n, pending int64) (r Result) {
 }
 
 // Waits works out the waits that are wanted.
-func (*bucket) Waits(s *BucketState, l Limit, now, n, pending int64, want Want) (w Waits) {
+func (*bucket) Waits(s *BucketState, l Limit, now, n, unseen int64, want Want) (w Waits) {
 	n = max(n, 0)
 	late := s.advance(l, now)
 	if l.N == 0 {
@@ -104,13 +104,13 @@ func (*bucket) Waits(s *BucketState, l Limit, now, n, pending int64, want Want) 
 	level := s.deficit.floor()
 	used := level.ceil()
 	if want&WantRetry != 0 {
-		switch pending = s.drainedOf(pending); {
+		switch unseen = s.drainedOf(unseen); {
 		case n > l.Size:
 			w.Retry = time.Duration(l.Window)
 		case n > l.Size-used:
 			w.Retry = wait(late, l.drainsTo(level, l.Size-n))
-		case n > l.Size-used-pending: // as if it were spent now
-			w.Retry = wait(late, l.drainsTo(level.plus(amount{whole: pending}, l.Window), l.Size-n))
+		case n > l.Size-used-unseen: // as if it were spent now
+			w.Retry = wait(late, l.drainsTo(level.plus(amount{whole: unseen}, l.Window), l.Size-n))
 		}
 	}
 	if used == 0 {
@@ -279,14 +279,14 @@ func (s *BucketState) spend(n int64) {
 	s.ledger.Cur.Own = saturate.Add(s.ledger.Cur.Own, n)
 }
 
-// drainedOf is what is left of pending units when the bucket has drained its part of them: it was
+// drainedOf is what is left of unseen units when the bucket has drained its part of them: it was
 // empty for some of the time since the last answer, and so much of what others have spent since
 // then has drained too.
-func (s *BucketState) drainedOf(pending int64) int64 {
+func (s *BucketState) drainedOf(unseen int64) int64 {
 	if s.shared != nil {
-		pending -= s.shared.idle.whole
+		unseen -= s.shared.idle.whole
 	}
-	return max(0, pending)
+	return max(0, unseen)
 }
 
 // wait is a time seen by a request that is late by some of it.

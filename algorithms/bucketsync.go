@@ -12,7 +12,7 @@ import (
 // A Bucketed is a machine with a bucket.
 type Bucketed[S any] interface {
 	// Update returns what is said of a bucket at now, where nodes sync every interval: 0 where what
-	// is said asks for more, and OnlyAsks where nothing is said.
+	// is said asks for more, and ReadsOnly where nothing is said.
 	Update(s *S, l Limit, now int64, interval time.Duration) BucketUpdate
 	// MergeReply takes in an answer at now.
 	MergeReply(s *S, l Limit, now int64, h BucketReply)
@@ -36,10 +36,10 @@ type BucketUpdate struct {
 	// then the time in which what no longer stands of Fresh has drained.
 	Span int64
 	// Whole and Rest are the level, in requests and parts of the window in microseconds; Size is
-	// how much the bucket holds at least, and Rate what flows out in a window. Asked says that this
-	// is the rate of a request since the last answer.
+	// how much the bucket holds at least, and Rate what flows out in a window. Decided says that
+	// this is the rate of a request since the last answer.
 	Whole, Rest, Size, Rate int64
-	Asked                   bool
+	Decided                 bool
 	// Filled says that a penalty has filled the bucket since, with a part of a request.
 	Filled bool
 }
@@ -54,12 +54,12 @@ type BucketReply struct {
 	// Total is what of the node's total the store has, and Others what the others have spent in
 	// all. Added is what was ever added.
 	Total, Others, Added int64
-	// OnlyAsked is set where nothing was said with what it answers.
-	OnlyAsked bool
+	// ReadOnly is set where nothing was said with what it answers.
+	ReadOnly bool
 }
 
-// OnlyAsks is the interval of what only asks for a bucket.
-const OnlyAsks time.Duration = -1
+// ReadsOnly is the interval of what only asks for a bucket.
+const ReadsOnly time.Duration = -1
 
 // maxTotal is how far a total grows.
 const maxTotal = 1 << 52
@@ -72,13 +72,13 @@ func (*bucket) Update(s *BucketState, l Limit, now int64, interval time.Duration
 	if c.Own >= maxTotal && c.Own == c.Acked {
 		s.restart(now)
 	}
-	if l = s.kept(l); interval == OnlyAsks {
+	if l = s.kept(l); interval == ReadsOnly {
 		interval = 0
 	} else {
 		s.shared.later = 0
 	}
 	level := s.deficit.floor()
-	b = BucketUpdate{Start: s.shared.start, Total: c.Own, Rate: l.N, Asked: s.shared.asked, Filled: s.shared.filled, Size: max(l.Size, level.ceil())}
+	b = BucketUpdate{Start: s.shared.start, Total: c.Own, Rate: l.N, Decided: s.shared.decided, Filled: s.shared.filled, Size: max(l.Size, level.ceil())}
 	b.Whole, b.Rest = level.whole, inMicroseconds(level.frac, l.Window)
 	if b.Rest == l.Window/int64(time.Microsecond) {
 		b.Whole, b.Rest = saturate.Add(b.Whole, 1), 0
@@ -101,7 +101,7 @@ func (*bucket) Begin(s *BucketState, now int64) { s.begin(now) }
 
 func (s *BucketState) begin(now int64) {
 	if s.shared == nil {
-		s.shared = &shared{first: s.last, asked: s.rate > 0}
+		s.shared = &shared{first: s.last, decided: s.rate > 0}
 		s.restart(now)
 	}
 }
@@ -137,11 +137,11 @@ func (*bucket) MergeReply(s *BucketState, l Limit, now int64, h BucketReply) {
 	s.shared.answered = true
 	c := &s.ledger.Cur
 	unsaid := c.Own - h.Total
-	if h.OnlyAsked && h.Total <= c.Acked { // the store has nothing of what was said last
+	if h.ReadOnly && h.Total <= c.Acked { // the store has nothing of what was said last
 		s.shared.later = s.shared.first
 	}
 	if h.Rate > 0 && (unsaid == 0 || s.rate == 0) { // the last request anywhere has told it
-		s.rate, s.shared.asked = h.Rate, false
+		s.rate, s.shared.decided = h.Rate, false
 	}
 	s.shared.added = saturate.Add(h.Added, max(0, unsaid))
 	c.Acked, c.Remote = h.Total, h.Others

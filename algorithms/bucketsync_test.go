@@ -66,7 +66,7 @@ func TestTheFillBoundsWhatOthersSpent(t *testing.T) {
 			}
 			known := k.take(now, 0, 0).Remaining
 			if held := known - k.take(now, 0, 40).Remaining; known >= 40 && held != 40-test.idle {
-				t.Errorf("%s: %s: %d of 40 pending are held against a request, want %d", k.Kind, test.name, held, 40-test.idle)
+				t.Errorf("%s: %s: %d of 40 unseen are held against a request, want %d", k.Kind, test.name, held, 40-test.idle)
 			}
 			if c := k.ledger().Cur; c != (EpochCount{Own: test.confirmed + test.since, Acked: test.confirmed, Remote: test.others}) {
 				t.Errorf("%s: %s: %+v", k.Kind, test.name, c)
@@ -93,22 +93,22 @@ func TestABucketSaysWhatTheStoreMayLack(t *testing.T) {
 		update("nothing yet", BucketUpdate{Start: start})
 		k.take(now, 30, 0)
 		now += second / 2
-		update("what came", BucketUpdate{Start: start, Total: 30, Fresh: 30, Span: 5e5, Whole: 29, Rest: 5e7, Asked: true})
+		update("what came", BucketUpdate{Start: start, Total: 30, Fresh: 30, Span: 5e5, Whole: 29, Rest: 5e7, Decided: true})
 		now += second / 2
-		update("once more, as there was no answer", BucketUpdate{Start: start, Total: 30, Fresh: 30, Span: 1e6, Whole: 29, Asked: true})
+		update("once more, as there was no answer", BucketUpdate{Start: start, Total: 30, Fresh: 30, Span: 1e6, Whole: 29, Decided: true})
 		now += 9 * second
-		update("as far as it stands", BucketUpdate{Start: start, Total: 30, Fresh: 22, Span: 2e6, Whole: 20, Asked: true})
+		update("as far as it stands", BucketUpdate{Start: start, Total: 30, Fresh: 22, Span: 2e6, Whole: 20, Decided: true})
 		for range 3600 {
 			now += second
 			k.take(now, 1, 0)
 		}
-		update("after an hour", BucketUpdate{Start: start, Total: 3630, Fresh: 22, Span: 2e6, Whole: 20, Asked: true})
+		update("after an hour", BucketUpdate{Start: start, Total: 3630, Fresh: 22, Span: 2e6, Whole: 20, Decided: true})
 		k.merge(now, BucketReply{Total: 3630, BucketLevel: BucketLevel{Whole: 20, At: now, Rate: 100}})
 		update("when it was answered", BucketUpdate{Start: start, Total: 3630, Whole: 20})
 		k.take(now+second, 4, 0)
 		k.refund(now+second, 6)
 		now += 2 * second
-		update("less, after a refund", BucketUpdate{Start: start, Total: 3628, Whole: 16, Asked: true})
+		update("less, after a refund", BucketUpdate{Start: start, Total: 3628, Whole: 16, Decided: true})
 	}
 }
 

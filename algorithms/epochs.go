@@ -32,7 +32,7 @@ func (e Epochs) Passed(now int64, step time.Duration) int64 {
 type calendarWindow struct{ window }
 
 // Waits has who can never be admitted wait as long as the window is.
-func (m *calendarWindow) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) Waits {
+func (m *calendarWindow) Waits(s *WindowState, l Limit, now, n, unseen int64, want Want) Waits {
 	_, _, l.Window = m.at(l, now)
-	return m.window.Waits(s, l, now, n, pending, want)
+	return m.window.Waits(s, l, now, n, unseen, want)
 }

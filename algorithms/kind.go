@@ -80,8 +80,8 @@ const (
 	LeakyBucket
 )
 
-// Traits are what sets one kind apart from the others. What is not here, it has in common with its
-// family.
+// Traits are what sets one kind apart from the others. What is not here, it has in common with
+// those that count alike.
 type Traits struct {
 	// Code is the letter of the kind in the names of keys in Redis.
 	Code byte
@@ -96,20 +96,20 @@ type Traits struct {
 	// Windowed is set where it decides by counts of aligned windows, and Draining where it decides
 	// by a bucket that drains.
 	Windowed, Draining bool
-	// Told is the wait that clients are told of a limit that has admitted.
-	Told Want
+	// Waits are those that clients are told of a limit that has admitted.
+	Waits Want
 
 	name    string // as an option
-	machine any    // a Machine of the family's state
+	machine any    // a Machine of its state
 }
 
 var traits = [...]Traits{
-	SlidingWindow: {name: "sliding_window", Code: 's', Windowed: true, machine: new(window), TakesSubWindows: true, Told: WantNext},
-	FixedWindow:   {name: "fixed_window", Code: 'f', Windowed: true, machine: new(window), Fixed: true, Told: WantReset},
-	SlidingLog:    {name: "sliding_log", Code: 'l', machine: new(log), Told: WantNext},
-	TokenBucket:   {name: "token_bucket", Code: 't', Draining: true, machine: new(bucket), TakesBurst: true, Told: WantNext},
-	GCRA:          {name: "gcra", Code: 'g', Draining: true, machine: new(bucket), TakesBurst: true, Told: WantNext},
-	LeakyBucket:   {name: "leaky_bucket", Code: 'q', Draining: true, machine: new(queue), Queues: true, Told: WantNext},
+	SlidingWindow: {name: "sliding_window", Code: 's', Windowed: true, machine: new(window), TakesSubWindows: true, Waits: WantNext},
+	FixedWindow:   {name: "fixed_window", Code: 'f', Windowed: true, machine: new(window), Fixed: true, Waits: WantReset},
+	SlidingLog:    {name: "sliding_log", Code: 'l', machine: new(log), Waits: WantNext},
+	TokenBucket:   {name: "token_bucket", Code: 't', Draining: true, machine: new(bucket), TakesBurst: true, Waits: WantNext},
+	GCRA:          {name: "gcra", Code: 'g', Draining: true, machine: new(bucket), TakesBurst: true, Waits: WantNext},
+	LeakyBucket:   {name: "leaky_bucket", Code: 'q', Draining: true, machine: new(queue), Queues: true, Waits: WantNext},
 }
 
 // Traits returns what sets k apart from other kinds.

@@ -171,8 +171,8 @@ func TestWaitsChangeNothing(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
 		s, w := k.stirred(t)
 		for range rapid.IntRange(1, 12).Draw(t, "future") {
-			now, n, pending := w.step(t), rapid.Int64Range(0, 4).Draw(t, "n"), rapid.Int64Range(0, 3).Draw(t, "pending")
-			d := s.take(now, n, pending)
+			now, n, unseen := w.step(t), rapid.Int64Range(0, 4).Draw(t, "n"), rapid.Int64Range(0, 3).Draw(t, "unseen")
+			d := s.take(now, n, unseen)
 			before := s.clone()
 			want := Want(rapid.IntRange(0, int(WantRetry|WantNext|WantReset)).Draw(t, "want"))
 			if d.Allowed {
@@ -188,13 +188,13 @@ func TestWaitsChangeNothing(t *testing.T) {
 			if want&WantReset != 0 {
 				told.Reset = d.Reset
 			}
-			if got := s.waits(now, n, pending, want); got != told {
-				t.Fatalf("%d units at %d, %d pending, want %b: got %+v, want %+v", n, now, pending, want, got, told)
+			if got := s.waits(now, n, unseen, want); got != told {
+				t.Fatalf("%d units at %d, %d unseen, want %b: got %+v, want %+v", n, now, unseen, want, got, told)
 			}
 			if !reflect.DeepEqual(s.state(), before.state()) {
-				t.Fatalf("%d units at %d, %d pending: waits leave\n got %+v\nwant %+v", n, now, pending, s.state(), before.state())
+				t.Fatalf("%d units at %d, %d unseen: waits leave\n got %+v\nwant %+v", n, now, unseen, s.state(), before.state())
 			}
-			if got := s.take(now, 0, pending); got.Next != d.Next || got.Reset != d.Reset {
+			if got := s.take(now, 0, unseen); got.Next != d.Next || got.Reset != d.Reset {
 				t.Fatalf("asked once more with 0 units: %v and %v, want %v and %v", got.Next, got.Reset, d.Next, d.Reset)
 			}
 		}
@@ -304,7 +304,7 @@ func TestADeniedTakeLeavesNoTrace(t *testing.T) {
 		now := w.step(t)
 		s.advance(now)
 		before := s.clone()
-		if s.take(now, rapid.Int64Range(1, 20).Draw(t, "n"), rapid.Int64Range(0, 20).Draw(t, "pending")).Allowed {
+		if s.take(now, rapid.Int64Range(1, 20).Draw(t, "n"), rapid.Int64Range(0, 20).Draw(t, "unseen")).Allowed {
 			t.Skip("admitted")
 		}
 		if got, want := s.ledger().Cur, before.ledger().Cur; got != want {
@@ -318,27 +318,27 @@ func TestPendingIsHeldAgainstARequestAndNeverStored(t *testing.T) {
 	each(t, func(t *rapid.T, k kind) {
 		s, w := k.stirred(t)
 		now := w.step(t)
-		n, pending := rapid.Int64Range(0, 6).Draw(t, "n"), rapid.Int64Range(0, 15).Draw(t, "pending")
+		n, unseen := rapid.Int64Range(0, 6).Draw(t, "n"), rapid.Int64Range(0, 15).Draw(t, "unseen")
 		known, room := s.clone().take(now, n, 0), s.clone().take(now, 0, 0)
-		d := s.clone().take(now, n, s.undrained(now, pending))
-		want := known.Allowed && n+pending <= room.Remaining
+		d := s.clone().take(now, n, s.undrained(now, unseen))
+		want := known.Allowed && n+unseen <= room.Remaining
 		if !room.Allowed { // More is spent than the limit: nothing fits, not even 0.
 			want = false
 		}
 		if d.Allowed != want || d.Estimated != (known.Allowed && !want) {
-			t.Fatalf("take %d with %d pending of Remaining %d: got %+v", n, pending, room.Remaining, d)
+			t.Fatalf("take %d with %d unseen of Remaining %d: got %+v", n, unseen, room.Remaining, d)
 		}
 		if d.Estimated {
 			spent := s.clone()
 			if l := spent.ledger(); k.Kind == SlidingLog { // it is others that spend it
 				spent.advance(now)
-				spent.merge(now, Report{Epoch: l.Epoch, Remote: l.Cur.Remote + min(pending, room.Remaining)})
+				spent.merge(now, Report{Epoch: l.Epoch, Remote: l.Cur.Remote + min(unseen, room.Remaining)})
 			} else {
-				spent.take(now, min(pending, room.Remaining), 0)
+				spent.take(now, min(unseen, room.Remaining), 0)
 			}
 			want := spent.take(now, n, 0).Retry
-			if pending <= room.Remaining && d.Retry != want || d.Retry < want {
-				t.Fatalf("only %d pending denied, RetryAfter: got %v, want that with them spent, %v", pending, d.Retry, want)
+			if unseen <= room.Remaining && d.Retry != want || d.Retry < want {
+				t.Fatalf("only %d unseen denied, RetryAfter: got %v, want that with them spent, %v", unseen, d.Retry, want)
 			}
 		}
 		if !d.Allowed && !d.Estimated && d.Retry != known.Retry {
@@ -348,8 +348,8 @@ func TestPendingIsHeldAgainstARequestAndNeverStored(t *testing.T) {
 		if d.Allowed {
 			left -= n
 		}
-		if d.Remaining != max(0, left-pending) {
-			t.Fatalf("Remaining: got %d, want %d - %d", d.Remaining, left, pending)
+		if d.Remaining != max(0, left-unseen) {
+			t.Fatalf("Remaining: got %d, want %d - %d", d.Remaining, left, unseen)
 		}
 	})
 }
@@ -359,10 +359,10 @@ func TestPendingDrainsWhileTheBucketIsEmpty(t *testing.T) {
 	const second = int64(time.Second)
 	for _, k := range bucketKinds {
 		for _, test := range []struct {
-			name          string
-			spent         int64 // at the answer, 10 drain in a second
-			after         int64 // ms
-			pending, held int64
+			name         string
+			spent        int64 // at the answer, 10 drain in a second
+			after        int64 // ms
+			unseen, held int64
 		}{
 			{"at once", 0, 0, 40, 40},
 			{"3.5 seconds later", 0, 3500, 40, 5},
@@ -376,7 +376,7 @@ func TestPendingDrainsWhileTheBucketIsEmpty(t *testing.T) {
 			s.others(start, 0)
 			now := start + test.after*1e6
 			known := s.clone().take(now, 0, 0).Remaining
-			if got := known - s.take(now, 0, test.pending).Remaining; got != test.held {
+			if got := known - s.take(now, 0, test.unseen).Remaining; got != test.held {
 				t.Errorf("%s: %s: %d held against a request, want %d", k.name, test.name, got, test.held)
 			}
 		}
@@ -604,7 +604,7 @@ func TestExtremesDoNotPanic(t *testing.T) {
 			n := amounts.Draw(t, "n")
 			switch rapid.IntRange(0, 10).Draw(t, "event") {
 			default:
-				d := s.take(now, n, amounts.Draw(t, "pending"))
+				d := s.take(now, n, amounts.Draw(t, "unseen"))
 				if d.Remaining < 0 || d.Retry < 0 || d.Next < 0 || d.Reset < 0 || d.Delay < 0 || d.Allowed && d.Estimated {
 					t.Fatalf("%+v", d)
 				}

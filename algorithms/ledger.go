@@ -43,9 +43,9 @@ type Ledger struct {
 	Prev  EpochCount
 	// older are the epochs before Prev; nil for all but finely cut windows.
 	older *older
-	// retained has a bit by age (bit 0 is Cur) for an epoch that the store forgot: what is known of
-	// it is kept.
-	retained uint32
+	// keepsRemote has a bit by age (bit 0 is Cur) for an epoch that the store forgot: what is known
+	// of it is kept.
+	keepsRemote uint32
 	// Attempts are the requests that arrived on this node in Cur, admitted or not. It saturates.
 	Attempts uint32
 	// Synced reports that a reply of the store has been merged lately. The owner of the state
@@ -133,7 +133,7 @@ func (l *Ledger) Advance(epoch int64, history int) bool {
 		l.Renumber(epoch - l.Epoch)
 		return true
 	case ahead > int64(max(history, 1)):
-		l.Cur, l.Prev, l.retained = EpochCount{}, EpochCount{}, 0
+		l.Cur, l.Prev, l.keepsRemote = EpochCount{}, EpochCount{}, 0
 		l.hold(history)
 		l.older.clear()
 	default:
@@ -167,23 +167,23 @@ func (l *Ledger) push(history int) {
 		l.older.push(l.Prev)
 	}
 	l.Prev, l.Cur = l.Cur, EpochCount{}
-	l.retained <<= 1
+	l.keepsRemote <<= 1
 }
 
 // ResetAcks notes that the store is another one, which has confirmed nothing. What is known of the
 // others stays for their epochs.
 func (l *Ledger) ResetAcks() {
-	l.retained = math.MaxUint32
+	l.keepsRemote = math.MaxUint32
 	l.Resend |= Unconfirmed
 	l.unconfirm()
 }
 
-// Retain notes that the store has lost something, if not of this key. What is known of the others
-// stays for their epochs.
-func (l *Ledger) Retain() { l.retained = math.MaxUint32 }
+// KeepRemote notes that the store has lost something, if not of this key. What is known of the
+// others stays for their epochs.
+func (l *Ledger) KeepRemote() { l.keepsRemote = math.MaxUint32 }
 
-// DropRetained ends that: the store has by now what it had lost, and others may have refunded some.
-func (l *Ledger) DropRetained() { l.retained = 0 }
+// FreeRemote ends that: the store has by now what it had lost, and others may have refunded some.
+func (l *Ledger) FreeRemote() { l.keepsRemote = 0 }
 
 func (l *Ledger) unconfirm() {
 	l.Cur.Acked, l.Prev.Acked = 0, 0
@@ -215,22 +215,22 @@ func (l *Ledger) Prepare(epoch int64) (c EpochCount, ok bool) {
 // only a higher sum counts. If mine is less as well, nothing was sent to put that right, and the
 // sum is not believed at all: it may count more of this node than mine.
 //
-// early is set while other nodes may not have followed the last step of the clock. Until then what
-// is known of them is kept, too.
-func (l *Ledger) Ack(epoch, held, mine, sum int64, early bool) (remote int64, forgot, ok bool) {
+// incomplete is set while other nodes may not have followed the last step of the clock, or not have
+// sent again what the store has lost. Until then what is known of them is kept, too.
+func (l *Ledger) Ack(epoch, held, mine, sum int64, incomplete bool) (remote int64, forgot, ok bool) {
 	c, ok := l.At(epoch)
 	if !ok {
 		return 0, false, false
 	}
 	bit := uint32(1) << (l.Epoch - epoch)
 	if forgot = held < c.Acked; forgot {
-		l.retained |= bit
+		l.keepsRemote |= bit
 	}
 	remote = max(0, sum-mine)
 	switch {
 	case mine < c.Acked:
 		remote = c.Remote
-	case early, l.retained&bit != 0:
+	case incomplete, l.keepsRemote&bit != 0:
 		remote = max(remote, c.Remote)
 	}
 	c.Acked = mine
@@ -275,9 +275,9 @@ func (l *Ledger) Unsent(history int) (sum int64) {
 	return sum
 }
 
-// IsRetained reports that the store forgot one of the two newest epochs, and that what was known of
-// it is kept.
-func (l *Ledger) IsRetained() bool { return l.retained&3 != 0 }
+// KeepsRemote reports that the store forgot one of the two newest epochs, and that what was known
+// of it is kept.
+func (l *Ledger) KeepsRemote() bool { return l.keepsRemote&3 != 0 }
 
 // Holds says what stands in the epochs that are live when epoch is the current one: totals that
 // this node reported or will report, and totals of the others.

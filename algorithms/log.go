@@ -56,14 +56,14 @@ func (*log) Clone(s *LogState) LogState {
 }
 
 // Take asks for n units.
-func (*log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
-	n, pending = max(n, 0), max(pending, 0)
+func (*log) Take(s *LogState, l Limit, now, n, unseen int64) (r Result) {
+	n, unseen = max(n, 0), max(unseen, 0)
 	s.advance(now, l.Window)
 	if l.N == 0 {
 		r, _ = l.closed(n, 0)
 		return r
 	}
-	r = decide(l.Size, s.used(), n, pending)
+	r = decide(l.Size, s.used(), n, unseen)
 	if r.Allowed && n > 0 {
 		s.add(n)
 	}
@@ -71,8 +71,8 @@ func (*log) Take(s *LogState, l Limit, now, n, pending int64) (r Result) {
 }
 
 // Waits works out the waits that are wanted.
-func (*log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Waits) {
-	n, pending = max(n, 0), max(pending, 0)
+func (*log) Waits(s *LogState, l Limit, now, n, unseen int64, want Want) (w Waits) {
+	n, unseen = max(n, 0), max(unseen, 0)
 	late := s.advance(now, l.Window)
 	if l.N == 0 {
 		_, w = l.closed(n, want)
@@ -86,9 +86,9 @@ func (*log) Waits(s *LogState, l Limit, now, n, pending int64, want Want) (w Wai
 			w.Retry = time.Duration(l.Window)
 		case n > l.Size-used:
 			w.Retry = wait(late, s.until(f, l.Window, l.Size-n))
-		case n > l.Size-used-pending:
-			ns := f.after(0) // until what is pending leaves, were it spent now
-			if target := l.Size - n - pending; target >= 0 {
+		case n > l.Size-used-unseen:
+			ns := f.after(0) // until what is unseen leaves, were it spent now
+			if target := l.Size - n - unseen; target >= 0 {
 				ns = min(ns, s.until(f, l.Window, target))
 			}
 			w.Retry = wait(late, ns)

@@ -6,14 +6,14 @@ import (
 
 // A Decider is what a request needs of a machine. s is the state of its key, l its limit.
 type Decider[S any] interface {
-	// Take asks for n units (n >= 0) at the instant now. pending (>= 0) is what others have
+	// Take asks for n units (n >= 0) at the instant now. unseen (>= 0) is what others have
 	// probably spent that is not in s yet: it is held against the request, less what the bucket
 	// has drained since the last Merge while it was empty, and never stored. A denied Take changes
 	// nothing but the bookkeeping of time. n = 0 spends nothing and tells how the limit stands.
-	Take(s *S, l Limit, now, n, pending int64) Result
+	Take(s *S, l Limit, now, n, unseen int64) Result
 
 	// Waits works out how long to wait, as of now and after a Take of the same arguments.
-	Waits(s *S, l Limit, now, n, pending int64, want Want) Waits
+	Waits(s *S, l Limit, now, n, unseen int64, want Want) Waits
 
 	// Refund returns n units that a Take at the instant taken got, to the epoch of that instant.
 	Refund(s *S, l Limit, taken, n int64)
@@ -100,7 +100,7 @@ type Result struct {
 	Delay time.Duration
 	// Allowed reports that the units were spent.
 	Allowed bool
-	// Estimated reports that only pending units stood in the way: without them the request would
+	// Estimated reports that only unseen units stood in the way: without them the request would
 	// have been admitted.
 	Estimated bool
 }
@@ -108,7 +108,7 @@ type Result struct {
 // Waits are times until a limit has more room. One that was not asked for is 0.
 type Waits struct {
 	// Retry is 0 where n units were admitted; else the shortest wait after which the same Take is
-	// admitted if nobody else takes anything. Where Estimated, it is that wait with pending units
+	// admitted if nobody else takes anything. Where Estimated, it is that wait with unseen units
 	// counted as spent now. A Take that can never be admitted (N 0, a cost above Size) gives the
 	// window.
 	Retry time.Duration
@@ -155,17 +155,17 @@ type Report struct {
 }
 
 // decide decides n units against a size of which used is taken: known counts first, then what is
-// only pending. n, used and pending are not negative.
-func decide(size, used, n, pending int64) (r Result) {
+// only unseen. n, used and unseen are not negative.
+func decide(size, used, n, unseen int64) (r Result) {
 	room := size - used
 	if n <= room {
-		r.Allowed = n <= room-pending
+		r.Allowed = n <= room-unseen
 		r.Estimated = !r.Allowed
 	}
 	if r.Allowed {
 		room -= n
 	}
-	r.Remaining = max(0, max(0, room)-pending)
+	r.Remaining = max(0, max(0, room)-unseen)
 	return r
 }
 

@@ -20,8 +20,8 @@ type Leaver[S any] interface {
 type queue struct{ bucket }
 
 // Take asks for n units.
-func (q *queue) Take(s *BucketState, l Limit, now, n, pending int64) Result {
-	r := q.bucket.Take(s, l, now, n, pending)
+func (q *queue) Take(s *BucketState, l Limit, now, n, unseen int64) Result {
+	r := q.bucket.Take(s, l, now, n, unseen)
 	if r.Allowed && n > 0 && l.N > 0 {
 		before := s.deficit
 		before.whole -= n

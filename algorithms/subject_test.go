@@ -20,10 +20,10 @@ type subject interface {
 
 // decider is what a request needs.
 type decider interface {
-	take(now, n, pending int64) Decision
-	waits(now, n, pending int64, want Want) Waits
-	// undrained is how much must be pending at now so that so much of it is held against a request.
-	undrained(now, pending int64) int64
+	take(now, n, unseen int64) Decision
+	waits(now, n, unseen int64, want Want) Waits
+	// undrained is how much must be unseen at now so that so much of it is held against a request.
+	undrained(now, unseen int64) int64
 	penalize(now, n int64)
 	charge(now, n int64)
 	refund(taken, n int64)
@@ -78,24 +78,24 @@ func keyOf[S any](p Params) keyed[S] {
 	}}
 }
 
-func (k keyed[S]) take(now, n, pending int64) Decision {
-	r, want := k.machine.Take(k.s, k.limit, now, n, pending), allWaits
+func (k keyed[S]) take(now, n, unseen int64) Decision {
+	r, want := k.machine.Take(k.s, k.limit, now, n, unseen), allWaits
 	if !r.Allowed {
 		want |= WantRetry
 	}
-	return Decision{r, k.waits(now, n, pending, want)}
+	return Decision{r, k.waits(now, n, unseen, want)}
 }
 
-func (k keyed[S]) waits(now, n, pending int64, want Want) Waits {
-	return k.machine.Waits(k.s, k.limit, now, n, pending, want)
+func (k keyed[S]) waits(now, n, unseen int64, want Want) Waits {
+	return k.machine.Waits(k.s, k.limit, now, n, unseen, want)
 }
 
-func (k keyed[S]) undrained(now, pending int64) int64 {
+func (k keyed[S]) undrained(now, unseen int64) int64 {
 	if s, ok := k.clone().state().(*BucketState); ok && s.shared != nil {
 		s.advance(k.limit, now)
-		pending += s.shared.idle.whole
+		unseen += s.shared.idle.whole
 	}
-	return pending
+	return unseen
 }
 
 func (k keyed[S]) others(now, n int64) {
@@ -366,9 +366,9 @@ func drawReports(t *rapid.T, s subject, now int64) []Report {
 func alike(t *rapid.T, a, b subject, w walk) {
 	t.Helper()
 	for i := range rapid.IntRange(1, 12).Draw(t, "future") {
-		n, pending := rapid.Int64Range(0, 4).Draw(t, "n"), rapid.Int64Range(0, 3).Draw(t, "pending")
-		da := a.take(w.now, n, a.undrained(w.now, pending))
-		db := b.take(w.now, n, b.undrained(w.now, pending))
+		n, unseen := rapid.Int64Range(0, 4).Draw(t, "n"), rapid.Int64Range(0, 3).Draw(t, "unseen")
+		da := a.take(w.now, n, a.undrained(w.now, unseen))
+		db := b.take(w.now, n, b.undrained(w.now, unseen))
 		if da != db {
 			t.Fatalf("take %d of the future, %d units at %d:\n got %+v\nwant %+v", i, n, w.now, da, db)
 		}

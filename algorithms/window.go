@@ -17,15 +17,15 @@ type window struct {
 }
 
 // Take asks for n units.
-func (m *window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result) {
-	n, pending = max(n, 0), max(pending, 0)
+func (m *window) Take(s *WindowState, l Limit, now, n, unseen int64) (r Result) {
+	n, unseen = max(n, 0), max(unseen, 0)
 	c, into := m.advance(s, l, now)
 	if l.N == 0 {
 		r, _ = l.closed(n, 0)
 		return r
 	}
 	_, used := c.spent(&s.ledger, into)
-	r = decide(l.Size, used, n, pending)
+	r = decide(l.Size, used, n, unseen)
 	if r.Allowed {
 		s.ledger.Cur.Own += n
 	}
@@ -33,8 +33,8 @@ func (m *window) Take(s *WindowState, l Limit, now, n, pending int64) (r Result)
 }
 
 // Waits works out the waits that are wanted.
-func (m *window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want) (w Waits) {
-	n, pending = max(n, 0), max(pending, 0)
+func (m *window) Waits(s *WindowState, l Limit, now, n, unseen int64, want Want) (w Waits) {
+	n, unseen = max(n, 0), max(unseen, 0)
 	c, into := m.advance(s, l, now)
 	if l.N == 0 {
 		_, w = l.closed(n, want)
@@ -42,7 +42,7 @@ func (m *window) Waits(s *WindowState, l Limit, now, n, pending int64, want Want
 	}
 	full, used := c.spent(&s.ledger, into)
 	if want&WantRetry != 0 {
-		w.Retry = c.retry(&s.ledger, l, into, full, used, n, pending)
+		w.Retry = c.retry(&s.ledger, l, into, full, used, n, unseen)
 	}
 	if used == 0 {
 		return w
@@ -185,17 +185,17 @@ func (c epochs) full(l *Ledger) int64 {
 }
 
 // retry is the wait until n units are admitted that are not now.
-func (c epochs) retry(led *Ledger, l Limit, into, full, used, n, pending int64) time.Duration {
+func (c epochs) retry(led *Ledger, l Limit, into, full, used, n, unseen int64) time.Duration {
 	switch {
 	case n > l.Size:
 		return time.Duration(l.Window)
 	case n > l.Size-used:
 		return c.until(led, into, full, l.Size-n)
-	case n <= l.Size-used-pending:
+	case n <= l.Size-used-unseen:
 		return 0
 	}
 	own := led.Cur.Own
-	led.Cur.Own = saturate.Add(own, pending) // as if it were spent now
+	led.Cur.Own = saturate.Add(own, unseen) // as if it were spent now
 	wait := c.until(led, into, c.full(led), l.Size-n)
 	led.Cur.Own = own
 	return wait

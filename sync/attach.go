@@ -14,13 +14,13 @@ import (
 // slots of a zone.
 type syncer interface {
 	// sync sends what has changed, or with early what should not wait. It returns the shards that
-	// are lost to the client then, a bit each, and the last error. note notes how it went.
-	sync(ctx context.Context, at *attachment, early bool) (lost uint64, err error)
+	// the client misses then, a bit each, and the last error. note notes how it went.
+	sync(ctx context.Context, at *attachment, early bool) (missed uint64, err error)
 	note(at *attachment, early bool, err error)
 	// urgent reports whether something should not wait for the next sync.
 	urgent() bool
-	// setUnreachable sets the shards that two syncs have not reached, one after the other.
-	setUnreachable(shards uint64)
+	// setMissed sets the shards that two syncs have not reached, one after the other.
+	setMissed(shards uint64)
 	// unsent is how much the store doesn't have that it should. some reports whether there is
 	// anything to send.
 	unsent(now int64) (n int64, some bool)
@@ -44,7 +44,7 @@ type group struct {
 // sequence numbers go on when a reload attaches it to another Replicator, so that nothing that it
 // says is ever taken for something else.
 type link struct {
-	of          syncer
+	syncer      syncer
 	name        string // in the list of what fails, "" for one that reports that itself
 	node        string
 	seq         atomic.Int64
@@ -57,19 +57,19 @@ type link struct {
 
 // attachment is a link at a Replicator.
 type attachment struct {
-	to     *group
+	group  *group
 	cancel func()
 	done   chan struct{} // closed when the loop has ended
 
-	rate atomic.Int64  // nanoseconds
-	lost atomic.Uint64 // the shards for which the last sync failed, a bit each
-	due  atomic.Bool   // all that is dirty is to be synced at once
-	// rest is when what the server has forgotten is sent again that had no request since, by the
-	// node's clock; 0 never.
-	rest atomic.Int64
-	// behind is set if the last sync took most of the interval, or while a flush waits for this
-	// one.
-	behind atomic.Bool
+	interval   atomic.Int64  // nanoseconds
+	lastFailed atomic.Uint64 // the shards for which the last sync failed, a bit each
+	due        atomic.Bool   // all that is dirty is to be synced at once
+	// resendRestAt is when what the server has forgotten is sent again that had no request since,
+	// by the node's clock; 0 never.
+	resendRestAt atomic.Int64
+	// catchesUp is set, so that there are no pauses, if the last sync took most of the interval, or
+	// while a flush waits for this one.
+	catchesUp atomic.Bool
 
 	flushes chan *flushRequest
 	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them,
@@ -83,53 +83,54 @@ type attachment struct {
 
 // init is for a new client, with a random name of a node.
 func (l *link) init(of syncer, name string) {
-	l.of, l.name, l.node, l.Waker = of, name, NewNode(), cycle.NewWaker()
+	l.syncer, l.name, l.node, l.Waker = of, name, NewNode(), cycle.NewWaker()
 }
 
 // Node is the field of this client in the store.
 func (l *link) Node() string { return l.node }
 
-// Unreachable returns the shards for which the last sync failed or whose server does not answer,
-// for LostFor; all or none where there is no Cluster. A client that is not attached has lost
-// nothing: its configuration is about to begin or to end.
-func (l *link) Unreachable() uint64 {
+// UnavailableShards returns the shards for which the last sync failed or whose server does not
+// answer, for HasShardOf; all or none where there is no Cluster. A client that is not attached
+// misses nothing: its configuration is about to begin or to end.
+func (l *link) UnavailableShards() uint64 {
 	at := l.at.Load()
 	if at == nil {
 		return 0
 	}
-	return at.lost.Load() | at.to.r.lost.Load()
+	return at.lastFailed.Load() | at.group.r.unreachable.Load()
 }
 
-// CannotReach reports whether the shard of a key is lost: what other nodes have of it can't be had.
-func (l *link) CannotReach(raw []byte) bool {
-	lost := l.Unreachable()
-	return lost != 0 && LostFor(lost, keys.IDOf(raw))
+// IsUnavailable reports whether the shard of a key is one of them: what other nodes have of it
+// can't be had.
+func (l *link) IsUnavailable(raw []byte) bool {
+	missed := l.UnavailableShards()
+	return missed != 0 && HasShardOf(missed, keys.IDOf(raw))
 }
 
 // Status returns how far the sync has come, nil where the client is not attached.
 func (l *link) Status() *TableStatus {
 	if at := l.at.Load(); at != nil {
-		return at.progress.Status(at.to.r.metAt.Load())
+		return at.progress.Status(at.group.r.reachedAt.Load())
 	}
 	return nil
 }
 
-// attach begins to sync a client every rate, or changes the rate. set sets what else its attachment
+// attach begins to sync a client every interval, or changes that. set sets what else its attachment
 // is to have. A client that was attached to another Redis leaves that and brings what it has along.
 // attach doesn't wait for the network.
-func (g *group) attach(l *link, rate time.Duration, set func(at *attachment)) {
+func (g *group) attach(l *link, interval time.Duration, set func(at *attachment)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.at.Load()
-	if old != nil && old.to == g {
-		old.rate.Store(int64(rate))
+	if old != nil && old.group == g {
+		old.interval.Store(int64(interval))
 		set(old)
 		l.Wake()
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	at := &attachment{to: g, cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest)}
-	at.rate.Store(int64(rate))
+	at := &attachment{group: g, cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest)}
+	at.interval.Store(int64(interval))
 	set(at)
 	last := l.last
 	l.last = at
@@ -145,8 +146,8 @@ func (g *group) attach(l *link, rate time.Duration, set func(at *attachment)) {
 		defer close(at.done)
 		if last != nil {
 			<-last.done // its last answers are in
-			if last.to != g {
-				l.of.moved(g.r.now())
+			if last.group != g {
+				l.syncer.moved(g.r.now())
 			}
 		}
 		at.serve(ctx, l)
@@ -164,19 +165,19 @@ func (l *link) Detach() {
 	if at == nil {
 		return
 	}
-	reason := at.to.flush(l, at)
+	reason := at.group.flush(l, at)
 	l.at.Store(nil)
 	at.leave(l)
-	l.of.left(at.to.r, reason)
+	l.syncer.left(at.group.r, reason)
 }
 
 // leave ends a client's loop, without waiting for it.
 func (at *attachment) leave(l *link) {
 	at.cancel()
-	r := at.to.r
+	r := at.group.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.work.Go(func() { <-at.done })
-	delete(at.to.links, l)
+	delete(at.group.links, l)
 	r.health.Forget(l.name)
 }

@@ -46,21 +46,21 @@ type bansOut struct {
 
 	bans    *Bans
 	timeout time.Duration
-	gone    uint64        // the shards that are lost
+	missed  uint64        // the shards that are missed
 	left    []ban.Message // that have failed
 }
 
 var banBuffers sync.Pool
 
-// Send sends the bans that began here, except those of shards that are lost, a bit each. Each
+// Send sends the bans that began here, except those of shards that are missed, a bit each. Each
 // answer of a call takes timeout at most. Those that were not answered wait for the next time;
 // failed are the shards of those.
-func (b *Bans) Send(ctx context.Context, timeout time.Duration, lost uint64) (failed uint64, err error) {
+func (b *Bans) Send(ctx context.Context, timeout time.Duration, missed uint64) (failed uint64, err error) {
 	if !b.HasUnsent() {
 		return 0, nil
 	}
-	x := &bansOut{bans: b, timeout: timeout, gone: lost}
-	x.sender = sender[ban.Message]{out: x, cluster: b.space.cluster, buffers: &banBuffers, places: make(chan struct{}, 1)}
+	x := &bansOut{bans: b, timeout: timeout, missed: missed}
+	x.sender = sender[ban.Message]{out: x, cluster: b.space.cluster, buffers: &banBuffers, semaphore: make(chan struct{}, 1)}
 	for (x.err == nil || b.space.cluster) && x.round(ctx, batchSize, true) > 0 {
 		x.calls.Wait()
 	}
@@ -68,13 +68,13 @@ func (b *Bans) Send(ctx context.Context, timeout time.Duration, lost uint64) (fa
 	return x.failed, x.err
 }
 
-func (x *bansOut) drain(most int, _ bool, dst []ban.Message) []ban.Message {
+func (x *bansOut) dequeue(most int, _ bool, dst []ban.Message) []ban.Message {
 	return x.bans.Drain(x.bans.now(), most, dst)
 }
 
 func (x *bansOut) idOf(m ban.Message) keys.ID { return m.ID }
 
-func (x *bansOut) lost() uint64 { return x.gone }
+func (x *bansOut) skipped() uint64 { return x.missed }
 
 func (x *bansOut) call(ctx context.Context, messages []ban.Message) error {
 	ctx, cancel := CallContext(ctx, x.timeout)
@@ -96,7 +96,7 @@ func (x *bansOut) call(ctx context.Context, messages []ban.Message) error {
 	return nil
 }
 
-// fail keeps messages until all others are sent: they would be drained again.
+// fail keeps messages until all others are sent: they would be dequeued again.
 func (x *bansOut) fail(messages []ban.Message) { x.left = append(x.left, messages...) }
 
 // Ban adds what is said of a ban, whose zone has these keys.

@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-var sayHash = redis.NewScript(cell.Source).Hash()
+var sayHash = redis.NewScript(cell.Script).Hash()
 
 // NextSeq is the number of a call that is about to be made of the states of tables that are read
 // after it. It begins at the time, so that a node whose clock is right is above what it said
@@ -43,13 +43,13 @@ type cellsOut struct {
 
 var cellBuffers sync.Pool
 
-func (x *cellsOut) drain(most int, urgent bool, dst []table.Update) []table.Update {
-	return x.s.table.TakeUpdates(x.at.to.r.now(), NextSeq(x.s), most, urgent, dst)
+func (x *cellsOut) dequeue(most int, urgent bool, dst []table.Update) []table.Update {
+	return x.s.table.TakeUpdates(x.at.group.r.now(), NextSeq(x.s), most, urgent, dst)
 }
 
 func (x *cellsOut) idOf(m table.Update) keys.ID { return m.ID }
 
-func (x *cellsOut) lost() uint64 { return lostTo(x.at, x.failed) }
+func (x *cellsOut) skipped() uint64 { return missedBy(x.at, x.failed) }
 
 func (x *cellsOut) call(ctx context.Context, updates []table.Update) error {
 	return x.s.push(ctx, x.at, updates)
@@ -59,7 +59,7 @@ func (x *cellsOut) fail(updates []table.Update) { x.s.table.Unanswered(updates) 
 
 // push is one call of the script. Its messages are answered or not when it returns.
 func (s *Source) push(ctx context.Context, at *attachment, updates []table.Update) error {
-	r := at.to.r
+	r := at.group.r
 	if !at.flushing {
 		var cancel context.CancelFunc
 		ctx, cancel = CallContext(ctx, r.callTime(at))
@@ -105,7 +105,7 @@ func (s *Source) PushLate() {
 	if at == nil || s.at.Load() != nil || s.late.Add(1) > 1 {
 		return // its loop says it, or who does is under way
 	}
-	r := at.to.r
+	r := at.group.r
 	if !r.work.Go(func() {
 		for n := int32(0); !s.late.CompareAndSwap(n, 0); {
 			n = s.late.Load()
@@ -165,13 +165,13 @@ func NewPushCall(seq int64) *PushCall {
 // Free ends the use of a call.
 func (c *PushCall) Free() { pushCalls.Put(c) }
 
-// Push adds what a table, whose cells have these keys, says of a key. opens is set where what is
+// Push adds what a table, whose cells have these keys, says of a key. open is set where what is
 // granted is open until its response begins.
-func (c *PushCall) Push(s *Source, in Keys, m *table.Update, opens bool) {
-	family := s.familyOf(m, opens)
+func (c *PushCall) Push(s *Source, in Keys, m *table.Update, open bool) {
+	rule := s.ruleOf(m, open)
 	c.names = in.append(c.names, m.ID)
 	c.ends = append(c.ends, len(c.names))
-	c.Call.Cells = append(c.Call.Cells, cell.Update{Family: family, Node: s.node, State: m.State})
+	c.Call.Cells = append(c.Call.Cells, cell.Update{Rule: rule, Node: s.node, State: m.State})
 }
 
 // Tell has other regions told of what a table says, in a call for the shard of an id.
@@ -200,7 +200,7 @@ func (c *PushCall) Cmd(ctx context.Context, known bool) *redis.StringCmd {
 		c.args.End(sayHash)
 	} else {
 		c.args.End("eval")
-		c.args.End(cell.Source)
+		c.args.End(cell.Script)
 	}
 	c.Append(&c.args)
 	c.args.Finish()

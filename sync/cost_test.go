@@ -53,9 +53,9 @@ func traderOf[S any](tb testing.TB, keyCount int, alg algorithms.Params, kind by
 	server.Do("CONFIG", "SET", "slowlog-max-len", "100000")
 	tab := tableOf[S](alg, keyCount)
 	x := &meteredNode{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keyCount}
-	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, SubWindows: 1, Live: alg.Compile().History})
-	x.at = &attachment{to: &x.rep.counts}
-	x.at.rate.Store(int64(time.Second))
+	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, SubWindows: 1, History: alg.Compile().History})
+	x.at = &attachment{group: &x.rep.counts}
+	x.at.interval.Store(int64(time.Second))
 	now := wallClock() // time stands still: no epoch ends meanwhile
 	x.rep.now = func() int64 { return now }
 	tab.Configure(table.SyncConfig{Params: alg, Interval: time.Second}, keyCount)

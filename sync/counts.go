@@ -9,7 +9,7 @@ import (
 )
 
 func (r *Replicator) callTime(at *attachment) time.Duration {
-	return cycle.CallTime(r.timeout, time.Duration(at.rate.Load()), r.RoundTrip())
+	return cycle.CallTime(r.timeout, time.Duration(at.interval.Load()), r.RoundTrip())
 }
 
 // syncTable sends what is due, or what is urgent, and merges the answers. It returns the last error
@@ -30,18 +30,18 @@ func (s *Source) syncTable(ctx context.Context, at *attachment, urgent bool) err
 
 // prepare makes it ready to send the counts of a table.
 func (x *sender[M]) prepare(out outbox[M], at *attachment, buffers *sync.Pool) {
-	r := at.to.r
-	x.out, x.cluster, x.buffers, x.places, x.failed = out, r.cluster, buffers, make(chan struct{}, parallel), at.failed
+	r := at.group.r
+	x.out, x.cluster, x.buffers, x.semaphore, x.failed = out, r.cluster, buffers, make(chan struct{}, parallel), at.failed
 	if r.cluster {
-		x.later = at.lost.Load()
+		x.later = at.lastFailed.Load()
 	}
 }
 
 // sendAll is syncTable for messages of one kind.
 func (x *sender[M]) sendAll(ctx context.Context, s *Source, at *attachment, urgent bool) error {
-	r := at.to.r
-	begun, rate, most := time.Now(), time.Duration(at.rate.Load()), r.round()
-	fast := urgent || at.behind.Load()
+	r := at.group.r
+	begun, interval, most := time.Now(), time.Duration(at.interval.Load()), r.round()
+	fast := urgent || at.catchesUp.Load()
 	for {
 		start := time.Now()
 		n := x.nextRound(ctx, most, urgent)
@@ -53,21 +53,21 @@ func (x *sender[M]) sendAll(ctx context.Context, s *Source, at *attachment, urge
 		}
 		for !urgent && s.table.Urgent() && x.nextRound(ctx, most, true) == most {
 		}
-		if fast = fast || at.behind.Load() || time.Since(begun) > rate/4; !fast {
+		if fast = fast || at.catchesUp.Load() || time.Since(begun) > interval/4; !fast {
 			x.calls.Wait()
 			pauseFor(ctx, time.Since(start))
 		}
 	}
 	x.calls.Wait()
 	if !urgent && !x.isOver(ctx) {
-		at.behind.Store(time.Since(begun) > rate-rate/4)
+		at.catchesUp.Store(time.Since(begun) > interval-interval/4)
 	}
 	at.failed, at.answered = x.failed, x.answered
 	return x.err
 }
 
 // round returns how many messages are taken out at once: those of one call, and in a cluster, where
-// they belong to 64 shards, those of as many calls.
+// they belong to 64 shards, those of 32 calls.
 func (r *Replicator) round() int {
 	if r.cluster {
 		return batchSize * 32
@@ -75,10 +75,10 @@ func (r *Replicator) round() int {
 	return batchSize
 }
 
-// lostTo are the shards of a Cluster that are lost to a table's counts, of which some have failed.
-func lostTo(at *attachment, failed uint64) uint64 {
-	if r := at.to.r; r.cluster {
-		return r.lost.Load() | failed
+// missedBy are the shards of a Cluster that a table misses, of which some have failed.
+func missedBy(at *attachment, failed uint64) uint64 {
+	if r := at.group.r; r.cluster {
+		return r.unreachable.Load() | failed
 	}
 	return 0
 }

@@ -30,7 +30,7 @@
 // Other regions:
 //
 //	relay.go       the node of a region that reads the others
-//	relaypair.go   the way to one other region: how it stands, and what has changed there
+//	relayregion.go the way to one other region: how it stands, and what has changed there
 //	relaycell.go   what its nodes have spent and whom they have banned, read there and said here
 //	relaystate.go  how the other regions stand
 //
@@ -41,7 +41,7 @@
 //	heartbeat.go   a node is there, and notices that the server has forgotten
 //	clock.go       the server's time, which the tables follow
 //	servertime.go  the same by the readings that took least
-//	shard.go       parts of a Cluster that can be lost alone
+//	shard.go       parts of a Cluster that can be missed alone
 //	note.go        what fails, and what follows from that
 //	health.go      what is known of that as plain values: what to log, when to send again
 //	reply.go       numbers and resets in answers, if they can be believed
@@ -55,6 +55,7 @@
 //	Replicator.mu      its clients, its health and its clock
 //	Work.mu            nothing begins while the end does
 //	table.walking      one walk over a table at a time
+//	table.taking       messages are taken out, or resets applied, after table.walking
 //	table.stripe.mu    the keys of a stripe
 //	heldPart.mu        a part of what an earlier process has saved
 //	gauge.stripe.mu    the slots of the keys of a stripe

@@ -36,7 +36,7 @@ type flush struct {
 // flushed is what a flush did for one client.
 type flushed struct {
 	err  error
-	left int64 // what is unsent for all that, as another program uses its keys
+	left int64 // what is still unsent, as another program uses its keys
 }
 
 // flushRequest asks a client's loop for a sync of all that is dirty.
@@ -47,16 +47,16 @@ type flushRequest struct {
 
 // flush sends the last messages of a client that is about to leave. It returns the reason why that
 // failed, "" if there is nothing left to send. It takes flushTime at most, and no time for a server
-// that is known to be lost or that has just failed to take them.
+// that is known to be unreachable or that has just failed to take them.
 func (g *group) flush(l *link, at *attachment) (reason string) {
 	r := g.r
 	for began := time.Now(); ; {
-		n, some := l.of.unsent(r.now())
+		n, some := l.syncer.unsent(r.now())
 		if !some {
 			return ""
 		}
-		// Not at.lost: the next cycle, which would find the server back, may be an hour away.
-		if r.lost.Load() == allShards {
+		// Not at.lastFailed: the next cycle, which would find the server back, may be an hour away.
+		if r.unreachable.Load() == allShards {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			return r.health.Reason(l.name)
@@ -109,7 +109,7 @@ func (f *flush) again(l *link, at *attachment) {
 	ctx, cancel := context.WithDeadline(context.Background(), f.until)
 	defer cancel()
 	for ctx.Err() == nil {
-		if _, some := l.of.unsent(0); !some || at.flush(ctx, l) != nil {
+		if _, some := l.syncer.unsent(0); !some || at.flush(ctx, l) != nil {
 			return
 		}
 		pauseFor(ctx, time.Millisecond)
@@ -124,15 +124,15 @@ func (g *group) flushAll(f *flush, links []*link) {
 	var wg sync.WaitGroup
 	for _, l := range links {
 		at := l.at.Load()
-		if at == nil || at.to != g {
+		if at == nil || at.group != g {
 			continue
 		}
 		wg.Go(func() {
 			var was flushed
 			var some bool
-			if was.left, some = l.of.unsent(g.r.now()); some {
+			if was.left, some = l.syncer.unsent(g.r.now()); some {
 				was.err = at.flush(ctx, l)
-				was.left, _ = l.of.unsent(g.r.now())
+				was.left, _ = l.syncer.unsent(g.r.now())
 			}
 			f.mu.Lock()
 			f.flushed[l] = was
@@ -145,11 +145,11 @@ func (g *group) flushAll(f *flush, links []*link) {
 // flush has the client's loop sync once more and waits for that. Slots go beside their loop, which
 // hears nothing of it: a message says all there is to say.
 func (at *attachment) flush(ctx context.Context, l *link) error {
-	if at.to.slots != nil {
-		_, err := l.of.sync(ctx, at, false)
+	if at.group.slots != nil {
+		_, err := l.syncer.sync(ctx, at, false)
 		return err
 	}
-	at.behind.Store(true) // a slow sync goes on without a rest
+	at.catchesUp.Store(true) // a slow sync goes on without a rest
 	request := &flushRequest{ctx, make(chan error, 1)}
 	select {
 	case at.flushes <- request:
@@ -163,12 +163,12 @@ func (at *attachment) flush(ctx context.Context, l *link) error {
 
 // syncLast is a sync for a flush: one that got no connection, as so many were wanted at once, is
 // made again.
-func (at *attachment) syncLast(ctx context.Context, l *link) (lost uint64, err error) {
+func (at *attachment) syncLast(ctx context.Context, l *link) (missed uint64, err error) {
 	for {
-		at.behind.Store(true)
-		lost, err = l.of.sync(ctx, at, false)
+		at.catchesUp.Store(true)
+		missed, err = l.syncer.sync(ctx, at, false)
 		if !errors.Is(err, redis.ErrPoolTimeout) || ctx.Err() != nil {
-			return lost, err
+			return missed, err
 		}
 	}
 }

@@ -33,10 +33,10 @@ const (
 	// ResendInterval is the least time between two times that all totals are sent again: a server
 	// short of memory forgets all the time.
 	ResendInterval = 10 * time.Second
-	// closedFor is how long connections must have been closed for that to be a reason.
+	// closedFor is how long connections must have been closed before that is given as the reason.
 	closedFor = cycle.MinWait
-	// downFor is how long Redis must have gone unasked for that to be a reason: heartbeats find a
-	// better one.
+	// downFor is how long Redis must have gone unasked before that is given as the reason:
+	// heartbeats find a better one.
 	downFor = 2 * time.Second
 )
 
@@ -63,8 +63,8 @@ type Health struct {
 	unwarned bool
 	flaps    int
 
-	// resendPending is set while all totals are to be sent again, and lossPending as long as
-	// nothing was logged of the loss that is the reason.
+	// resendPending is set while all totals are to be sent again, and lossPending where the reason
+	// is a loss that is sure.
 	resendPending, lossPending bool
 	resentAt                   time.Time
 

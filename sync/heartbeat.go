@@ -28,15 +28,15 @@ func (r *Replicator) Start() (begins bool) {
 	return r.work.Go(func() { r.loops.Wait() })
 }
 
-// Meet is Start that waits until Redis has answered a heartbeat and the control record is read, so
-// that the first request can be synced at once. It waits no longer than most, and not at all where
-// the heartbeats have begun before. It reports whether there is nothing more to wait for.
-func (r *Replicator) Meet(most time.Duration) bool {
+// StartAndWait is Start that waits until Redis has answered a heartbeat and the control record is
+// read, so that the first request can be synced at once. It waits no longer than most, and not at
+// all where the heartbeats have begun before. It reports whether there is nothing more to wait for.
+func (r *Replicator) StartAndWait(most time.Duration) bool {
 	if !r.Start() {
 		return true
 	}
 	select {
-	case <-r.met:
+	case <-r.recordRead:
 		return true
 	case <-time.After(most):
 		return false
@@ -45,7 +45,7 @@ func (r *Replicator) Meet(most time.Duration) bool {
 
 // A Record goes along with the heartbeats: the control record of a namespace.
 type Record interface {
-	// Ask returns what the next heartbeat says and asks of the record: the last three arguments of
+	// Ask returns what the next heartbeat says and asks of the record: ARGV 5 to 7 of
 	// heartbeat.lua.
 	Ask() []any
 	// Merge merges the answer. It returns how long the next heartbeat may wait.
@@ -54,9 +54,9 @@ type Record interface {
 	IsEqual() bool
 	// OfRegion returns what reads the record of another region.
 	OfRegion() RegionRecord
-	// Told notes up to which clock of the record each other region has read it, 0 where that is not
-	// known.
-	Told(regions map[string]int64)
+	// ReadBy notes up to which clock of the record each other region has read it, 0 where that is
+	// not known.
+	ReadBy(regions map[string]int64)
 }
 
 // A RegionRecord merges the record of another region into that of this one.
@@ -75,10 +75,10 @@ type HeartbeatReply struct {
 	Node string
 	// Server and Now are the server's time and this node's, in nanoseconds since the Unix epoch.
 	Server, Now int64
-	// Nodes is how many nodes there are, and Mark since when the server knows all heartbeats of
-	// this node that it has answered, in milliseconds of its clock: another one where it has
+	// Nodes is how many nodes there are, and KnownSince since when the server knows all heartbeats
+	// of this node that it has answered, in milliseconds of its clock: another one where it has
 	// forgotten.
-	Nodes, Mark int64
+	Nodes, KnownSince int64
 	// Record is the record's version, entries, whether these are all, and leases, see
 	// heartbeat.lua.
 	Record []any
@@ -89,7 +89,7 @@ type HeartbeatReply struct {
 func (r *Replicator) heartbeats(ctx context.Context) {
 	defer r.endLease()
 	for {
-		lost, mark, due, nodes := r.lost.Load(), r.mark, r.resendDue(), r.Nodes()
+		before, since, due, nodes := r.unreachable.Load(), r.knownSince, r.resendDue(), r.Nodes()
 		wait, err := r.heartbeat(ctx)
 		r.note(nil, HeartbeatName, err)
 		if err == nil {
@@ -97,14 +97,14 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 			r.log((*Health).SumFlaps)
 			r.checkEviction(ctx)
 		}
-		if r.mark != mark || due && (err == nil || r.cluster) {
+		if r.knownSince != since || due && (err == nil || r.cluster) {
 			r.resend(max(nodes, r.Nodes())) // a server that has forgotten knows of few
 		}
 		if ctx.Err() == nil {
 			r.findUnreachable(ctx, err)
 		}
-		now := r.lost.Load()
-		if back := lost &^ now; back != 0 {
+		now := r.unreachable.Load()
+		if back := before &^ now; back != 0 {
 			r.retry(back)
 		}
 		if err != nil || now != 0 {
@@ -147,10 +147,10 @@ func (r *Replicator) checkEviction(ctx context.Context) {
 // Beat has the next heartbeat come at once. It never waits.
 func (r *Replicator) Beat() { r.beat.Wake() }
 
-// endLease takes this node's lease away, unless the server that has the leases is known to be lost:
-// that of the first shard.
+// endLease takes this node's lease away, unless the server that has the leases is known to be
+// unreachable: that of the first shard.
 func (r *Replicator) endLease() {
-	if r.answered < 0 || r.lost.Load()&1 != 0 {
+	if r.answered < 0 || r.unreachable.Load()&1 != 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), min(r.timeout, closeLeast))
@@ -162,23 +162,23 @@ func (r *Replicator) heartbeatKeys() []string {
 	return []string{r.keys.Nodes(0), r.keys.Control(), r.keys.Counted()}
 }
 
-// findUnreachable notes which shards are lost, after a heartbeat: all where there is one server,
-// and in a Cluster those whose server does not answer.
+// findUnreachable notes which shards are unreachable, after a heartbeat: all where there is one
+// server, and in a Cluster those whose server does not answer.
 func (r *Replicator) findUnreachable(ctx context.Context, err error) {
 	switch {
 	case r.cluster:
-		lost, why := r.unreached(ctx)
+		shards, why := r.unanswered(ctx)
 		if ctx.Err() == nil {
-			r.lost.Store(lost)
+			r.unreachable.Store(shards)
 			r.note(nil, ShardsName, why)
 		}
 	case err == nil:
-		r.lost.Store(0)
+		r.unreachable.Store(0)
 	default:
-		r.lost.Store(allShards)
+		r.unreachable.Store(allShards)
 	}
-	if err == nil && r.lost.Load() == 0 {
-		r.metAt.CompareAndSwap(0, r.now())
+	if err == nil && r.unreachable.Load() == 0 {
+		r.reachedAt.CompareAndSwap(0, r.now())
 	}
 }
 
@@ -187,7 +187,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	called, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatInterval))
 	defer cancel()
 	r.seq++ // only the heartbeat's own goroutine uses it
-	args := append(append([]any{r.node, r.seq, Lease.Milliseconds(), r.answered}, r.record.Ask()...), r.mark)
+	args := append(append([]any{r.node, r.seq, Lease.Milliseconds(), r.answered}, r.record.Ask()...), r.knownSince)
 	start := r.now()
 	reply, err := heartbeatScript.Run(called, r.client, r.heartbeatKeys(), args...).Slice()
 	end := r.now()
@@ -200,13 +200,13 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	server, ok := parseTime(reply[0], reply[1])
 	_, ok2 := reply[2].(int64)
 	nodes, ok3 := reply[3].(int64)
-	mark, ok4 := reply[4].(int64)
+	knownSince, ok4 := reply[4].(int64)
 	if !ok || !ok2 || !ok3 || !ok4 {
 		return 0, ErrReply
 	}
 	r.nodes.Store(nodes)
-	forgot := r.answered >= 0 && mark != r.mark
-	if r.lost.Load() != 0 || forgot {
+	forgot := r.answered >= 0 && knownSince != r.knownSince
+	if r.unreachable.Load() != 0 || forgot {
 		r.pauseSyncs()
 	}
 	if forgot {
@@ -217,9 +217,9 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	} else if r.answered < 0 && r.seq > 1 && r.stats.calls.Load() > 0 {
 		r.noteLoss(false) // syncs waited no longer, and what they confirmed may be forgotten
 	}
-	r.answered, r.mark, r.answeredAt, r.serverAt = r.seq, mark, time.Now(), server
+	r.answered, r.knownSince, r.answeredAt, r.serverAt = r.seq, knownSince, time.Now(), server
 	r.keepTime(server, start, end)
-	wait = r.record.Merge(HeartbeatReply{r.node, server, start + (end-start)/2, nodes, mark, reply[5:]})
+	wait = r.record.Merge(HeartbeatReply{r.node, server, start + (end-start)/2, nodes, knownSince, reply[5:]})
 	if r.relay != nil {
 		r.relay.wait(wait < heartbeatInterval)
 	}
@@ -229,7 +229,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 		close(h.over)
 	}
 	if equal || wait >= heartbeatInterval { // else there is more to read
-		r.meetOnce.Do(func() { close(r.met) })
+		r.recordOnce.Do(func() { close(r.recordRead) })
 	}
 	return wait, nil
 }
@@ -241,19 +241,19 @@ type pause struct {
 }
 
 // pauseSyncs has nothing be synced until the control record is the same here and in Redis, or
-// holdTime has passed: a reset that this node has not read yet may have ended what it would send.
+// pauseTime has passed: a reset that this node has not read yet may have ended what it would send.
 func (r *Replicator) pauseSyncs() {
 	if r.record.IsEqual() {
 		return
 	}
-	h := &pause{until: time.Now().Add(holdTime), over: make(chan struct{})}
+	h := &pause{until: time.Now().Add(pauseTime), over: make(chan struct{})}
 	if last := r.paused.Load(); last != nil {
 		h.over = last.over
 	}
 	r.paused.Store(h)
 }
 
-// awaitPause waits until syncs are not held any more.
+// awaitPause waits until the pause is over.
 func (r *Replicator) awaitPause(ctx context.Context) {
 	for h := r.paused.Load(); h != nil && time.Until(h.until) > 0; h = r.paused.Load() {
 		select {
@@ -271,20 +271,20 @@ type noRecord struct{}
 func (noRecord) Ask() []any                         { return []any{"", "", ""} }
 func (noRecord) Merge(HeartbeatReply) time.Duration { return heartbeatInterval }
 func (noRecord) IsEqual() bool                      { return true }
-func (noRecord) Told(map[string]int64)              {}
+func (noRecord) ReadBy(map[string]int64)            {}
 
 func (noRecord) OfRegion() RegionRecord { return noRecord{} }
 func (noRecord) Version() string        { return "" }
 func (noRecord) Receive(string, []any)  {}
 func (noRecord) Clock() int64           { return 0 }
 
-// retry has every table that has lost one of these shards try again at once: they are back, and the
+// retry has every table that misses one of these shards try again at once: they are back, and the
 // next cycle may be an hour away.
 func (r *Replicator) retry(back uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for l := range r.counts.links {
-		if at := l.at.Load(); at != nil && at.lost.Load()&back != 0 {
+		if at := l.at.Load(); at != nil && at.lastFailed.Load()&back != 0 {
 			at.due.Store(true)
 			l.Wake()
 		}

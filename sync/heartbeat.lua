@@ -1,4 +1,4 @@
--- Says that this node is there. KEYS[1] is a hash with a field per node, "seq expiry mark applied
+-- Says that this node is there. KEYS[1] is a hash with a field per node, "seq expiry since applied
 -- name": the last heartbeat, when the lease ends in milliseconds of this server's clock, since when
 -- the server knows all heartbeats of the node that it has answered, in milliseconds as well, and up
 -- to which clock the node has applied the control record. KEYS[2] is that record, see control.lua.
@@ -7,10 +7,10 @@
 -- the first that finds that older, in place of at each heartbeat: that took 1,000 nodes a whole
 -- processor. ARGV: node, seq, lease in milliseconds (0 ends it), the last seq that was answered (-1
 -- if none), the version of the control record that the node has applied ("" if none), 1 if it wants
--- the leases, its name, and the mark that it knows. Reply: seconds and microseconds of this
--- server's clock, the seq that was there (-1 if none), how many nodes there are, and the mark.
--- Where that is another one, the server has forgotten: it stays, so that it doesn't matter whether
--- the reply to just that heartbeat arrives, and a late copy of an answered heartbeat hides nothing.
+-- the leases, its name, and the since of the last answer. Reply: seconds and microseconds of this
+-- server's clock, the seq that was there (-1 if none), how many nodes there are, and since. Where
+-- that is another one, the server has forgotten: it stays, so that it doesn't matter whether the
+-- reply to just that heartbeat arrives, and a late copy of an answered heartbeat hides nothing.
 -- Then the version of the control record, its entries, 1 if these are all, as record.lua has them,
 -- and the leases by node.
 local time = redis.call('TIME')
@@ -21,11 +21,11 @@ if lease == 0 then
   return {time[1], time[2]}
 end
 
-local held, _, mark = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) (%d+) ?(%d*)')
-held, mark = tonumber(held or -1), tonumber(mark or '')
+local held, _, since = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) (%d+) ?(%d*)')
+held, since = tonumber(held or -1), tonumber(since or '')
 local seq, answered = tonumber(ARGV[2]), tonumber(ARGV[4])
-if not mark or held < answered then mark = now end
-local forgot = held < answered or mark ~= tonumber(ARGV[8])
+if not since or held < answered then since = now end
+local forgot = held < answered or since ~= tonumber(ARGV[8])
 if forgot and answered >= 0 and held < seq then
   redis.call('HSET', KEYS[3], 'lost', string.format('%.0f', now))
 end
@@ -34,7 +34,7 @@ end
 local version, entries, all = record(KEYS[2], ARGV[5], forgot)
 local applied = not all and string.match(ARGV[5], '^%d+') or '0'
 if held < seq then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f %.0f ', now + lease, mark) .. applied .. ' ' .. ARGV[7])
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f %.0f ', now + lease, since) .. applied .. ' ' .. ARGV[7])
 end
 
 redis.call('PEXPIRE', KEYS[1], lease * 4)
@@ -67,4 +67,4 @@ if ARGV[6] == '1' or age < 0 or age >= 1000 then
   redis.call('HSET', KEYS[3], 'nodes', string.format('%.0f %.0f', now, nodes))
   redis.call('PEXPIRE', KEYS[3], lease * 4)
 end
-return {time[1], time[2], held, tonumber(nodes), mark, version, entries, all and 1 or 0, leases}
+return {time[1], time[2], held, tonumber(nodes), since, version, entries, all and 1 or 0, leases}

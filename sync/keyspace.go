@@ -23,12 +23,12 @@ import (
 // and goes on with one of these:
 //
 //	<table>:<id>            hash    a cell, see say.lua
-//	<zone>:ban:<id>         string  "begun length reset": the ban of the key, see ban.State
+//	<zone>:ban:<id>         string  "begun length reset memory": the ban of the key, see ban.State
 //	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see slots.lua
 //	told                    zset    cells and bans of which other regions have to know, by when
 //	                                they changed; only in shard 0 where there is no Cluster
 //	pulled                  hash    region and shard -> up to which score of told that was read
-//	nodes                   hash    node -> "seq expiry mark applied name", its last heartbeat
+//	nodes                   hash    node -> "seq expiry since applied name", its last heartbeat
 //	counted                 hash    nodes -> "at nodes", when they were counted last, and how
 //	                                many there were, lost -> when a loss was found last
 //	control                 hash    entry -> "stamp until keep length body", version -> what it
@@ -45,14 +45,14 @@ import (
 //	strict:probe            hash    what a probe writes; strict:probe:no is never there
 //
 // A table is <zone>:<kind>-<window>[-<sub-windows>], or <zone>:c-<window>-<time zone>[-<day>] where
-// windows are those of a calendar, see Spec. An id is 128 bits of the SHA-256 of
-// the key that requests are counted by, in base64: no byte of a client gets into Redis. The shard,
-// a hash tag, keeps all keys of an id in one hash slot of a Cluster. From nodes to relay all is in
-// shard 0.
+// windows are those of a calendar, see Spec. An id is 128 bits of the SHA-256 of the key that
+// requests are counted by, in base64: no byte of a client gets into Redis. The shard, a hash tag,
+// keeps all keys of an id in one hash slot of a Cluster. From nodes to relay all is in shard 0.
 //
 // Everything expires: the nodes and their count after four Leases, the control record when its last
 // entry has ended, a ban when it is over, a probe after SpareTTL, a cell some time after it counts,
-// slots SpareTTL after they have ended, what regions need toldTTL after it was written last.
+// slots two leases of a gauge after they were said, what regions need toldTTL after it was written
+// last.
 type Keyspace struct {
 	head    string
 	cluster bool // what belongs to one shard lies apart from that of others
@@ -69,7 +69,7 @@ const (
 	Lease = 10 * heartbeatInterval
 	// toldTTL is how long other regions can read of something that was counted last.
 	toldTTL = 30 * 24 * time.Hour
-	// SpareTTL is how long a key stays beyond its last use.
+	// SpareTTL is how long the key of a probe stays beyond its last use.
 	SpareTTL = time.Minute
 )
 
@@ -95,9 +95,9 @@ func (k Keyspace) shardOf(id keys.ID) int {
 // ShardOf is the shard of an id.
 func ShardOf(id keys.ID) int { return int(id[0] & (ShardCount - 1)) }
 
-// LostFor reports whether a set of shards, as Source.Unreachable returns it, has the shard of an
+// HasShardOf reports whether a set of shards, as UnavailableShards returns it, has the shard of an
 // id.
-func LostFor(lost uint64, id keys.ID) bool { return lost>>ShardOf(id)&1 != 0 }
+func HasShardOf(shards uint64, id keys.ID) bool { return shards>>ShardOf(id)&1 != 0 }
 
 // Nodes is the key of the heartbeats where shard is 0. In other shards there is no such key.
 func (k Keyspace) Nodes(shard int) string { return k.head + strconv.Itoa(shard) + "}:nodes" }
@@ -154,8 +154,8 @@ type Spec struct {
 	Window     time.Duration
 	Calendar   *algorithms.Calendar // nil where windows have one length
 	SubWindows int
-	// Live is how many epochs before the current one count.
-	Live int
+	// History is how many epochs before the current one count.
+	History int
 }
 
 // Denials is the letter of a fixed window of denied requests, which lead to a ban.
@@ -163,24 +163,24 @@ const Denials = 'd'
 
 // SpecOf is the Spec of a limit in a zone.
 func SpecOf(zone string, p algorithms.Params) Spec {
-	s := Spec{Zone: zone, Kind: p.Kind.Traits().Code, Window: p.Window, Calendar: p.Calendar, SubWindows: 1, Live: p.Compile().History}
+	s := Spec{Zone: zone, Kind: p.Kind.Traits().Code, Window: p.Window, Calendar: p.Calendar, SubWindows: 1, History: p.Compile().History}
 	if p.Calendar != nil {
 		s.Kind = cell.Calendar
 	}
 	if p.Kind.Traits().TakesSubWindows {
-		s.SubWindows = s.Live
+		s.SubWindows = s.History
 	}
 	return s
 }
 
-// Family is how the script of cells counts at now, in nanoseconds of its clock: see package cell.
-// opens is set where what is granted is open until its response begins.
-func (s Spec) Family(now int64, opens bool) cell.Family {
+// Rule is how the script of cells counts at now, in nanoseconds of its clock: see package cell.
+// open is set where what is granted is open until its response begins.
+func (s Spec) Rule(now int64, open bool) cell.Rule {
 	if s.Calendar != nil {
 		span := s.Calendar.At(now)
 		length := (span.End - span.Begin) / int64(time.Microsecond)
-		return cell.Family{
-			Kind: cell.Calendar, Window: time.Duration(span.End - span.Begin), Parts: 1, Live: 1, Opens: opens,
+		return cell.Rule{
+			Kind: cell.Calendar, Window: time.Duration(span.End - span.Begin), Parts: 1, Kept: 1, Reserved: open,
 			Shift: span.Begin/int64(time.Microsecond) - span.Number*length,
 		}
 	}
@@ -188,35 +188,29 @@ func (s Spec) Family(now int64, opens bool) cell.Family {
 	kind := byte(cell.Windows)
 	switch {
 	case s.isBucket():
-		return cell.Family{Kind: cell.Bucket, Window: s.Window, Parts: 1, Live: 1, Size: cell.MaxExact / 2, Opens: opens}
+		return cell.Rule{Kind: cell.Bucket, Window: s.Window, Parts: 1, Decided: true, Size: cell.MaxExact / 2, Reserved: open}
 	case s.Kind == 'l':
 		p := algorithms.Params{Kind: algorithms.SlidingLog, Window: s.Window}
-		parts, part = int64(s.Live), p.Epoch().Microseconds()
-	case s.Live > 0:
+		parts, part = int64(s.History), p.Epoch().Microseconds()
+	case s.History > 0:
 		kind = cell.Fades
 	}
-	f := cell.Family{Kind: kind, Window: time.Duration(part*parts) * time.Microsecond, Parts: int(parts), Live: s.Live + 1, Opens: opens}
-	f.Counts = time.Duration(part*int64(f.Live)) * time.Microsecond
-	return f
+	r := cell.Rule{Kind: kind, Window: time.Duration(part*parts) * time.Microsecond, Parts: int(parts), Kept: s.History + 1, Reserved: open}
+	r.TTL = time.Duration(part*int64(r.Kept)) * time.Microsecond
+	return r
 }
 
 // isBucket reports whether the cells of a table are buckets.
 func (s Spec) isBucket() bool { return s.Kind == 't' || s.Kind == 'g' || s.Kind == 'q' }
 
-// FamilyOf is Family for what is said of a bucket of so much and such a rate. asked is set where
+// RuleOf is Rule for what is said of a bucket of so much and such a rate. decided is set where
 // that is the rate of a request since, and filled where a penalty has filled it.
-func (s Spec) FamilyOf(size, rate int64, asked, filled, opens bool) cell.Family {
-	f := s.Family(0, opens)
-	if f.Live = 0; asked {
-		f.Live = 1
-	}
-	if filled {
-		f.Live += 2
-	}
-	f.Size, f.Rate = size, rate
+func (s Spec) RuleOf(size, rate int64, decided, filled, reserved bool) cell.Rule {
+	r := s.Rule(0, reserved)
+	r.Size, r.Rate, r.Decided, r.Filled = size, rate, decided, filled
 	full := float64(s.Window) * (float64(size)/float64(max(1, rate)) + 1)
-	f.Counts = time.Duration(min(full, float64(100*365*24*time.Hour)))
-	return f
+	r.TTL = time.Duration(min(full, float64(100*365*24*time.Hour)))
+	return r
 }
 
 // Name is the algorithm and window in the names of keys, see Keyspace. Nothing else is
@@ -261,10 +255,10 @@ func parseSpec(table string) (s Spec, ok bool) {
 	s.Zone, s.Kind = table[:i], kind[0]
 	switch s.Kind {
 	case 's':
-		s.Live = s.SubWindows
+		s.History = s.SubWindows
 	case 'l':
 		p := algorithms.Params{Kind: algorithms.SlidingLog, Window: s.Window}
-		s.Live = p.Compile().History
+		s.History = p.Compile().History
 	}
 	return s, strings.IndexByte("fsl"+"tgq"+string(Denials), s.Kind) >= 0
 }
@@ -294,9 +288,9 @@ func NewNode() string {
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// Part is the part of a time that a node waits, so that not all do something at once. It goes by
-// the node's name, which is random.
-func Part(node string, of time.Duration) time.Duration {
+// NodeOffset is the part of a time that a node waits, so that not all do something at once. It goes
+// by the node's name, which is random.
+func NodeOffset(node string, of time.Duration) time.Duration {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(node))
 	part, _ := bits.Mul64(hash.Sum64(), uint64(of)+1)

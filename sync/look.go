@@ -16,7 +16,7 @@ func (s *Source) Look(ctx context.Context, updates []table.Update) (replies []ce
 	if at == nil {
 		return nil, 0, redisconn.ErrDown
 	}
-	r := at.to.r
+	r := at.group.r
 	c := NewPushCall(0)
 	for i := range updates {
 		c.Push(s, r.keys.Cells(s.spec), &updates[i], false)

@@ -9,7 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
-// serve drives a client's loop: a sync every rate, and early ones for what is urgent in between.
+// serve drives a client's loop: a sync every interval, and early ones for what is urgent in
+// between.
 func (at *attachment) serve(ctx context.Context, l *link) {
 	var state cycle.State
 	began := time.Now()
@@ -30,12 +31,12 @@ func (at *attachment) serve(ctx context.Context, l *link) {
 		if at.due.Swap(false) || at.untilRest() == 0 {
 			event.Kind = cycle.Force
 		}
-		rate := time.Duration(at.rate.Load())
-		next, action, wait := state.Next(event, time.Since(began), rate)
+		interval := time.Duration(at.interval.Load())
+		next, action, wait := state.Next(event, time.Since(began), interval)
 		if action != cycle.Await {
 			event = at.cycle(ctx, l, action == cycle.SyncUrgent, flush)
-			next, _, wait = next.Next(event, time.Since(began), rate)
-			l.of.setUnreachable(next.Unreachable)
+			next, _, wait = next.Next(event, time.Since(began), interval)
+			l.syncer.setMissed(next.MissedTwice)
 		}
 		state = next
 		timer.Reset(min(wait, at.untilRest()))
@@ -45,42 +46,43 @@ func (at *attachment) serve(ctx context.Context, l *link) {
 // untilRest returns how long it takes until the rest of what the server has forgotten is to be
 // sent, a long time where nothing is.
 func (at *attachment) untilRest() time.Duration {
-	when := at.rest.Load()
+	when := at.resendRestAt.Load()
 	if when == 0 {
 		return math.MaxInt64
 	}
-	return time.Duration(max(0, when-at.to.r.now()))
+	return time.Duration(max(0, when-at.group.r.now()))
 }
 
 // cycle is one sync cycle of a client, early or not, and what is noted of it. With flush it is the
 // one that a flush waits for.
 func (at *attachment) cycle(ctx context.Context, l *link, early bool, flush *flushRequest) cycle.Event {
-	var lost uint64
+	var missed uint64
 	var err error
 	if at.flushing = flush != nil; at.flushing {
-		lost, err = at.syncLast(flush.ctx, l)
+		missed, err = at.syncLast(flush.ctx, l)
 		defer func() { flush.answer <- err }()
 	} else {
-		lost, err = l.of.sync(ctx, at, early)
+		missed, err = l.syncer.sync(ctx, at, early)
 	}
 	if ctx.Err() == nil && !errors.Is(err, context.Canceled) { // else this node stopped it
-		at.lost.Store(lost)
-		l.of.note(at, early, err)
+		at.lastFailed.Store(missed)
+		l.syncer.note(at, early, err)
 		if err == nil && !early {
-			at.progress.Complete(at.knowsAt())
+			at.progress.Complete(at.completedAt())
 		}
 	}
-	event := cycle.Event{Kind: cycle.Reply, Lost: at.lost.Load(), Urgent: l.of.urgent()}
+	event := cycle.Event{Kind: cycle.Reply, Missed: at.lastFailed.Load(), Urgent: l.syncer.urgent()}
 	if err != nil {
 		event.Kind = cycle.Failed
 	}
 	return event
 }
 
-// knowsAt returns the time after a cycle without an error. It is 0 while heartbeats fail or have
-// not begun: the cycle has sent nothing then, or Redis was lost just before or after it.
-func (at *attachment) knowsAt() int64 {
-	if r := at.to.r; r.metAt.Load() != 0 && r.lost.Load() == 0 {
+// completedAt returns the time after a cycle without an error. It is 0 while heartbeats fail or
+// have not begun: the cycle has sent nothing then, or Redis was unreachable just before or after
+// it.
+func (at *attachment) completedAt() int64 {
+	if r := at.group.r; r.reachedAt.Load() != 0 && r.unreachable.Load() == 0 {
 		return r.now()
 	}
 	return 0

@@ -248,12 +248,12 @@ func TestALostServerIsTriedAgainAndMissedOnce(t *testing.T) {
 		before := n.count("lost")
 		step(10 * time.Second)
 		between(t, "10s of failures at 200ms", n.count("lost")-before, 40, 55)
-		if source.Unreachable() != allShards {
+		if source.UnavailableShards() != allShards {
 			t.Error("Lost() = false while nothing is answered")
 		}
 		n.setFails(false)
 		step(400 * time.Millisecond)
-		if source.Unreachable() != 0 {
+		if source.UnavailableShards() != 0 {
 			t.Error("not back within two intervals")
 		}
 		step(time.Second)

@@ -99,7 +99,7 @@ func TestBothSidesShowALoss(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			expectAll(t, "it is lost", here, why)
 			link.heal()
-			time.Sleep(linkTimeout + 4*time.Second)
+			time.Sleep(regionTimeout + 4*time.Second)
 			expectAll(t, "it is back", here, "")
 			expectAll(t, "it is back", there, "")
 			got := linesOf(log)

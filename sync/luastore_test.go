@@ -32,12 +32,12 @@ type luaStore struct {
 // sources are the scripts by their hashes, as clients name them.
 var sources = map[string]string{
 	heartbeatScript.Hash(): HeartbeatLua,
-	sayHash:                cell.Source,
-	heldScript.Hash():      heldLua + fetchLua,
+	sayHash:                cell.Script,
+	fieldsScript.Hash():    fieldsLua + fetchLua,
 	cursorScript.Hash():    cursorLua,
 	relayScript.Hash():     headOfRelay + relayLua,
 	sweepScript.Hash():     sweepLua,
-	toldScript.Hash():      heldLua + recordLua + toldLua,
+	toldScript.Hash():      fieldsLua + recordLua + toldLua,
 	slotsScript.Hash():     slotsSource,
 }
 
@@ -45,7 +45,7 @@ func newLuaStore(t *testing.T) *luaStore {
 	s := &luaStore{t: t}
 	s.Store = redistest.NewStore(t, s.time)
 	s.Lapsed = s.lapsed
-	s.FindKeys = []string{sources[heldScript.Hash()], sources[toldScript.Hash()]}
+	s.FindKeys = []string{sources[fieldsScript.Hash()], sources[toldScript.Hash()]}
 	return s
 }
 
@@ -120,7 +120,7 @@ func (s *luaStore) checkCell(key string, hash map[string]string) {
 		return // of which the sum has what former states of nodes had, too
 	}
 	// What counts no more may stand there, and what lies ahead, once the clock has stepped back.
-	newest := c.spec.Family(s.time().UnixNano(), false).Epoch(s.time().UnixMicro())
+	newest := c.spec.Rule(s.time().UnixNano(), false).Epoch(s.time().UnixMicro())
 	for epoch := range totalsOf(sum, 0) {
 		if epoch > newest {
 			return
@@ -138,7 +138,7 @@ func (s *luaStore) checkCell(key string, hash map[string]string) {
 		}
 	}
 	for epoch, n := range totalsOf(sum, 0) {
-		if n != all[epoch] && epoch >= newest-int64(c.spec.Live) {
+		if n != all[epoch] && epoch >= newest-int64(c.spec.History) {
 			s.t.Errorf("%s: sum is %q, the nodes' totals in %d are %d: %v", key, sum, epoch, all[epoch], hash)
 		}
 	}

@@ -35,11 +35,11 @@ func TestMeet(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			n := newVnode(t)
 			n.trip, n.fails = 20*time.Millisecond, c.fails
-			n.rep.Carry(&lateRecord{answers: c.answers})
+			n.rep.SetRecord(&lateRecord{answers: c.answers})
 			meets := func(want time.Duration) {
 				t.Helper()
 				began := time.Now()
-				if met := n.rep.Meet(500 * time.Millisecond); time.Since(began) != want || met != (want < 500*time.Millisecond) {
+				if met := n.rep.StartAndWait(500 * time.Millisecond); time.Since(began) != want || met != (want < 500*time.Millisecond) {
 					t.Errorf("%s: Meet = %t after %v, want it after %v", name, met, time.Since(began), want)
 				}
 			}
@@ -55,7 +55,7 @@ func TestTheRecordWakesWhatWaitsForIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newVnode(t)
 		n.trip = 10 * time.Millisecond
-		n.rep.Carry(&lateRecord{answers: 2})
+		n.rep.SetRecord(&lateRecord{answers: 2})
 		began := time.Now()
 		touch, _ := n.zone("zone", time.Second)
 		touch("k")

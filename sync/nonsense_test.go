@@ -233,7 +233,7 @@ func TestABrokenKeyIsTriedOnceACycle(t *testing.T) {
 		if s.Syncs < cycles+3 {
 			t.Errorf("in %d cycles %d syncs: a key that is well has none before its cycle", cycles, s.Syncs)
 		}
-		if n.source.Unreachable() != 0 || n.logs.FilterMessageSnippet("another program").Len() != 1 {
+		if n.source.UnavailableShards() != 0 || n.logs.FilterMessageSnippet("another program").Len() != 1 {
 			t.Errorf("one broken key makes the whole sync count as lost, or is not reported once: %v", n.logs.All())
 		}
 		r.Del(key)

@@ -29,9 +29,9 @@ func (r *Replicator) resendDue() bool {
 }
 
 // resend has every table send all live totals again if that is due. Keys that get a request go with
-// the next sync. The rest waits the node's part of the time in which the server can do it for
-// all nodes and others as well, and goes then, in a sync of its own: the syncs of nodes that began
-// together fall together.
+// the next sync. The rest waits, and goes in a sync of its own: all nodes send theirs within a time
+// in which the server can serve others as well, each at its own point of it, as the syncs of nodes
+// that began together fall together.
 func (r *Replicator) resend(nodes int64) {
 	due, sure := false, false
 	r.log(func(h *Health, now time.Time) (e *LogEntry) {
@@ -51,7 +51,7 @@ func (r *Replicator) resend(nodes int64) {
 	within := cycle.ResendTime(nodes, keys)
 	for _, s := range all {
 		if at := s.at.Load(); at != nil {
-			at.rest.Store(r.now() + int64(Part(s.node, within)))
+			at.resendRestAt.Store(r.now() + int64(NodeOffset(s.node, within)))
 			s.Wake() // its loop waits until then
 		}
 	}
@@ -59,8 +59,8 @@ func (r *Replicator) resend(nodes int64) {
 
 // resendRest makes the rest dirty if it is time for that, or no time is left.
 func (s *Source) resendRest(at *attachment, now int64) {
-	when := at.rest.Load()
-	if when == 0 || now < when && !at.flushing || !at.rest.CompareAndSwap(when, 0) {
+	when := at.resendRestAt.Load()
+	if when == 0 || now < when && !at.flushing || !at.resendRestAt.CompareAndSwap(when, 0) {
 		return
 	}
 	s.table.ResendRest()
@@ -71,7 +71,7 @@ func (r *Replicator) attached() (all []*Source) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for l := range r.counts.links {
-		all = append(all, l.of.(*Source))
+		all = append(all, l.syncer.(*Source))
 	}
 	return all
 }

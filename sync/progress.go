@@ -30,13 +30,13 @@ func (p *Progress) Complete(now int64) {
 	p.cycles.Add(1)
 }
 
-// Status returns how far the loop has come. met is when the store first answered, 0 for not yet:
-// whoever had nothing to send until then knows all as of that.
-func (p *Progress) Status(met int64) *TableStatus {
+// Status returns how far the loop has come. reached is when the store first answered, 0 for not
+// yet: whoever had nothing to send until then knows all as of that.
+func (p *Progress) Status(reached int64) *TableStatus {
 	status := &TableStatus{Cycles: p.cycles.Load()}
 	synced := p.synced.Load()
 	if synced == 0 && status.Cycles > 0 {
-		synced = met
+		synced = reached
 	}
 	if synced != 0 {
 		status.Synced = time.Unix(0, synced)

@@ -30,7 +30,7 @@ var (
 
 	headOfRelay = fmt.Sprintf("local toldTTL = %d\n", toldTTL.Milliseconds())
 	relayScript = redis.NewScript(headOfRelay + relayLua)
-	toldScript  = redis.NewScript(heldLua + recordLua + toldLua)
+	toldScript  = redis.NewScript(fieldsLua + recordLua + toldLua)
 	sweepScript = redis.NewScript(sweepLua)
 )
 
@@ -44,14 +44,14 @@ const (
 	// it does.
 	relayLease    = 5 * time.Second
 	relayInterval = heartbeatInterval
-	// waitRate is how often it does while somebody waits.
-	waitRate = 100 * time.Millisecond
-	// sweepRate is how often names are dropped of what is gone.
-	sweepRate = time.Minute
+	// waitInterval is how often it does while somebody waits.
+	waitInterval = 100 * time.Millisecond
+	// sweepInterval is how often names are dropped of what is gone.
+	sweepInterval = time.Minute
 	// pageSize is how many names are read at once.
 	pageSize = 400
-	// lostRegionAfter is how long another region was not heard of that is lost, at most: nodes look
-	// every relayInterval, and take it for lost where it would be before the next time.
+	// lostRegionAfter is after how long without an answer another region counts as lost, at most:
+	// nodes look every relayInterval, and take it for lost where it would be before the next time.
 	lostRegionAfter = 10 * time.Second
 )
 
@@ -71,19 +71,19 @@ type Regions struct {
 // it to its own: counts as the state of a node that stands for the region. So no request and no
 // sync ever waits for another region, and nobody writes to the Redis of one.
 //
-//	relay.go      the lease
-//	relaypair.go  the way to one other region: what is read there
-//	relaycell.go  cells and bans, and how far they were read
-//	relaystate.go how the other regions stand, for all nodes of this one
+//	relay.go       the lease
+//	relayregion.go the way to one other region: what is read there
+//	relaycell.go   cells and bans, and how far they were read
+//	relaystate.go  how the other regions stand, for all nodes of this one
 type relay struct {
 	Regions
-	r     *Replicator
-	node  string      // that asks for the lease
-	due   cycle.Waker // a heartbeat should not wait
-	names string      // of the other regions
-	pairs []*pair
+	r       *Replicator
+	node    string      // that asks for the lease
+	due     cycle.Waker // a heartbeat should not wait
+	names   string      // of the other regions
+	regions []*otherRegion
 	// reached is how many regions are not lost, with this one, and silent fires where this region's
-	// Redis has not said so for so long that a region would be.
+	// own Redis has not answered for so long that it counts as lost itself.
 	reached atomic.Int64
 	silent  *time.Timer
 	waits   atomic.Bool // somebody waits until other regions have the control record
@@ -96,7 +96,7 @@ type relay struct {
 	// number is that of the last thing that this node has said as the relay, 0 before it has one.
 	number atomic.Int64
 	stop   context.CancelFunc
-	work   sync.WaitGroup // of the pairs
+	work   sync.WaitGroup // of the regions
 
 	mu sync.Mutex // guards what follows
 	// forbade are the regions whose Redis rejects a command, as was logged.
@@ -108,7 +108,7 @@ type relay struct {
 func (r *Replicator) Relay(o Regions) {
 	x := &relay{Regions: o, r: r, node: r.node, due: cycle.NewWaker(), forbade: make(map[string]bool)}
 	for name, client := range o.Others {
-		x.pairs = append(x.pairs, newPair(x, name, client))
+		x.regions = append(x.regions, newOtherRegion(x, name, client))
 		x.names += name + " "
 	}
 	x.reached.Store(int64(len(o.Others) + 1))
@@ -140,11 +140,11 @@ func (x *relay) run(ctx context.Context) {
 	defer x.silent.Stop()
 	var beat, swept time.Time
 	for ctx.Err() == nil {
-		if now := time.Now(); now.Sub(beat) >= x.beatRate() {
+		if now := time.Now(); now.Sub(beat) >= x.beatInterval() {
 			beat = now
 			x.renewLease(ctx)
 		}
-		if x.holds && time.Since(swept) >= sweepRate {
+		if x.holds && time.Since(swept) >= sweepInterval {
 			swept = time.Now()
 			x.sweep(ctx)
 		}
@@ -152,14 +152,14 @@ func (x *relay) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-x.due:
 			beat = time.Time{}
-		case <-time.After(x.beatRate()):
+		case <-time.After(x.beatInterval()):
 		}
 	}
 }
 
-func (x *relay) beatRate() time.Duration {
+func (x *relay) beatInterval() time.Duration {
 	if x.waits.Load() {
-		return waitRate
+		return waitInterval
 	}
 	return relayInterval
 }
@@ -195,9 +195,9 @@ func (x *relay) stepDown() {
 func (x *relay) renewLease(ctx context.Context) {
 	called, cancel := context.WithTimeout(ctx, min(x.r.timeout, relayInterval))
 	defer cancel()
-	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.numberInLua(), (lostRegionAfter - relayInterval - waitRate).Milliseconds(), x.names}
+	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.numberInLua(), (lostRegionAfter - relayInterval - waitInterval).Milliseconds(), x.names}
 	if x.holds {
-		for _, p := range x.pairs {
+		for _, p := range x.regions {
 			args = append(args, p.kept()...)
 		}
 	}
@@ -208,13 +208,13 @@ func (x *relay) renewLease(ctx context.Context) {
 		var list []any
 		list, _ = reply[4].([]any)
 		lost, _ = reply[5].([]any)
-		ok = len(lost) == len(x.pairs)
+		ok = len(lost) == len(x.regions)
 		for i := 0; i+1 < len(list); i += 2 {
 			fields[fmt.Sprint(list[i])] = fmt.Sprint(list[i+1])
 		}
 	}
 	if !ok {
-		x.forbids(x.Here, err)
+		x.logForbidden(x.Here, err)
 		if time.Since(x.held) >= relayLease {
 			x.stepDown()
 		}
@@ -224,11 +224,11 @@ func (x *relay) renewLease(ctx context.Context) {
 	defer x.noteReach(lost)
 	x.mergeRecords(fields)
 	if name := fmt.Sprint(reply[3]); name != x.Here {
-		x.reject(name)
+		x.logWrongRegion(name)
 	}
 	if mine, _ := reply[2].(int64); mine != 1 {
 		x.stepDown()
-		for _, p := range x.pairs {
+		for _, p := range x.regions {
 			p.show(fields["shown:"+p.name])
 		}
 		return
@@ -241,7 +241,7 @@ func (x *relay) renewLease(ctx context.Context) {
 // noteReach notes which regions are lost, as this region's Redis says: see relay.lua.
 func (x *relay) noteReach(lost []any) {
 	reached := int64(1)
-	for i, p := range x.pairs {
+	for i, p := range x.regions {
 		if p.noteReach(fmt.Sprint(lost[i])) {
 			reached++
 		}
@@ -251,7 +251,7 @@ func (x *relay) noteReach(lost []any) {
 
 // reachNothing has all regions be lost, as nothing is known of them.
 func (x *relay) reachNothing() {
-	for _, p := range x.pairs {
+	for _, p := range x.regions {
 		p.mu.Lock()
 		p.why = cmp.Or(p.why, "the redis of this region does not answer")
 		p.mu.Unlock()
@@ -261,11 +261,11 @@ func (x *relay) reachNothing() {
 
 // mergeRecords notes how far other regions have read the control record.
 func (x *relay) mergeRecords(fields map[string]string) {
-	told := make(map[string]int64, len(x.pairs))
-	for _, p := range x.pairs {
-		told[p.name], _ = strconv.ParseInt(fields["record:"+p.name], 10, 64)
+	readTo := make(map[string]int64, len(x.regions))
+	for _, p := range x.regions {
+		readTo[p.name], _ = strconv.ParseInt(fields["record:"+p.name], 10, 64)
 	}
-	x.r.record.Told(told)
+	x.r.record.ReadBy(readTo)
 }
 
 // wait notes whether somebody waits until other regions have the control record.
@@ -275,8 +275,8 @@ func (x *relay) wait(waits bool) {
 	}
 }
 
-// reject says once that the server belongs to another region.
-func (x *relay) reject(name string) {
+// logWrongRegion says once that the server belongs to another region.
+func (x *relay) logWrongRegion(name string) {
 	if x.rejected == name {
 		return
 	}
@@ -285,10 +285,10 @@ func (x *relay) reject(name string) {
 		warning.Field(warning.WrongRegion), zap.String("here", x.Here), zap.String("redis", name))
 }
 
-// forbids logs once that the user may not do at the Redis of a region what regions need, or that
-// another program uses a key there: nothing else would tell, as that region is heard of all the
-// while.
-func (x *relay) forbids(region string, err error) {
+// logForbidden logs once that the user may not do at the Redis of a region what regions need, or
+// that another program uses a key there: nothing else would tell, as that region is heard of all
+// the while.
+func (x *relay) logForbidden(region string, err error) {
 	if !redisconn.IsForbidden(err) && !redisconn.IsWrongType(err) {
 		return
 	}
@@ -311,7 +311,7 @@ func (x *relay) lead(ctx context.Context, fields map[string]string, number int64
 	inner, stop := context.WithCancel(ctx)
 	x.holds, x.stop = true, stop
 	x.works.Store(true)
-	for _, p := range x.pairs {
+	for _, p := range x.regions {
 		p.show(fields["shown:"+p.name])
 		p.begin()
 		x.work.Go(func() { p.run(inner) })
@@ -335,18 +335,18 @@ func (x *relay) numberInLua() string {
 	return strconv.FormatInt(x.number.Load(), 10)
 }
 
-// longestRate is the longest time between syncs.
-func (x *relay) longestRate() (longest time.Duration) {
+// longestInterval is the longest time between syncs.
+func (x *relay) longestInterval() (longest time.Duration) {
 	for _, s := range x.r.attached() {
 		if at := s.at.Load(); at != nil {
-			longest = max(longest, time.Duration(at.rate.Load()))
+			longest = max(longest, time.Duration(at.interval.Load()))
 		}
 	}
 	return longest
 }
 
 // resentWithin is how long it takes until all nodes have sent once more what they hold.
-func (x *relay) resentWithin() time.Duration { return table.ResentReserved + 2*x.longestRate() }
+func (x *relay) resentWithin() time.Duration { return table.ResentReserved + 2*x.longestInterval() }
 
 // A page are names that were told, what they hold, and what else is read with them.
 type page struct {
@@ -363,7 +363,7 @@ func (x *relay) told(ctx context.Context, shard int, after int64) page {
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
 	p := parsePage(toldScript.Run(ctx, x.r.client, []string{x.r.keys.Told(shard)}, after, pageSize, ""), x.r.keys.head)
-	x.forbids(x.Here, p.err)
+	x.logForbidden(x.Here, p.err)
 	return p
 }
 

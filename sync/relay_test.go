@@ -83,7 +83,7 @@ func TestRegionsWhoseServersWantAllKeysNamed(t *testing.T) {
 		here := w.regions[0]
 		told, gone := here.nodes[0].rep.keys.Told(0), here.nodes[0].rep.keys.head+"gone"
 		here.store.Do("ZADD", told, "1", gone)
-		time.Sleep(2 * sweepRate)
+		time.Sleep(2 * sweepInterval)
 		if score := here.store.Do("ZSCORE", told, gone); score != nil {
 			t.Errorf("%s is still told, under %v", gone, score)
 		}
@@ -808,7 +808,7 @@ func (w *world[S]) begin() {
 func (w *world[S]) messages() (n int64) {
 	for _, r := range w.regions {
 		for _, m := range r.nodes {
-			for _, p := range m.rep.relay.pairs {
+			for _, p := range m.rep.relay.regions {
 				n += p.messages.Load()
 			}
 		}
@@ -823,14 +823,14 @@ func (w *world[S]) messages() (n int64) {
 func TestWhatHasFallenIsReadByShards(t *testing.T) {
 	now := time.Now()
 	for _, cluster := range []bool{false, true} {
-		p := &pair{keys: NewKeyspace("test").In(cluster), lower: map[string]lowered{}, beaten: now.Add(2 * beatenAfter)}
+		p := &otherRegion{keys: NewKeyspace("test").In(cluster), shortfalls: map[string]shortfall{}, heartbeats: now.Add(2 * heartbeatsWithin)}
 		for i := range 200 {
 			name := NewKeyspace("test").Cells(Spec{Zone: "z", Kind: 'f', Window: time.Minute, SubWindows: 1}).Of(keys.IDOf([]byte{byte(i)}))
-			p.lower[name] = lowered{read: now.Add(-time.Second)}
+			p.shortfalls[name] = shortfall{read: now.Add(-time.Second)}
 		}
-		p.lower["test:3:{1}:z:f-1m:later"] = lowered{read: now.Add(2 * beatenAfter)}
+		p.shortfalls["test:3:{1}:z:f-1m:later"] = shortfall{read: now.Add(2 * heartbeatsWithin)}
 		total := 0
-		for _, group := range p.fallen() {
+		for _, group := range p.confirmedShortfalls() {
 			total += len(group)
 			for _, name := range group {
 				tag, _, _ := strings.Cut(name, "}")

@@ -29,21 +29,21 @@ const (
 	// readAll is how often all there is is read, as single cells may have been evicted here. A new
 	// relay reads all once nodes have said all again that a Redis may have lost before it began.
 	readAll = 10 * time.Minute
-	// beatenAfter is how long it takes at most until all nodes have sent a heartbeat.
-	beatenAfter = 3 * heartbeatInterval / 2
-	// mostLowered is the most cells that are watched until their lower totals are believed. Those
-	// beyond that number are believed when all is read.
-	mostLowered = 10_000
+	// heartbeatsWithin is how long it takes at most until all nodes have sent a heartbeat.
+	heartbeatsWithin = 3 * heartbeatInterval / 2
+	// mostShortfalls is the most cells that are watched until their lower totals are believed.
+	// Those beyond that number are believed when all is read.
+	mostShortfalls = 10_000
 )
 
 var (
 	cursorScript = redis.NewScript(cursorLua)
-	heldScript   = redis.NewScript(heldLua + fetchLua)
+	fieldsScript = redis.NewScript(fieldsLua + fetchLua)
 )
 
 // follow reads what comes after the cursor of one of the other region's sorted sets, of which page
 // has the first names. Earlier pages may have had some of them.
-func (p *pair) follow(ctx context.Context, shard int, page page) error {
+func (p *otherRegion) follow(ctx context.Context, shard int, page page) error {
 	for at := p.readTo[shard]; ; page = p.page(ctx, shard, at, pageSize) {
 		from, had := at, at
 		switch {
@@ -55,7 +55,7 @@ func (p *pair) follow(ctx context.Context, shard int, page page) error {
 			page = p.page(ctx, shard, at, pageSize)
 		}
 		if page.err != nil {
-			p.x.forbids(p.name, page.err)
+			p.x.logForbidden(p.name, page.err)
 			return page.err
 		}
 		page.skip(had)
@@ -63,7 +63,7 @@ func (p *pair) follow(ctx context.Context, shard int, page page) error {
 			return nil
 		}
 		p.busy(len(page.names), page.read)
-		if err := p.pull(ctx, page.fetched); err != nil {
+		if err := p.copyHere(ctx, page.fetched); err != nil {
 			return err
 		}
 		if err := p.moveCursor(ctx, shard, from, page.last); err != nil || page.more == 0 {
@@ -74,13 +74,13 @@ func (p *pair) follow(ctx context.Context, shard int, page page) error {
 }
 
 // walk reads all there is in one of the other region's sorted sets.
-func (p *pair) walk(ctx context.Context, shard int) error {
+func (p *otherRegion) walk(ctx context.Context, shard int) error {
 	for at := int64(0); ; {
 		page := p.page(ctx, shard, at, pageSize)
 		if page.err != nil || len(page.names) == 0 {
 			return page.err
 		}
-		if err := p.pull(ctx, page.fetched); err != nil {
+		if err := p.copyHere(ctx, page.fetched); err != nil {
 			return err
 		}
 		at = page.last
@@ -100,7 +100,7 @@ func (p *page) skip(at int64) {
 
 // cursorKeys are where it lies up to which score a sorted set was read: in each shard here that its
 // cells lie in.
-func (p *pair) cursorKeys(shard int) (keys []string) {
+func (p *otherRegion) cursorKeys(shard int) (keys []string) {
 	x := p.x
 	switch {
 	case !x.r.cluster:
@@ -114,7 +114,7 @@ func (p *pair) cursorKeys(shard int) (keys []string) {
 	return keys
 }
 
-func (p *pair) cursorField(shard int) string { return p.name + " " + strconv.Itoa(shard) }
+func (p *otherRegion) cursorField(shard int) string { return p.name + " " + strconv.Itoa(shard) }
 
 // cursorLua reads how far another region was read. With two numbers it goes on first from the
 // one to the other, unless it is elsewhere by now.
@@ -127,7 +127,7 @@ end
 return at`
 
 // readCursors reads once a second how far all was read: a Redis that has forgotten has none.
-func (p *pair) readCursors(ctx context.Context) (err error) {
+func (p *otherRegion) readCursors(ctx context.Context) (err error) {
 	if time.Since(p.readAt) < time.Second {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (p *pair) readCursors(ctx context.Context) (err error) {
 
 // moveCursor reads how far a sorted set was read: the lowest of its cursors, after those that were
 // at one score have moved to another one, 0 for none.
-func (p *pair) moveCursor(ctx context.Context, shard int, from, to int64) (err error) {
+func (p *otherRegion) moveCursor(ctx context.Context, shard int, from, to int64) (err error) {
 	called, cancel := CallContext(ctx, p.x.r.timeout)
 	defer cancel()
 	least := int64(0)
@@ -172,10 +172,10 @@ type fetched struct {
 }
 
 const (
-	// heldLua reads what all have of cells, what other regions have of that, and since when a
+	// fieldsLua reads what all have of cells, what other regions have of that, and since when a
 	// bucket is there; or a ban. A key of another type is as none. There is an error where one may
 	// not be read.
-	heldLua = `local function held(names)
+	fieldsLua = `local function held(names)
   local all = {}
   for i, key in ipairs(names) do
     local had = redis.pcall('HMGET', key, 'sum', '~', 'born')
@@ -192,20 +192,20 @@ return err or {time[1], time[2], all}`
 )
 
 // startRead begins to ask the other Redis.
-func (p *pair) startRead() fetched {
+func (p *otherRegion) startRead() fetched {
 	clock := p.x.r.clockNow()
 	return fetched{read: time.Now(), at: (p.x.r.now() + int64(clock.Offset-clock.Uncertainty)) / int64(time.Microsecond)}
 }
 
-// pull writes here what was read there. What could not be read with the names is read first.
-func (p *pair) pull(ctx context.Context, all fetched) error {
+// copyHere writes here what was read there. What could not be read with the names is read first.
+func (p *otherRegion) copyHere(ctx context.Context, all fetched) error {
 	if len(all.fields) == 3*len(all.names) {
 		return p.pushPage(ctx, all)
 	}
 	for names := range slices.Chunk(all.names, batchSize) {
 		some, err := p.fetch(ctx, names)
 		if err != nil {
-			p.x.forbids(p.name, err)
+			p.x.logForbidden(p.name, err)
 			return err
 		}
 		if err := p.pushPage(ctx, some); err != nil {
@@ -216,11 +216,11 @@ func (p *pair) pull(ctx context.Context, all fetched) error {
 }
 
 // fetch reads what names hold.
-func (p *pair) fetch(ctx context.Context, names []string) (h fetched, err error) {
-	called, cancel := CallContext(ctx, linkTimeout)
+func (p *otherRegion) fetch(ctx context.Context, names []string) (h fetched, err error) {
+	called, cancel := CallContext(ctx, regionTimeout)
 	defer cancel()
 	h = p.startRead()
-	reply, err := heldScript.Run(called, p.client, names).Slice()
+	reply, err := fieldsScript.Run(called, p.client, names).Slice()
 	if err != nil {
 		return h, err
 	}
@@ -240,35 +240,35 @@ func (p *pair) fetch(ctx context.Context, names []string) (h fetched, err error)
 }
 
 // pushPage writes cells and bans here.
-func (p *pair) pushPage(ctx context.Context, all fetched) error {
+func (p *otherRegion) pushPage(ctx context.Context, all fetched) error {
 	cells, bans := p.parse(all)
 	for _, some := range byShard(p.x.r.cluster, cells) {
 		if err := p.pushCells(ctx, some); err != nil {
-			p.x.forbids(p.x.Here, err)
+			p.x.logForbidden(p.x.Here, err)
 			return err
 		}
 	}
 	for _, some := range byShard(p.x.r.cluster, bans) {
 		if err := p.sayBans(ctx, some); err != nil {
-			p.x.forbids(p.x.Here, err)
+			p.x.logForbidden(p.x.Here, err)
 			return err
 		}
 	}
 	return nil
 }
 
-// A pulled is what the other region has of a cell.
-type pulled struct {
-	name   string
-	id     keys.ID
-	spec   Spec
-	family cell.Family
-	state  cell.State
-	read   time.Time
+// A remoteCell is what the other region has of a cell.
+type remoteCell struct {
+	name  string
+	id    keys.ID
+	spec  Spec
+	rule  cell.Rule
+	state cell.State
+	read  time.Time
 }
 
 // parse are the cells and bans of what was read: their sums, less what that region has from others.
-func (p *pair) parse(all fetched) (cells []pulled, bans []pulledBan) {
+func (p *otherRegion) parse(all fetched) (cells []remoteCell, bans []remoteBan) {
 	p.messages.Add(int64(len(all.names)))
 	now := all.server / int64(time.Microsecond)
 	for i, name := range all.names {
@@ -277,8 +277,8 @@ func (p *pair) parse(all fetched) (cells []pulled, bans []pulledBan) {
 			b.Begun += all.at - now
 			bans = append(bans, b)
 		} else if one, ok := parseCellName(name); ok {
-			one.read, one.family = all.read, one.spec.Family(all.server, false)
-			if one.state, ok = cell.Here(of[0], of[1], of[2], &one.family, now); ok {
+			one.read, one.rule = all.read, one.spec.Rule(all.server, false)
+			if one.state, ok = cell.RegionState(of[0], of[1], of[2], &one.rule, now); ok {
 				cells = append(cells, one)
 			}
 		}
@@ -287,7 +287,7 @@ func (p *pair) parse(all fetched) (cells []pulled, bans []pulledBan) {
 }
 
 // parseCellName takes the key of a cell apart.
-func parseCellName(name string) (c pulled, ok bool) {
+func parseCellName(name string) (c remoteCell, ok bool) {
 	table, id, ok := parseName(name)
 	if !ok {
 		return c, false
@@ -297,14 +297,14 @@ func parseCellName(name string) (c pulled, ok bool) {
 	return c, ok
 }
 
-// A pulledBan is a ban of the other region, by the clock of this region's Redis.
-type pulledBan struct {
+// A remoteBan is a ban of the other region, by the clock of this region's Redis.
+type remoteBan struct {
 	ban.Message
 	zone string
 }
 
 // parseBan reads a ban, by its key and what is there at now by the other Redis, in microseconds.
-func (p *pair) parseBan(name, value string, now int64) (b pulledBan, ok bool) {
+func (p *otherRegion) parseBan(name, value string, now int64) (b remoteBan, ok bool) {
 	table, id, ok := parseName(name)
 	zone, isBan := strings.CutSuffix(table, ":ban")
 	if !ok || !isBan {
@@ -316,7 +316,7 @@ func (p *pair) parseBan(name, value string, now int64) (b pulledBan, ok bool) {
 }
 
 // sayBans writes bans here.
-func (p *pair) sayBans(ctx context.Context, bans []pulledBan) error {
+func (p *otherRegion) sayBans(ctx context.Context, bans []remoteBan) error {
 	ctx, cancel := CallContext(ctx, p.x.r.timeout)
 	defer cancel()
 	c := NewPushCall(p.x.next())
@@ -327,10 +327,10 @@ func (p *pair) sayBans(ctx context.Context, bans []pulledBan) error {
 	return c.Send(ctx, p.x.r.client)
 }
 
-func (c pulled) shard() int    { return ShardOf(c.id) }
-func (b pulledBan) shard() int { return ShardOf(b.ID) }
+func (c remoteCell) shard() int { return ShardOf(c.id) }
+func (b remoteBan) shard() int  { return ShardOf(b.ID) }
 
-// byShard are those that one call can name: some, of one shard where there is a Cluster here.
+// byShard cuts a list into what one call can name: a few, in a Cluster of one shard each.
 func byShard[T interface{ shard() int }](cluster bool, all []T) (batches [][]T) {
 	if cluster {
 		slices.SortStableFunc(all, func(a, b T) int { return a.shard() - b.shard() })
@@ -344,8 +344,8 @@ func byShard[T interface{ shard() int }](cluster bool, all []T) (batches [][]T) 
 	return batches
 }
 
-// A lowered is what the other region had less of than is said of it here, and when it was read.
-type lowered struct {
+// A shortfall is what the other region had less of than is said of it here, and when it was read.
+type shortfall struct {
 	state cell.State
 	read  time.Time
 }
@@ -362,7 +362,7 @@ var errOvertaken = errors.New("another node says what another region has, and is
 // as it was until then. Where another relay has said something under a higher number, what is said
 // here has no effect, and fails: its numbers are above that one's from then on, and it is read and
 // said again.
-func (p *pair) pushCells(ctx context.Context, all []pulled) error {
+func (p *otherRegion) pushCells(ctx context.Context, all []remoteCell) error {
 	r := p.x.r
 	called, cancel := CallContext(ctx, r.timeout)
 	defer cancel()
@@ -370,20 +370,20 @@ func (p *pair) pushCells(ctx context.Context, all []pulled) error {
 	c := NewPushCall(p.x.next())
 	defer c.Free()
 	c.Told = r.keys.Told(r.keys.shardOf(all[0].id)) // what both have is told back
-	span := (p.x.Interval + p.x.longestRate()).Microseconds()
+	span := (p.x.Interval + p.x.longestInterval()).Microseconds()
 	for i := range all {
 		one := &all[i]
 		state := one.state
 		state.Span = span
-		was, falls := p.lower[one.name]
+		was, falls := p.shortfalls[one.name]
 		if falls = falls && p.isConfirmed(was.read); falls {
 			if was.state.Stamp == state.Stamp { // else it was forgiven since
 				state.Totals = slices.Clone(state.Totals)
 				state.RaiseAll(&was.state)
 			}
 		}
-		one.family.Opens = !falls
-		node.family = one.family.String()
+		one.rule.GrowOnly = !falls
+		node.rule = one.rule.String()
 		c.Push(node, r.keys.Cells(one.spec), &table.Update{ID: one.id, State: state}, false)
 	}
 	if err := c.Send(called, r.client); err != nil {
@@ -400,24 +400,24 @@ func (p *pair) pushCells(ctx context.Context, all []pulled) error {
 	}
 	for i := range all {
 		one, before := &all[i], &c.Answer.Cells[i].Held
-		if was, known := p.lower[one.name]; known {
+		if was, known := p.shortfalls[one.name]; known {
 			if !p.isConfirmed(was.read) {
 				continue
 			}
 			before = &c.Call.Cells[i].State
 		}
-		if delete(p.lower, one.name); one.state.IsBelow(before, one.spec.Live+1) && len(p.lower) < mostLowered {
-			p.lower[one.name] = lowered{one.state, one.read}
+		if delete(p.shortfalls, one.name); one.state.IsBelow(before, one.spec.History+1) && len(p.shortfalls) < mostShortfalls {
+			p.shortfalls[one.name] = shortfall{one.state, one.read}
 		}
 	}
 	return nil
 }
 
-// fallen are the names of cells of which the other region has less than is said here, where that is
-// believed by now. Where that is a Cluster, those of a shard stand together.
-func (p *pair) fallen() (groups [][]string) {
+// confirmedShortfalls are the names of cells of which the other region has less than is said here,
+// where that is believed by now. Where that is a Cluster, those of a shard stand together.
+func (p *otherRegion) confirmedShortfalls() (groups [][]string) {
 	at := map[string]int{}
-	for name, was := range p.lower {
+	for name, was := range p.shortfalls {
 		if !p.isConfirmed(was.read) {
 			continue
 		}
@@ -438,6 +438,6 @@ func (p *pair) fallen() (groups [][]string) {
 // isConfirmed reports whether what was read of the other region's Redis at an instant was all that
 // its nodes had: all have sent a heartbeat since, which has found no loss, nor was there one for so
 // long that they may not have said all again.
-func (p *pair) isConfirmed(read time.Time) bool {
-	return p.beaten.Sub(read) > beatenAfter && (p.lostAt.IsZero() || time.Since(p.lostAt) > p.x.resentWithin())
+func (p *otherRegion) isConfirmed(read time.Time) bool {
+	return p.heartbeats.Sub(read) > heartbeatsWithin && (p.lostAt.IsZero() || time.Since(p.lostAt) > p.x.resentWithin())
 }

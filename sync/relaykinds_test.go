@@ -25,7 +25,7 @@ type counted struct{ alone, pipelines, short atomic.Int64 }
 
 func isTold(cmd redis.Cmder) bool {
 	args := cmd.Args()
-	return len(args) > 1 && (args[1] == toldScript.Hash() || args[1] == heldLua+toldLua)
+	return len(args) > 1 && (args[1] == toldScript.Hash() || args[1] == fieldsLua+toldLua)
 }
 
 func (c *counted) DialHook(next redis.DialHook) redis.DialHook { return next }

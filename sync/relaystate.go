@@ -43,7 +43,7 @@ func (r *Replicator) RegionsStatus() *RegionsStatus {
 	}
 	now := r.serverNow()
 	s := &RegionsStatus{Here: r.relay.Here, Relay: r.relay.works.Load()}
-	for _, p := range r.relay.pairs {
+	for _, p := range r.relay.regions {
 		s.Others = append(s.Others, p.status(now))
 	}
 	slices.SortFunc(s.Others, func(a, b RegionStatus) int { return strings.Compare(a.Region, b.Region) })
@@ -55,25 +55,25 @@ func (r *Replicator) serverNow() int64 {
 	return r.now() + int64(r.clockNow().Offset)
 }
 
-// clockNow is how far the clock of this region's Redis is ahead.
+// clockNow is how far the clock of this region's Redis is ahead, and how sure that is.
 func (r *Replicator) clockNow() clockSample {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return clockSample{Offset: r.clock.Offset, Uncertainty: r.clock.Uncertainty}
 }
 
-func (p *pair) status(now int64) RegionStatus {
+func (p *otherRegion) status(now int64) RegionStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := RegionStatus{Region: p.name, Up: p.why == "", Reason: p.why, Backlog: p.backlog, Offset: p.offset.Seconds(), Messages: p.messages.Load()}
-	if p.pulled != 0 {
-		s.Lag = max(0, time.Duration(now-p.pulled)).Seconds()
+	if p.caughtUpAt != 0 {
+		s.Lag = max(0, time.Duration(now-p.caughtUpAt)).Seconds()
 	}
 	return s
 }
 
-// show takes over what the node that reads the other region says of the pair: see kept.
-func (p *pair) show(shown string) {
+// show takes over what the node that reads the other region says of it: see kept.
+func (p *otherRegion) show(shown string) {
 	var up bool
 	var pulled, backlog, offset int64
 	if n, _ := fmt.Sscan(shown, &up, &pulled, &backlog, &offset); n != 4 {
@@ -81,7 +81,7 @@ func (p *pair) show(shown string) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost, p.pulled, p.backlog, p.offset = !up, pulled, backlog, time.Duration(offset)
+	p.lost, p.caughtUpAt, p.backlog, p.offset = !up, pulled, backlog, time.Duration(offset)
 }
 
 const (
@@ -95,7 +95,7 @@ const (
 
 // compare notes how far the clock of the other Redis is ahead, and how far off that may be. It logs
 // once that clocks are too far apart, and again after they were together.
-func (p *pair) compare(ahead, uncertainty time.Duration) {
+func (p *otherRegion) compare(ahead, uncertainty time.Duration) {
 	most := apartMost
 	for _, s := range p.x.r.attached() {
 		if s.least.Load() > 0 {

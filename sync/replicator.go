@@ -32,9 +32,9 @@ const (
 	batchSize         = cycle.BatchSize
 	minWait           = cycle.MinWait
 	heartbeatInterval = cycle.Heartbeat
-	// holdTime is how long syncs wait for the control record, after a start or a loss of the
+	// pauseTime is how long syncs wait for the control record, after a start or a loss of the
 	// server.
-	holdTime = time.Second
+	pauseTime = time.Second
 	// parallel is how many calls of one table are in flight at once.
 	parallel = 4
 )
@@ -49,20 +49,20 @@ type Replicator struct {
 	now     func() int64
 	logger  *zap.Logger
 
-	// lost are the shards whose server the heartbeat does not reach, a bit each: in a Cluster some
-	// of them, otherwise all or none.
-	lost  atomic.Uint64
-	nodes atomic.Int64
-	trip  atomic.Int64 // nanoseconds, see RoundTrip
-	metAt atomic.Int64 // when no shard was lost for the first time, by the node's clock; 0 never
-	stats callStats
+	// unreachable are the shards whose server the heartbeat does not reach, a bit each: in a
+	// Cluster some of them, otherwise all or none.
+	unreachable atomic.Uint64
+	nodes       atomic.Int64
+	trip        atomic.Int64 // nanoseconds, see RoundTrip
+	reachedAt   atomic.Int64 // when all shards were reached first, by the node's clock; 0 never
+	stats       callStats
 
-	// seq and answered number the heartbeats, the last one sent and the last one answered. mark is
-	// since when the server knows of all that it has answered. answeredAt and serverAt are when it
-	// answered last, by this node's clock and the server's. Only the heartbeat's goroutine uses
-	// them.
-	seq, answered, mark, serverAt int64
-	answeredAt                    time.Time
+	// seq and answered number the heartbeats, the last one sent and the last one answered.
+	// knownSince is since when the server knows of all that it has answered. answeredAt and
+	// serverAt are when it answered last, by this node's clock and the server's. Only the
+	// heartbeat's goroutine uses them.
+	seq, answered, knownSince, serverAt int64
+	answeredAt                          time.Time
 
 	// record goes along with the heartbeats, and beat asks for one.
 	record Record
@@ -70,10 +70,10 @@ type Replicator struct {
 	// eviction is whether it is known what the server does when its memory is full, or to be asked.
 	eviction atomic.Int32
 	// paused is while syncs wait for the record, nil for not at all. Only Start and the heartbeat's
-	// goroutine store it. met is closed when the record was read for the first time.
-	paused   atomic.Pointer[pause]
-	met      chan struct{}
-	meetOnce sync.Once
+	// goroutine store it. recordRead is closed when the record was read for the first time.
+	paused     atomic.Pointer[pause]
+	recordRead chan struct{}
+	recordOnce sync.Once
 
 	counts group  // the tables
 	relay  *relay // nil where limits go over this region only
@@ -141,14 +141,14 @@ func NewReplicator(client redis.UniversalClient, namespace string, timeout time.
 	_, cluster := client.(*redis.ClusterClient)
 	r := &Replicator{
 		client: client, keys: NewKeyspace(namespace).In(cluster), answered: -1, cluster: cluster, timeout: timeout, now: now, logger: log,
-		node: NewNode(), record: noRecord{}, beat: cycle.NewWaker(), met: make(chan struct{}),
+		node: NewNode(), record: noRecord{}, beat: cycle.NewWaker(), recordRead: make(chan struct{}),
 	}
 	r.counts = group{r: r, links: make(map[*link]struct{})}
 	return r
 }
 
-// Carry has a record go along with the heartbeats. It is to be called before Start.
-func (r *Replicator) Carry(record Record) { r.record = record }
+// SetRecord has a record go along with the heartbeats. It is to be called before Start.
+func (r *Replicator) SetRecord(record Record) { r.record = record }
 
 // Close ends the loops. Tables still attached are not flushed. It doesn't wait for calls under way
 // beyond FlushEnds; they end with the client's connections.
@@ -184,4 +184,4 @@ func (r *Replicator) Status() Status {
 func (r *Replicator) Nodes() int64 { return max(1, r.nodes.Load()) }
 
 // Unreachable are the shards that the heartbeat does not reach, a bit each.
-func (r *Replicator) Unreachable() uint64 { return r.lost.Load() }
+func (r *Replicator) Unreachable() uint64 { return r.unreachable.Load() }

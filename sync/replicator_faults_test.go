@@ -74,7 +74,7 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 				sources = append(sources, another.source)
 			}
 			if c.noticed {
-				redistest.Eventually(t, "the loss is noticed", func() bool { return a.rep.lost.Load() == allShards })
+				redistest.Eventually(t, "the loss is noticed", func() bool { return a.rep.unreachable.Load() == allShards })
 			}
 			for _, source := range sources {
 				source.Detach()
@@ -106,7 +106,7 @@ func startLost(t *testing.T, r *redistest.Server) *rnode {
 	a.take("k", 4)
 	// A cycle at once; when that and another one have failed, the next is an hour away.
 	a.configure(time.Hour)
-	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lost.Load() != 0 })
+	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.at.Load().lastFailed.Load() != 0 })
 	return a
 }
 
@@ -116,9 +116,9 @@ func TestASlowRateIsBackWithTheServer(t *testing.T) {
 	t.Parallel()
 	r := redistest.Start(t)
 	a := startLost(t, r)
-	redistest.Eventually(t, "the heartbeat has failed", func() bool { return a.rep.lost.Load() == allShards })
+	redistest.Eventually(t, "the heartbeat has failed", func() bool { return a.rep.unreachable.Load() == allShards })
 	r.Restart()
-	redistest.Eventually(t, "the sync works again", func() bool { return a.source.Unreachable() == 0 && a.rep.Status().Up })
+	redistest.Eventually(t, "the sync works again", func() bool { return a.source.UnavailableShards() == 0 && a.rep.Status().Up })
 	if got := sum(t, r); got != 4 {
 		t.Errorf("redis counts %d, want 4", got)
 	}
@@ -132,7 +132,7 @@ func TestDetachSendsToAServerThatIsBack(t *testing.T) {
 	a := startLost(t, r)
 	r.Restart()
 	redistest.Eventually(t, "the server is back", func() bool {
-		return a.rep.Status().Nodes == 1 && a.rep.lost.Load() == 0 && a.rep.Status().Failing[HeartbeatName] == ""
+		return a.rep.Status().Nodes == 1 && a.rep.unreachable.Load() == 0 && a.rep.Status().Failing[HeartbeatName] == ""
 	})
 	a.source.Detach()
 	if got := sum(t, r); got != 4 {

@@ -6,7 +6,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cell"
 )
 
-// count reads a number of requests: none is below 0, and none is more than Redis' Lua can count.
+// count reads a number of Redis: none is below 0, and none is more than Redis' Lua can count.
 func count(text string) (int64, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	return n, err == nil && n >= 0 && n < cell.MaxExact

@@ -363,7 +363,7 @@ func TestSyncsWaitForTheControlRecord(t *testing.T) {
 		p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 40, Window: time.Hour}
 		s := newSchedule[algorithms.WindowState](t, 1, p, 100*time.Millisecond, resetKey)
 		m := s.member()
-		m.rep.Carry(record{equal: equal})
+		m.rep.SetRecord(record{equal: equal})
 		s.configure(m)
 		s.nodes = append(s.nodes, m)
 		expect := func(what string, after time.Duration, synced bool) {

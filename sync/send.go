@@ -13,13 +13,13 @@ import (
 // An outbox is messages of one kind, which a sender sends: counts of a table, slots of a zone, or
 // bans.
 type outbox[M any] interface {
-	// drain takes out messages, up to most of them: with urgent only those that should not wait.
+	// dequeue takes out messages, up to most of them: with urgent only those that should not wait.
 	// Each comes back through call or fail.
-	drain(most int, urgent bool, dst []M) []M
+	dequeue(most int, urgent bool, dst []M) []M
 	// idOf is the ID of a message's key. Messages of one key follow each other.
 	idOf(m M) keys.ID
-	// lost are the shards to which nothing is sent, a bit each. The sender's mu is held.
-	lost() uint64
+	// skipped are the shards to which nothing is sent, a bit each. The sender's mu is held.
+	skipped() uint64
 	// call is one call of a script. Its messages are acknowledged or have failed when it returns.
 	// An error means that their shards can't be reached.
 	call(ctx context.Context, messages []M) error
@@ -33,8 +33,8 @@ type sender[M any] struct {
 	cluster bool
 	buffers *sync.Pool
 
-	places chan struct{} // one for each call that may be under way
-	calls  sync.WaitGroup
+	semaphore chan struct{} // one for each call that may be under way
+	calls     sync.WaitGroup
 
 	mu sync.Mutex
 	// err is the last error. The shards that have failed and have answered are a bit each.
@@ -44,13 +44,13 @@ type sender[M any] struct {
 	later uint64
 }
 
-// drained are the messages of one round, until the last of its calls is over.
-type drained[M any] struct {
+// A round is messages taken out together, until the last of its calls is over.
+type round[M any] struct {
 	all  []M
 	uses atomic.Int32
 }
 
-func (x *sender[M]) done(m *drained[M]) {
+func (x *sender[M]) done(m *round[M]) {
 	if m.uses.Add(-1) == 0 {
 		x.buffers.Put(m)
 	}
@@ -58,13 +58,13 @@ func (x *sender[M]) done(m *drained[M]) {
 
 // round takes messages out, begins to send them, and returns how many there were.
 func (x *sender[M]) round(ctx context.Context, most int, urgent bool) int {
-	m, _ := x.buffers.Get().(*drained[M])
+	m, _ := x.buffers.Get().(*round[M])
 	if m == nil {
-		m = new(drained[M])
+		m = new(round[M])
 	}
 	m.uses.Store(1)
 	defer x.done(m)
-	m.all = x.out.drain(most, urgent, m.all[:0])
+	m.all = x.out.dequeue(most, urgent, m.all[:0])
 	x.send(ctx, m, urgent)
 	return len(m.all)
 }
@@ -96,24 +96,24 @@ func (x *sender[M]) state() (failed, answered bool) {
 }
 
 // send makes calls of messages and begins them. In a Cluster nothing is sent to shards that are
-// lost.
-func (x *sender[M]) send(ctx context.Context, m *drained[M], urgent bool) {
+// missed.
+func (x *sender[M]) send(ctx context.Context, m *round[M], urgent bool) {
 	if x.cluster {
 		slices.SortStableFunc(m.all, func(a, b M) int { return ShardOf(x.out.idOf(a)) - ShardOf(x.out.idOf(b)) })
 	}
 	for rest := m.all; len(rest) > 0; {
 		batch := rest[:x.cut(rest)]
 		rest = rest[len(batch):]
-		x.places <- struct{}{}
+		x.semaphore <- struct{}{}
 		shards := shardsWith(x.cluster, x.out.idOf(batch[0]))
 		if x.isSkipped(shards, urgent) {
 			x.out.fail(batch)
-			<-x.places
+			<-x.semaphore
 			continue
 		}
 		m.uses.Add(1)
 		x.calls.Go(func() {
-			defer func() { <-x.places }()
+			defer func() { <-x.semaphore }()
 			defer x.done(m)
 			x.note(shards, x.out.call(ctx, batch))
 		})
@@ -146,7 +146,7 @@ func (x *sender[M]) isSkipped(shards uint64, urgent bool) bool {
 	switch {
 	case urgent && x.later&shards != 0:
 		return true
-	case x.out.lost()&shards != 0:
+	case x.out.skipped()&shards != 0:
 		x.err, x.failed = redisconn.ErrDown, x.failed|shards
 		return true
 	}

@@ -18,23 +18,24 @@ func shardsWith(cluster bool, id keys.ID) uint64 {
 	return allShards
 }
 
-// lostAfter are the shards that are lost to a table after a cycle. In a cycle all keys have their
-// message; a shard without one is not held for lost, as requests for its keys may wait for that.
-func (r *Replicator) lostAfter(at *attachment, early bool, err error) uint64 {
+// missedAfter are the shards that a table misses after a cycle. In a cycle all dirty keys have
+// their message. A shard of which no key was dirty is not missed: nothing shows that it fails, and
+// requests for its keys would be decided without Redis.
+func (r *Replicator) missedAfter(at *attachment, early bool, err error) uint64 {
 	switch {
 	case !r.cluster && err != nil:
 		return allShards
 	case !r.cluster:
 		return 0
 	case early:
-		return at.lost.Load()&^at.answered | at.failed
+		return at.lastFailed.Load()&^at.answered | at.failed
 	}
 	return at.failed
 }
 
-// unreached asks the server of each shard of a Cluster for something, which the heartbeat, in one
+// unanswered asks the server of each shard of a Cluster for something, which the heartbeat, in one
 // of them, does not. It returns the shards whose server gives no answer, and one of the reasons.
-func (r *Replicator) unreached(ctx context.Context) (lost uint64, why error) {
+func (r *Replicator) unanswered(ctx context.Context) (shards uint64, why error) {
 	ctx, cancel := context.WithTimeout(ctx, min(r.timeout, heartbeatInterval))
 	defer cancel()
 	calls := r.client.Pipeline()
@@ -46,8 +47,8 @@ func (r *Replicator) unreached(ctx context.Context) (lost uint64, why error) {
 	for shard, reply := range replies {
 		err := reply.Err()
 		if err != nil && !errors.Is(err, redis.Nil) && redisconn.IsSevere(err) && !redisconn.IsMoving(err) {
-			lost, why = lost|1<<shard, err
+			shards, why = shards|1<<shard, err
 		}
 	}
-	return lost, why
+	return shards, why
 }

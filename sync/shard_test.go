@@ -23,7 +23,7 @@ func shardsOf(c *redistest.ClusterOf, node int) (shards uint64) {
 func keyOf(shards uint64, n int) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprintf("%d of %x %d", n, shards, i)
-		if LostFor(shards, keys.IDOf([]byte(key))) {
+		if HasShardOf(shards, keys.IDOf([]byte(key))) {
 			return key
 		}
 	}
@@ -48,9 +48,9 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 				a.knows(key, 2, 0)
 				b.knows(key, 0, 2)
 			}
-			redistest.Eventually(t, "nothing is lost", func() bool { return a.source.Unreachable() == 0 })
+			redistest.Eventually(t, "nothing is lost", func() bool { return a.source.UnavailableShards() == 0 })
 			c.Nodes[gone].Kill()
-			redistest.Eventually(t, "the node notices, of these shards, and tells", func() bool { return a.source.Unreachable() == dead && !a.rep.Status().Up })
+			redistest.Eventually(t, "the node notices, of these shards, and tells", func() bool { return a.source.UnavailableShards() == dead && !a.rep.Status().Up })
 			fresh := keyOf(^dead, 2) // is synced early
 			a.take(fresh, 3)
 			a.knows(fresh, 3, 0)
@@ -58,12 +58,12 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 			a.take(keyOf(dead, 3), 1)
 			a.take(ill, 1)
 			a.configure(time.Hour) // a cycle at once
-			redistest.Eventually(t, "the cycle has failed", func() bool { return a.source.at.Load().lost.Load() != 0 })
-			redistest.Eventually(t, "no other shard is lost for it", func() bool { return a.source.Unreachable() == dead })
+			redistest.Eventually(t, "the cycle has failed", func() bool { return a.source.at.Load().lastFailed.Load() != 0 })
+			redistest.Eventually(t, "no other shard is lost for it", func() bool { return a.source.UnavailableShards() == dead })
 			cycles := a.source.Status().Cycles
 			c.Nodes[gone].Restart()
 			c.Wait()
-			redistest.Eventually(t, "all is well again", func() bool { return a.source.Unreachable() == 0 && a.rep.Status().Up })
+			redistest.Eventually(t, "all is well again", func() bool { return a.source.UnavailableShards() == 0 && a.rep.Status().Up })
 			redistest.Eventually(t, "a cycle is completed, an hour early", func() bool { return a.source.Status().Cycles > cycles })
 		})
 	}
@@ -110,14 +110,14 @@ func TestDetachSendsToTheRestOfACluster(t *testing.T) {
 		key := fmt.Sprint("k", i)
 		a.take(key, 1)
 		a.knows(key, 1, 0)
-		if LostFor(dead, keys.IDOf([]byte(key))) {
+		if HasShardOf(dead, keys.IDOf([]byte(key))) {
 			ill++
 		} else {
 			well = append(well, key)
 		}
 	}
 	c.Nodes[2].Kill()
-	redistest.Eventually(t, "the node notices", func() bool { return a.source.Unreachable() == dead })
+	redistest.Eventually(t, "the node notices", func() bool { return a.source.UnavailableShards() == dead })
 	a.table.Tick()
 	for i := range 20 {
 		a.take(fmt.Sprint("k", i), 1)

@@ -82,7 +82,7 @@ func (s *twoStores) message() oneCall {
 	for _, key := range s.random.Perm(4)[:1+s.random.IntN(3)] {
 		raw := []byte(fmt.Sprint("key", key))
 		name := c.by.Node() + string(raw)
-		m := table.Update{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Size: 100, Rate: 1 + s.random.Int64N(5), Asked: s.random.IntN(2) == 0}
+		m := table.Update{Key: keys.KeyOf(raw), ID: keys.IDOf(raw), Size: 100, Rate: 1 + s.random.Int64N(5), Decided: s.random.IntN(2) == 0}
 		if m.State = s.updates[name]; s.p.Kind.Traits().Draining {
 			s.spend(&m.State)
 		} else {
@@ -104,17 +104,17 @@ func (s *twoStores) count(state *cell.State) {
 		state.Totals = append(state.Totals, was.At(epoch-age))
 	}
 	state.Totals[0] = max(0, state.Totals[0]+s.random.Int64N(12)-2)
-	state.Open = s.random.Int64N(state.Totals[0] + 1)
+	state.Reserved = s.random.Int64N(state.Totals[0] + 1)
 }
 
 // spend has a node spend some of a bucket, or refund it.
 func (s *twoStores) spend(state *cell.State) {
 	more := s.random.Int64N(12) - 2
-	if state.Start == 0 || s.random.IntN(10) == 0 {
-		*state = cell.State{Start: state.Start + 1}
+	if state.Incarnation == 0 || s.random.IntN(10) == 0 {
+		*state = cell.State{Incarnation: state.Incarnation + 1}
 	}
 	state.Total = max(0, state.Total+more)
-	state.Fresh, state.Span, state.Acked = max(0, more), s.random.Int64N(2_000_000), 1<<52
+	state.Fresh, state.Span, state.AnsweredSeq = max(0, more), s.random.Int64N(2_000_000), 1<<52
 	state.Whole, state.Rest = state.Fresh+s.random.Int64N(40), s.random.Int64N(s.p.Window.Microseconds())
 }
 

@@ -23,8 +23,8 @@ type Slots struct {
 	group
 	// strictTimeout is how long a request waits for an answer, in nanoseconds.
 	strictTimeout atomic.Int64
-	// trips is how often a shard was lost to requests, and timeouts how many have waited for an
-	// answer until the timeout.
+	// trips is how often a shard became missed by requests, and timeouts how many have waited for
+	// an answer until the timeout.
 	trips, timeouts atomic.Int64
 }
 
@@ -56,19 +56,19 @@ func NewSlotSource(t *gauge.Table, zone string) *SlotSource {
 // Nodes is how many nodes there are, as far as this one knows.
 func (src *SlotSource) Nodes() int64 {
 	if at := src.at.Load(); at != nil {
-		return at.to.r.Nodes()
+		return at.group.r.Nodes()
 	}
 	return 1
 }
 
-// Attach begins to sync a table every rate, or changes the rate. A table that was attached to
+// Attach begins to sync a table every interval, or changes that. A table that was attached to
 // another Redis leaves that, and has been flushed there. Attach waits for the network only for
 // that.
-func (s *Slots) Attach(src *SlotSource, rate time.Duration) {
-	if at := src.at.Load(); at != nil && at.to != &s.group {
+func (s *Slots) Attach(src *SlotSource, interval time.Duration) {
+	if at := src.at.Load(); at != nil && at.group != &s.group {
 		src.Detach()
 	}
-	s.attach(&src.link, min(rate, gauge.Refresh), func(*attachment) {})
+	s.attach(&src.link, min(interval, gauge.Refresh), func(*attachment) {})
 }
 
 // A slotsOut sends messages of one table.
@@ -87,16 +87,16 @@ var slotBuffers sync.Pool
 
 // sync sends what is urgent, and where it is not early what is due. What a shard doesn't take is
 // due again with the next cycle.
-func (src *SlotSource) sync(ctx context.Context, at *attachment, early bool) (lost uint64, err error) {
-	r := at.to.r
+func (src *SlotSource) sync(ctx context.Context, at *attachment, early bool) (missed uint64, err error) {
+	r := at.group.r
 	if !early && !src.table.Tick(r.now()) {
 		return 0, nil
 	}
-	if r.lost.Load() == allShards {
+	if r.unreachable.Load() == allShards {
 		return allShards, redisconn.ErrDown
 	}
-	x := &slotsOut{s: at.to.slots, src: src}
-	x.sender = sender[gauge.Message]{out: x, cluster: r.cluster, buffers: &slotBuffers, places: make(chan struct{}, parallel)}
+	x := &slotsOut{s: at.group.slots, src: src}
+	x.sender = sender[gauge.Message]{out: x, cluster: r.cluster, buffers: &slotBuffers, semaphore: make(chan struct{}, parallel)}
 	for x.nextRound(ctx, slotRound, early) == slotRound {
 		x.calls.Wait()
 	}
@@ -104,13 +104,13 @@ func (src *SlotSource) sync(ctx context.Context, at *attachment, early bool) (lo
 	return x.failed, cmp.Or(x.err, x.rejected)
 }
 
-func (x *slotsOut) drain(most int, urgent bool, dst []gauge.Message) []gauge.Message {
+func (x *slotsOut) dequeue(most int, urgent bool, dst []gauge.Message) []gauge.Message {
 	return x.src.table.Drain(x.s.r.now(), !urgent, most, dst)
 }
 
 func (x *slotsOut) idOf(m gauge.Message) keys.ID { return m.ID }
 
-func (x *slotsOut) lost() uint64 { return x.s.r.lost.Load() }
+func (x *slotsOut) skipped() uint64 { return x.s.r.unreachable.Load() }
 
 func (x *slotsOut) call(ctx context.Context, messages []gauge.Message) (severe error) {
 	ctx, cancel := context.WithTimeout(ctx, x.s.r.timeout)
@@ -150,7 +150,7 @@ func (x *slotsOut) fail(messages []gauge.Message) {
 func (src *SlotSource) note(at *attachment, early bool, err error) {
 	if err != nil || !early && at.failing {
 		at.failing = err != nil
-		at.to.r.Report(src.zone+" concurrent", err)
+		at.group.r.Report(src.zone+" concurrent", err)
 	}
 }
 
@@ -162,5 +162,5 @@ func (src *SlotSource) unsent(int64) (n int64, some bool) {
 }
 
 func (src *SlotSource) moved(int64)              { src.table.Restart() }
-func (src *SlotSource) setUnreachable(uint64)    {}
+func (src *SlotSource) setMissed(uint64)         {}
 func (src *SlotSource) left(*Replicator, string) {}

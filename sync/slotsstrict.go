@@ -18,7 +18,7 @@ const MaxLate = 2
 // time, and requests that come meanwhile share the next one. A request that this node alone has no
 // slot for asks nobody, and neither does one of a key beyond max_keys.
 func (s *Slots) Take(ctx context.Context, src *SlotSource, a *gauge.Ask) (gauge.Slot, gauge.State, error) {
-	if src.CannotReach(a.Raw) {
+	if src.IsUnavailable(a.Raw) {
 		return gauge.Slot{}, gauge.State{}, redisconn.ErrDown
 	}
 	w, m, slot, state := src.table.Join(a)
@@ -40,7 +40,8 @@ func (s *Slots) Take(ctx context.Context, src *SlotSource, a *gauge.Ask) (gauge.
 	}
 }
 
-// ask makes calls for a key until no request waits for it. Its caller doesn't wait.
+// ask makes calls for a key until no request waits for it. Its caller waits only where
+// the Replicator was closed.
 func (s *Slots) ask(src *SlotSource, m gauge.Message) {
 	calls := func() {
 		for more := true; more; {
@@ -71,7 +72,7 @@ func (s *Slots) decide(src *SlotSource, m gauge.Message) (a gauge.Answer, err er
 		}
 	}
 	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) {
-		if shards := shardsWith(s.r.cluster, m.ID); at.lost.Or(shards)&shards != shards {
+		if shards := shardsWith(s.r.cluster, m.ID); at.lastFailed.Or(shards)&shards != shards {
 			s.trips.Add(1)
 		}
 	}
@@ -79,13 +80,13 @@ func (s *Slots) decide(src *SlotSource, m gauge.Message) (a gauge.Answer, err er
 }
 
 // Status tells of the requests of zones with sync_rate strict: how many shards they don't wait for,
-// how often one was lost, and how many requests have waited until the timeout.
-func (s *Slots) Status() (lost int, trips, timeouts int64) {
+// how often one became missed, and how many requests have waited until the timeout.
+func (s *Slots) Status() (missed int, trips, timeouts int64) {
 	var shards uint64
 	s.r.mu.Lock()
 	for l := range s.links {
-		if l.of.(*SlotSource).table.IsStrict() {
-			shards |= l.Unreachable()
+		if l.syncer.(*SlotSource).table.IsStrict() {
+			shards |= l.UnavailableShards()
 		}
 	}
 	s.r.mu.Unlock()
@@ -102,7 +103,7 @@ func (s *Slots) callInTime(src *SlotSource, m gauge.Message) ([]slotAnswer, erro
 // Look asks what the other nodes have of a key, and changes nothing. Where a request would not ask,
 // it does not either: full is set where this node alone has all slots.
 func (s *Slots) Look(src *SlotSource, id keys.ID, full bool) (others int64, err error) {
-	if LostFor(src.Unreachable(), id) {
+	if HasShardOf(src.UnavailableShards(), id) {
 		return 0, redisconn.ErrDown
 	}
 	if full {

@@ -20,11 +20,11 @@ type Source struct {
 	// least is how much of a key other regions have to know of, 0 where they are told of none.
 	least atomic.Int64
 
-	// family and opening are how the script of cells counts, the second where what is granted is
+	// rule and reservedRule are how the script of cells counts, the second where what is granted is
 	// open; of buckets and by a calendar it is the last such text.
-	family, opening string
-	bucket          atomic.Pointer[bucketFamily]
-	calendar        atomic.Pointer[calendarFamily]
+	rule, reservedRule string
+	bucket             atomic.Pointer[bucketRule]
+	calendar           atomic.Pointer[calendarRule]
 
 	// late is how often PushLate was called and not yet done: for a table whose zone has gone.
 	late atomic.Int32
@@ -34,7 +34,7 @@ type Source struct {
 func NewSource(t table.Synced, spec Spec) *Source {
 	s := &Source{table: t, spec: spec}
 	if spec.Calendar == nil {
-		s.family, s.opening = spec.Family(0, false).String(), spec.Family(0, true).String()
+		s.rule, s.reservedRule = spec.Rule(0, false).String(), spec.Rule(0, true).String()
 	}
 	name, isOfCalendar := calendar.Name(spec.Window)
 	if !isOfCalendar {
@@ -44,45 +44,45 @@ func NewSource(t table.Synced, spec Spec) *Source {
 	return s
 }
 
-// A bucketFamily is how the script counts buckets of so much that drain at such a rate.
-type bucketFamily struct {
-	size, rate           int64
-	asked, filled, opens bool
-	text                 string
+// A bucketRule is how the script counts buckets of so much that drain at such a rate.
+type bucketRule struct {
+	size, rate            int64
+	decided, filled, open bool
+	text                  string
 }
 
-// familyOf is how the script counts a cell. Most buckets of a table are alike.
-func (s *Source) familyOf(m *table.Update, opens bool) string {
+// ruleOf is how the script counts a cell. Most buckets of a table are alike.
+func (s *Source) ruleOf(m *table.Update, open bool) string {
 	if s.spec.Calendar != nil {
-		return s.familyNow(m.At, opens)
+		return s.ruleNow(m.At, open)
 	}
 	if !s.spec.isBucket() || m.State.Seq == 0 && m.Size == 0 {
-		if opens {
-			return s.opening
+		if open {
+			return s.reservedRule
 		}
-		return s.family
+		return s.rule
 	}
 	b := s.bucket.Load()
-	if b == nil || b.size != m.Size || b.rate != m.Rate || b.asked != m.Asked || b.filled != m.Filled || b.opens != opens {
-		b = &bucketFamily{m.Size, m.Rate, m.Asked, m.Filled, opens, s.spec.FamilyOf(m.Size, m.Rate, m.Asked, m.Filled, opens).String()}
+	if b == nil || b.size != m.Size || b.rate != m.Rate || b.decided != m.Decided || b.filled != m.Filled || b.open != open {
+		b = &bucketRule{m.Size, m.Rate, m.Decided, m.Filled, open, s.spec.RuleOf(m.Size, m.Rate, m.Decided, m.Filled, open).String()}
 		s.bucket.Store(b)
 	}
 	return b.text
 }
 
-// A calendarFamily is how the script counts in one window of a calendar.
-type calendarFamily struct {
+// A calendarRule is how the script counts in one window of a calendar.
+type calendarRule struct {
 	number int64
-	opens  bool
+	open   bool
 	text   string
 }
 
-// familyNow is how the script counts a cell by a calendar.
-func (s *Source) familyNow(now int64, opens bool) string {
+// ruleNow is how the script counts a cell by a calendar.
+func (s *Source) ruleNow(now int64, open bool) string {
 	number := s.spec.Calendar.At(now).Number
 	c := s.calendar.Load()
-	if c == nil || c.number != number || c.opens != opens {
-		c = &calendarFamily{number, opens, s.spec.Family(now, opens).String()}
+	if c == nil || c.number != number || c.open != open {
+		c = &calendarRule{number, open, s.spec.Rule(now, open).String()}
 		s.calendar.Store(c)
 	}
 	return c.text
@@ -94,7 +94,7 @@ func (s *Source) Cells(in Keyspace) Keys { return in.Cells(s.spec) }
 // FoundLoss notes that the server has lost something that it had confirmed.
 func (s *Source) FoundLoss() {
 	if at := s.at.Load(); at != nil {
-		at.to.r.foundLoss()
+		at.group.r.foundLoss()
 	}
 }
 
@@ -115,13 +115,13 @@ func LeastTold(p algorithms.Params) int64 {
 // SetLeastTold has other regions told of what a key has in this one from so much on, 0 for nothing.
 func (s *Source) SetLeastTold(least int64) { s.least.Store(least) }
 
-// Attach begins to sync a table every rate, or changes the rate. A table that was attached to
+// Attach begins to sync a table every interval, or changes that. A table that was attached to
 // another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
-func (r *Replicator) Attach(s *Source, rate time.Duration) {
+func (r *Replicator) Attach(s *Source, interval time.Duration) {
 	if s.spec.Calendar != nil {
 		r.eviction.CompareAndSwap(evictionUnasked, evictionAsked)
 	}
-	r.counts.attach(&s.link, rate, func(at *attachment) {
+	r.counts.attach(&s.link, interval, func(at *attachment) {
 		// A zone that asks Redis from now on must find there what was counted until now.
 		at.due.Store(true)
 	})
@@ -129,15 +129,15 @@ func (r *Replicator) Attach(s *Source, rate time.Duration) {
 
 // DetachFrom is Detach if the table is attached to r, and nothing otherwise.
 func (s *Source) DetachFrom(r *Replicator) {
-	if at := s.at.Load(); at != nil && at.to == &r.counts {
+	if at := s.at.Load(); at != nil && at.group == &r.counts {
 		s.Detach()
 	}
 }
 
 // sync syncs the bans that go along, and then the table. In a Cluster a part that fails keeps
 // nothing else from being synced.
-func (s *Source) sync(ctx context.Context, at *attachment, early bool) (lost uint64, err error) {
-	r := at.to.r
+func (s *Source) sync(ctx context.Context, at *attachment, early bool) (missed uint64, err error) {
+	r := at.group.r
 	if !at.flushing {
 		r.awaitPause(ctx)
 	}
@@ -146,24 +146,25 @@ func (s *Source) sync(ctx context.Context, at *attachment, early bool) (lost uin
 		s.resendRest(at, r.now())
 	}
 	if bans := s.bans.Load(); bans != nil {
-		at.failed, err = bans.Send(ctx, r.callTime(at), r.lost.Load())
+		at.failed, err = bans.Send(ctx, r.callTime(at), r.unreachable.Load())
 	}
 	if err == nil || r.cluster {
 		if why := s.syncTable(ctx, at, early); why != nil {
 			err = why
 		}
 	}
-	return r.lostAfter(at, early, err), err
+	return r.missedAfter(at, early, err), err
 }
 
 func (s *Source) note(at *attachment, early bool, err error) {
-	if err != nil || !early || at.lost.Load() == 0 { // an early sync leaves out what is lost
-		at.to.r.note(&s.link, s.name, err)
+	// An early sync leaves out what is missed.
+	if err != nil || !early || at.lastFailed.Load() == 0 {
+		at.group.r.note(&s.link, s.name, err)
 	}
 }
 
-func (s *Source) urgent() bool                 { return s.table.Urgent() }
-func (s *Source) setUnreachable(shards uint64) { s.table.SetUnreachable(shards) }
+func (s *Source) urgent() bool            { return s.table.Urgent() }
+func (s *Source) setMissed(shards uint64) { s.table.SetMissed(shards) }
 
 func (s *Source) unsent(now int64) (n int64, some bool) {
 	_, n, corrections := s.table.Unsent(now)

@@ -468,7 +468,7 @@ func (v *views[S]) look(m *member[S], key string) (used float64, ok bool) {
 	f := m.table.Fork(l, k, keys.IDOf([]byte(key)), wallClock())
 	ctx, cancel := CallContext(v.t.Context(), time.Second)
 	defer cancel()
-	read, _, _ := f.Asking(l, k, nil, wallClock(), 0)
+	read, _, _ := f.AskUpdate(l, k, nil, wallClock(), 0)
 	reads := []table.Update{read}
 	heard, server, err := m.source.Look(ctx, reads)
 	if err != nil {

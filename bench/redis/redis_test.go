@@ -42,11 +42,11 @@ func TestSync(t *testing.T) {
 	}
 	for _, keys := range []int{2500, 25_000} {
 		t.Run(fmt.Sprintf("window, %d keys", keys), func(t *testing.T) {
-			measureSync[algorithms.WindowState](t, ratesync.Spec{Zone: "z", Kind: 's', Window: time.Hour, SubWindows: 1, Live: 1},
+			measureSync[algorithms.WindowState](t, ratesync.Spec{Zone: "z", Kind: 's', Window: time.Hour, SubWindows: 1, History: 1},
 				algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: time.Hour, SubWindows: 1}, keys, measured)
 		})
 		t.Run(fmt.Sprintf("bucket, %d keys", keys), func(t *testing.T) {
-			measureSync[algorithms.BucketState](t, ratesync.Spec{Zone: "z", Kind: 't', Window: time.Hour, SubWindows: 1, Live: 1},
+			measureSync[algorithms.BucketState](t, ratesync.Spec{Zone: "z", Kind: 't', Window: time.Hour, SubWindows: 1, History: 1},
 				algorithms.Params{Kind: algorithms.TokenBucket, Limit: 1 << 20, Window: time.Hour, Burst: 1 << 20}, keys, measured)
 		})
 	}

@@ -37,7 +37,7 @@ func newRegion(t *testing.T, server *redistest.Server, here string, others map[s
 	t.Cleanup(r.rep.Close)
 	alg := algorithms.Params{Kind: algorithms.SlidingWindow, Limit: 1 << 40, Window: 24 * time.Hour, SubWindows: 1}
 	tab := table.New[algorithms.WindowState](alg.Kind, 1<<20)
-	r.source = ratesync.NewSource(tab, ratesync.Spec{Zone: "z", Kind: 's', Window: alg.Window, SubWindows: 1, Live: 1})
+	r.source = ratesync.NewSource(tab, ratesync.Spec{Zone: "z", Kind: 's', Window: alg.Window, SubWindows: 1, History: 1})
 	regions := 1
 	if others != nil {
 		r.rep.Relay(ratesync.Regions{Here: here, Others: others, Interval: rate})

@@ -21,7 +21,7 @@ func TestScript(t *testing.T) {
 		keys, rounds = 10_000, 9
 	}
 	scripts := []struct{ name, source string }{
-		{"the sync's script", cell.Source},
+		{"the sync's script", cell.Script},
 		{"HMGET and HSET only", `for k = 1, #KEYS do redis.pcall('HMGET', KEYS[k], 'node', 'sum') redis.pcall('HSET', KEYS[k], 'node', ARGV[1], 'sum', ARGV[1]) end return ''`},
 		{"these, and an answer, reading nothing", `local reply, head = {}, ARGV[1] .. ' '
 for k = 1, #KEYS do
@@ -59,12 +59,12 @@ return table.concat(reply, '\n')`},
 
 // said are the keys and the arguments of a call that says what a node has spent of so many keys.
 func said(script, round, first, batch, seq int) (names []string, args []any) {
-	family := cell.Family{Kind: cell.Fades, Window: time.Hour, Parts: 1, Live: 2, Size: 1e6, Counts: 2 * time.Hour}
+	rule := cell.Rule{Kind: cell.Fades, Window: time.Hour, Parts: 1, Kept: 2, Size: 1e6, TTL: 2 * time.Hour}
 	call := cell.Call{Seq: int64(seq)}
-	state := cell.State{Epoch: family.Epoch(time.Now().UnixMicro()), Totals: []int64{int64(10 + round)}}
+	state := cell.State{Epoch: rule.Epoch(time.Now().UnixMicro()), Totals: []int64{int64(10 + round)}}
 	for k := range batch {
 		name := fmt.Sprintf("bench:3:{0}:%d:s-1h:%022d", script, first+k)
-		call.Cells = append(call.Cells, cell.Update{Key: name, Family: family.String(), Node: "node", State: state})
+		call.Cells = append(call.Cells, cell.Update{Key: name, Rule: rule.String(), Node: "node", State: state})
 	}
 	var a cell.Args
 	call.Append(&a)

@@ -24,7 +24,7 @@ func TestRedisClockDecidesOnTheWindowOfACalendar(t *testing.T) {
 					v := newVirtual(t)
 					said := day.At(node)
 					length := (said.End - said.Begin) / 1000
-					f := Family{Kind: Calendar, Window: time.Duration(said.End - said.Begin), Parts: 1, Live: 1, Shift: said.Begin/1000 - said.Number*length}
+					f := Rule{Kind: Calendar, Window: time.Duration(said.End - said.Begin), Parts: 1, Kept: 1, Shift: said.Begin/1000 - said.Number*length}
 					now := boundary + int64(apart)
 					call := Call{Seq: 1, Cells: []Update{{"cell", f.String(), "a", State{Seq: 1, Epoch: said.Number}}}, Asks: []Ask{{3, 1, []Limit{{2, 0}}}}}
 					keys, args := argsOf(&call)

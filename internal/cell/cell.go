@@ -13,32 +13,35 @@ import (
 	"time"
 )
 
-// Source is the script.
+// Script is the script.
 //
 //go:embed say.lua
-var Source string
+var Script string
 
-// A Family says how the script counts.
-type Family struct {
+// A Rule says how the script counts.
+type Rule struct {
 	// Kind is Windows, Calendar, Fades or Bucket.
 	Kind byte
-	// Window is how long a limit's window is, Parts how many epochs it has, and Live how many
-	// count; of a bucket 1 where Rate is that of a request since the last message, and 2 more where
-	// a penalty has filled it.
+	// Window is how long a limit's window is, Parts how many epochs it has, and Kept how many
+	// count.
 	Window      time.Duration
-	Parts, Live int
+	Parts, Kept int
 	// Shift is by how many microseconds the clock of a Calendar is ahead of one whose windows have
 	// all been as long as the current one.
 	Shift int64
 	// Size is how much fits in, and Rate how much flows out of a bucket in a window.
 	Size, Rate int64
-	// Counts is for how long the newest epoch counts.
-	Counts time.Duration
-	// Opens says that what is granted is open until its response begins.
-	Opens bool
+	// Decided says that Rate is that of a request since the last message, and Filled that a penalty
+	// has filled the bucket.
+	Decided, Filled bool
+	// TTL is for how long the newest epoch counts.
+	TTL time.Duration
+	// Reserved says that what is granted is reserved until its response begins, and GrowOnly that
+	// no total of another region falls by this message.
+	Reserved, GrowOnly bool
 }
 
-// Kinds of families.
+// Kinds of rules.
 const (
 	Windows  = 'w' // fixed windows and logs: an epoch counts until it is over
 	Calendar = 'c' // fixed windows of a calendar
@@ -46,38 +49,45 @@ const (
 	Bucket   = 'b'
 )
 
-// String is a family as the script reads it, without the stamp and the node behind it.
-func (f Family) String() string {
-	opens, parts := 0, int64(f.Parts)
-	if f.Opens {
-		opens = 1
+// String is a rule as the script reads it, without the stamp and the node behind it.
+func (r Rule) String() string {
+	parts, kept, flag := int64(r.Parts), r.Kept, oneIf(r.Reserved || r.GrowOnly)
+	switch r.Kind {
+	case Calendar:
+		parts = r.Shift
+	case Bucket:
+		kept = oneIf(r.Decided) + 2*oneIf(r.Filled)
 	}
-	if f.Kind == Calendar {
-		parts = f.Shift
+	return fmt.Sprintf("%c %d %d %d %d %d %d %d", r.Kind, r.Window.Microseconds(), parts, kept, r.Size, r.Rate, r.TTL.Milliseconds(), flag)
+}
+
+func oneIf(is bool) int {
+	if is {
+		return 1
 	}
-	return fmt.Sprintf("%c %d %d %d %d %d %d %d", f.Kind, f.Window.Microseconds(), parts, f.Live, f.Size, f.Rate, f.Counts.Milliseconds(), opens)
+	return 0
 }
 
 // Epoch is the number of the epoch at an instant, in microseconds of Redis' clock.
-func (f Family) Epoch(now int64) int64 {
-	window, parts := f.Window.Microseconds(), int64(f.Parts)
-	now -= f.Shift
+func (r Rule) Epoch(now int64) int64 {
+	window, parts := r.Window.Microseconds(), int64(r.Parts)
+	now -= r.Shift
 	return now/window*parts + now%window*parts/window
 }
 
 // A State is what a node says of a cell. It has totals, or what a bucket has.
 type State struct {
 	// Seq is the number of the message, which is that of the call.
-	Seq, Stamp, Open int64
+	Seq, Stamp, Reserved int64
 	// Epoch is the newest one, and Totals what was spent in it and in those before.
 	Epoch  int64
 	Totals []int64
-	// Start names the state of a bucket, and Total is what was spent in it.
-	Start, Total int64
+	// Incarnation names the state of a bucket, and Total is what was spent in it.
+	Incarnation, Total int64
 	// Fresh is what of the total Redis is not known to have, and Span for how long the node has
-	// been spending it, in microseconds. Acked is the last Seq whose answer the node has, Whole and
-	// Rest the level that it knows.
-	Fresh, Span, Acked, Whole, Rest int64
+	// been spending it, in microseconds. AnsweredSeq is the last Seq whose answer the node has,
+	// Whole and Rest the level that it knows.
+	Fresh, Span, AnsweredSeq, Whole, Rest int64
 }
 
 // At is what was spent in an epoch.
@@ -90,12 +100,12 @@ func at(newest int64, totals []int64, epoch int64) int64 {
 	return 0
 }
 
-// An Update is a cell in a call: its key, its family as a text, the node, and what that says of it.
+// An Update is a cell in a call: its key, its rule as a text, the node, and what that says of it.
 type Update struct {
-	Key    string
-	Family string
-	Node   string
-	State  State
+	Key   string
+	Rule  string
+	Node  string
+	State State
 }
 
 // An Ask is so many requests that cost the same, and the limits of each cell that they go by.
@@ -125,7 +135,7 @@ type Call struct {
 
 // A Sum is what all nodes have of a cell.
 type Sum struct {
-	Stamp, End, Open int64
+	Stamp, End, Reserved int64
 	// Epoch and Totals are those of windows.
 	Epoch  int64
 	Totals []int64

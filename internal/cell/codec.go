@@ -32,8 +32,8 @@ func (c *Call) Append(a *Args) {
 	a.End("")
 	for i := range c.Cells {
 		said := &c.Cells[i]
-		if before := &c.Cells[max(0, i-1)]; i == 0 || before.Family != said.Family || before.Node != said.Node || before.State.Stamp != said.State.Stamp {
-			a.Text = append(a.Text, said.Family...)
+		if before := &c.Cells[max(0, i-1)]; i == 0 || before.Rule != said.Rule || before.Node != said.Node || before.State.Stamp != said.State.Stamp {
+			a.Text = append(a.Text, said.Rule...)
 			a.Append(said.State.Stamp)
 			a.Text = append(a.Text, ' ')
 			a.Text = append(a.Text, said.Node...)
@@ -57,17 +57,17 @@ func (c *Call) Append(a *Args) {
 // append adds what a node says of a cell.
 func (s *Update) append(a *Args) {
 	state := &s.State
-	if s.Family[0] == Bucket {
-		a.Text = strconv.AppendInt(a.Text, state.Open, 10)
-		a.Append(state.Start, state.Total)
+	if s.Rule[0] == Bucket {
+		a.Text = strconv.AppendInt(a.Text, state.Reserved, 10)
+		a.Append(state.Incarnation, state.Total)
 		a.End("")
 		a.Text = strconv.AppendInt(a.Text, state.Fresh, 10)
-		a.Append(state.Span, state.Acked, state.Whole, state.Rest)
+		a.Append(state.Span, state.AnsweredSeq, state.Whole, state.Rest)
 		a.End("")
 		return
 	}
 	a.Number(state.At(state.Epoch))
-	a.Append(state.Epoch, state.Open)
+	a.Append(state.Epoch, state.Reserved)
 	a.Append(state.Totals[min(1, len(state.Totals)):]...)
 	a.End("")
 }
@@ -108,7 +108,7 @@ func (c *Call) Read(text string, a *Answer) error {
 	}
 	for i := range c.Cells {
 		held, sum := next(), next()
-		if !ok || !a.Cells[i].read(held, sum, c.Cells[i].Family[0]) {
+		if !ok || !a.Cells[i].read(held, sum, c.Cells[i].Rule[0]) {
 			return ErrReply
 		}
 	}
@@ -141,10 +141,10 @@ func (h *Reply) read(held, sum string, kind byte) bool {
 	case !ok:
 		h.Err = NoSense
 	case kind == Bucket && len(s) == 9 && makesSenseOf(s):
-		h.Sum = Sum{Stamp: s[0], End: s[1], Open: s[2], Total: s[3], Whole: s[4], Rest: s[5], At: s[6], Rate: s[7], Added: s[8]}
+		h.Sum = Sum{Stamp: s[0], End: s[1], Reserved: s[2], Total: s[3], Whole: s[4], Rest: s[5], At: s[6], Rate: s[7], Added: s[8]}
 	case kind != Bucket && len(s) > 4 && makesSense(s):
 		totals := append(append(h.Sum.Totals, s[0]), s[5:]...)
-		h.Sum = Sum{Stamp: s[1], End: s[2], Open: s[4], Epoch: s[3], Totals: totals}
+		h.Sum = Sum{Stamp: s[1], End: s[2], Reserved: s[4], Epoch: s[3], Totals: totals}
 	default:
 		h.Err = NoSense
 	}
@@ -154,10 +154,10 @@ func (h *Reply) read(held, sum string, kind byte) bool {
 	case !ok:
 		h.Err = NoSense
 	case kind == Bucket && len(f) == 6 && makesSense(f):
-		h.Held = State{Seq: f[0], Open: f[1], Start: f[2], Total: f[3]}
+		h.Held = State{Seq: f[0], Reserved: f[1], Incarnation: f[2], Total: f[3]}
 	case kind != Bucket && len(f) > 3 && makesSense(f):
 		totals := append(append(h.Held.Totals, f[1]), f[4:]...)
-		h.Held = State{Seq: f[0], Open: f[3], Epoch: f[2], Totals: totals}
+		h.Held = State{Seq: f[0], Reserved: f[3], Epoch: f[2], Totals: totals}
 	default:
 		h.Err = NoSense
 	}
@@ -196,16 +196,15 @@ func numbers(text string, to []int64) (all []int64, ok bool) {
 	return to, true
 }
 
-// Here is what the nodes of a region have of a cell, of which so many epochs count, by its sum, its
-// field of the other regions and, of a bucket, since when it is there. rate is that of a bucket,
-// and now the time there, in microseconds. Where all of a bucket was spent since it began there,
-// Acked is 1 more than what of the level the nodes there have spent: as large a part of the level
-// as their total is of all totals.
-func Here(sum, others, born string, f *Family, now int64) (s State, ok bool) {
-	if f.Kind == Bucket {
-		return bucketHere(sum, others, born, f, now)
+// RegionState is what the nodes of a region have of a cell, of which so many epochs count, by its
+// sum, its field of the other regions and, of a bucket, since when it is there. rate is that of a
+// bucket, and now the time there, in microseconds. Where all of a bucket was spent since it began
+// there, AnsweredSeq is 1 more than what of the level the nodes there have spent: as large a part
+// of the level as their total is of all totals.
+func RegionState(sum, others, born string, r *Rule, now int64) (s State, ok bool) {
+	if r.Kind == Bucket {
+		return bucketHere(sum, others, born, r, now)
 	}
-	live := f.Live
 	var h, far Reply
 	h.read("", sum, Windows)
 	far.read("", others, Windows)
@@ -213,7 +212,7 @@ func Here(sum, others, born string, f *Family, now int64) (s State, ok bool) {
 		return s, false
 	}
 	s = State{Stamp: h.Sum.Stamp, Epoch: h.Sum.Epoch}
-	for age := range min(live, len(h.Sum.Totals)) {
+	for age := range min(r.Kept, len(h.Sum.Totals)) {
 		n := h.Sum.Totals[age]
 		if far.Sum.Stamp == s.Stamp {
 			n = max(0, n-far.Sum.In(s.Epoch-int64(age)))
@@ -223,30 +222,30 @@ func Here(sum, others, born string, f *Family, now int64) (s State, ok bool) {
 	return s, true
 }
 
-// bucketHere is Here for a bucket. Its rate is that of the bucket.
-func bucketHere(sum, others, born string, f *Family, now int64) (s State, ok bool) {
+// bucketHere is RegionState for a bucket. Its rate is that of the bucket.
+func bucketHere(sum, others, born string, r *Rule, now int64) (s State, ok bool) {
 	var h Reply
 	if h.read("", sum, Bucket); h.Sum.At == 0 || h.Err != "" {
 		return s, false
 	}
-	s = State{Stamp: h.Sum.Stamp, Start: 1, Total: h.Sum.Total, Whole: h.Sum.Whole, Rest: h.Sum.Rest}
+	s = State{Stamp: h.Sum.Stamp, Incarnation: 1, Total: h.Sum.Total, Whole: h.Sum.Whole, Rest: h.Sum.Rest}
 	knew, there := true, int64(0)
 	if n, ok := numbers(born, nil); ok && len(n) == 3 && n[0] > 0 {
-		s.Start, s.Total, knew = n[0], max(0, s.Total-n[1]), n[2] > 0
+		s.Incarnation, s.Total, knew = n[0], max(0, s.Total-n[1]), n[2] > 0
 	}
 	if far, ok := numbers(others, nil); ok && len(far) == 4 && far[0] == s.Stamp {
 		there = min(s.Total, far[3])
 		s.Total -= there
 	}
-	f.Rate = h.Sum.Rate
-	s.drain(f, now-h.Sum.At)
+	r.Rate = h.Sum.Rate
+	s.drain(r, now-h.Sum.At)
 	if s.Whole >= 0 {
 		s.Fresh = s.Whole + min(1, s.Rest)
 	} else {
 		s.Whole, s.Rest = 0, 0
 	}
 	if !knew {
-		s.Acked = 1 + partOf(s.Fresh, s.Total, s.Total+there)
+		s.AnsweredSeq = 1 + partOf(s.Fresh, s.Total, s.Total+there)
 	}
 	return s, true
 }
@@ -262,9 +261,9 @@ func partOf(n, a, all int64) int64 {
 }
 
 // drain has so many microseconds pass.
-func (s *State) drain(f *Family, passed int64) {
-	window := f.Window.Microseconds()
-	hi, lo := bits.Mul64(uint64(max(0, passed)), uint64(f.Rate))
+func (s *State) drain(r *Rule, passed int64) {
+	window := r.Window.Microseconds()
+	hi, lo := bits.Mul64(uint64(max(0, passed)), uint64(r.Rate))
 	if hi >= uint64(window) {
 		s.Whole, s.Rest = -1, 0
 		return
@@ -293,7 +292,7 @@ func (s *State) Raise(epoch, n int64) {
 
 // RaiseAll raises a state to another one.
 func (s *State) RaiseAll(to *State) {
-	if s.Start == to.Start {
+	if s.Incarnation == to.Incarnation {
 		s.Total = max(s.Total, to.Total)
 	}
 	for age, n := range to.Totals {
@@ -302,12 +301,12 @@ func (s *State) RaiseAll(to *State) {
 }
 
 // IsBelow reports whether a state has less than another one in an epoch, of the so many that count.
-func (s *State) IsBelow(other *State, live int) bool {
-	if s.Start == other.Start && s.Total < other.Total {
+func (s *State) IsBelow(other *State, kept int) bool {
+	if s.Incarnation == other.Incarnation && s.Total < other.Total {
 		return true
 	}
 	for age, n := range other.Totals {
-		if epoch := other.Epoch - int64(age); n > s.At(epoch) && epoch > s.Epoch-int64(live) {
+		if epoch := other.Epoch - int64(age); n > s.At(epoch) && epoch > s.Epoch-int64(kept) {
 			return true
 		}
 	}

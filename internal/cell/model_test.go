@@ -42,7 +42,7 @@ func (m *model) whole(window int64) (int64, int64) {
 }
 
 // take has the cell after a message, nil where it changes nothing. m is nil where there is no cell.
-func (m *model) take(f Family, node string, s State, now int64) (next *model) {
+func (m *model) take(f Rule, node string, s State, now int64) (next *model) {
 	if m == nil {
 		m = newModel(s.Stamp)
 		m.flows = f.Rate
@@ -56,7 +56,7 @@ func (m *model) take(f Family, node string, s State, now int64) (next *model) {
 		next.stamp, next.poisoned = s.Stamp, false
 		maps.DeleteFunc(next.fields, func(name string, field modelField) bool {
 			for e := range field.totals {
-				if e > f.Epoch(now)-int64(f.Live) {
+				if e > f.Epoch(now)-int64(f.Kept) {
 					return false
 				}
 			}
@@ -67,13 +67,13 @@ func (m *model) take(f Family, node string, s State, now int64) (next *model) {
 		next.flows = f.Rate
 	}
 	had, known = next.fields[node]
-	own := modelField{seq: s.Seq, open: s.Open, epoch: s.Epoch, totals: map[int64]int64{}, start: s.Start, total: s.Total}
+	own := modelField{seq: s.Seq, open: s.Reserved, epoch: s.Epoch, totals: map[int64]int64{}, start: s.Incarnation, total: s.Total}
 	for i, n := range s.Totals {
 		own.totals[s.Epoch-int64(i)] = n
 	}
 	if e := f.Epoch(now); f.Kind != Bucket && s.Epoch > e {
 		// ahead it leaves out an epoch that still counts here
-		if last := e - int64(f.Live) + 1; own.totals[last] == 0 {
+		if last := e - int64(f.Kept) + 1; own.totals[last] == 0 {
 			own.totals[last] = had.totals[last]
 		}
 	}
@@ -85,23 +85,23 @@ func (m *model) take(f Family, node string, s State, now int64) (next *model) {
 }
 
 // fill is a message about a bucket.
-func (m *model) fill(f Family, had modelField, known bool, s State, now int64) {
+func (m *model) fill(f Rule, had modelField, known bool, s State, now int64) {
 	window := f.Window.Microseconds()
 	m.level.Sub(m.level, times(m.flows, max(0, now-m.at)))
 	idle := m.flows
-	if f.Live%2 == 1 {
+	if f.Decided {
 		idle = min(idle, f.Rate)
 	}
 	if bottom := new(big.Int).Neg(times(idle, s.Span)); m.level.Cmp(bottom) < 0 {
 		m.level = bottom
 	}
 	m.at = now
-	m.ope = max(0, m.ope+s.Open-had.open)
+	m.ope = max(0, m.ope+s.Reserved-had.open)
 	more := s.Fresh
-	if known && had.start == s.Start {
+	if known && had.start == s.Incarnation {
 		more = s.Total - had.total
 		m.total += more
-		if had.granted > 0 && had.seq > s.Acked {
+		if had.granted > 0 && had.seq > s.AnsweredSeq {
 			whole, rest := m.whole(window)
 			if stands := whole - (m.added - had.stands); had.stands <= m.added && stands >= 0 {
 				if stands < had.granted {
@@ -132,7 +132,7 @@ func (m *model) fill(f Family, had modelField, known bool, s State, now int64) {
 		}
 	}
 	more = min(more, s.Fresh)
-	if m.flows == 0 || f.Live%2 == 1 && (more > 0 || more == 0 && f.Rate > m.flows) {
+	if m.flows == 0 || f.Decided && (more > 0 || more == 0 && f.Rate > m.flows) {
 		m.flows = f.Rate
 	}
 	whole, _ := m.whole(window)
@@ -142,18 +142,18 @@ func (m *model) fill(f Family, had modelField, known bool, s State, now int64) {
 	}
 	filled := times(s.Whole, window)
 	filled.Add(filled, big.NewInt(s.Rest))
-	if over := new(big.Int).Sub(m.level, filled); f.Live > 1 && over.CmpAbs(big.NewInt(window)) <= 0 {
+	if over := new(big.Int).Sub(m.level, filled); f.Filled && over.CmpAbs(big.NewInt(window)) <= 0 {
 		m.level = filled
 	}
 	m.total = max(0, m.total)
 }
 
 // sum is what all have spent, by epochs that count, and what of the newest is open.
-func (m *model) sum(f Family, now, newest int64) (all map[int64]int64, open int64) {
+func (m *model) sum(f Rule, now, newest int64) (all map[int64]int64, open int64) {
 	all, e := map[int64]int64{}, f.Epoch(now)
 	for _, field := range m.fields {
 		for k, n := range field.totals {
-			if k > e-int64(f.Live) && n > 0 {
+			if k > e-int64(f.Kept) && n > 0 {
 				all[k] += n
 			}
 		}
@@ -165,7 +165,7 @@ func (m *model) sum(f Family, now, newest int64) (all map[int64]int64, open int6
 }
 
 // room is how much fits in.
-func (m *model) room(f Family, limit Limit, now int64) int64 {
+func (m *model) room(f Rule, limit Limit, now int64) int64 {
 	if f.Kind == Bucket {
 		if limit.Rate == 0 {
 			return 0
@@ -179,7 +179,7 @@ func (m *model) room(f Family, limit Limit, now int64) int64 {
 		if k > e {
 			continue
 		}
-		if f.Kind == Fades && k == e-int64(f.Live)+1 {
+		if f.Kind == Fades && k == e-int64(f.Kept)+1 {
 			window := f.Window.Microseconds()
 			gone := times(n, now%window*int64(f.Parts)%window)
 			n -= gone.Div(gone, big.NewInt(window)).Int64()
@@ -190,7 +190,7 @@ func (m *model) room(f Family, limit Limit, now int64) int64 {
 }
 
 // grant adds n units to what a node has spent.
-func (m *model) grant(f Family, node string, n, now int64) {
+func (m *model) grant(f Rule, node string, n, now int64) {
 	own := m.fields[node]
 	if f.Kind == Bucket {
 		m.level.Add(m.level, times(n, f.Window.Microseconds()))

@@ -11,7 +11,7 @@ type node struct {
 	t    testing.TB
 	on   runner
 	name string
-	f    Family
+	f    Rule
 	size int64
 
 	told  string // and least: where limits go over regions
@@ -31,7 +31,7 @@ type node struct {
 // interval is the time between two syncs.
 const interval = second
 
-func newNode(t testing.TB, on runner, name string, f Family, now int64) *node {
+func newNode(t testing.TB, on runner, name string, f Rule, now int64) *node {
 	n := &node{t: t, on: on, name: name, f: f, size: f.Size}
 	n.empty(now)
 	return n
@@ -107,7 +107,7 @@ func (n *node) call(key string, now, ask int64) Call {
 	s := State{Seq: n.seq, Stamp: n.stamp}
 	if n.f.Kind == Bucket {
 		n.drain(now)
-		s.Start, s.Total, s.Acked, s.Whole, s.Rest = n.start, n.total, n.heard, n.whole, n.rest
+		s.Incarnation, s.Total, s.AnsweredSeq, s.Whole, s.Rest = n.start, n.total, n.heard, n.whole, n.rest
 		if ask == 0 && n.total > n.got {
 			s.Span = min(now-n.first, 2*interval)
 		}
@@ -115,11 +115,11 @@ func (n *node) call(key string, now, ask int64) Call {
 		flowed.Div(flowed, times(n.f.Window.Microseconds(), 1))
 		s.Fresh = max(0, min(n.total-n.got, n.whole+min(1, n.rest)+flowed.Int64()))
 		if n.name[0] == '~' { // all there was spent by the nodes there, since its cell began
-			s.Acked = 1 + s.Fresh
+			s.AnsweredSeq = 1 + s.Fresh
 		}
 	} else {
 		s.Epoch = n.f.Epoch(now)
-		for k := s.Epoch; k > s.Epoch-int64(n.f.Live); k-- {
+		for k := s.Epoch; k > s.Epoch-int64(n.f.Kept); k-- {
 			s.Totals = append(s.Totals, n.own[k])
 		}
 		for len(s.Totals) > 1 && s.Totals[len(s.Totals)-1] == 0 {
@@ -186,13 +186,13 @@ func (n *node) merge(h Reply, s State, now, granted int64) {
 	said := byEpoch(s.Epoch, s.Totals)
 	n.own[e] += granted
 	said[e] += granted
-	for k := e - int64(n.f.Live) + 1; k <= e; k++ {
+	for k := e - int64(n.f.Kept) + 1; k <= e; k++ {
 		if held[k] < n.acked[k] {
 			n.kept = now + n.f.Window.Microseconds()
 		}
 		n.acked[k] = said[k]
 	}
-	for k := e - int64(n.f.Live) + 1; k <= e+1; k++ {
+	for k := e - int64(n.f.Kept) + 1; k <= e+1; k++ {
 		others := max(0, all[k]-said[k])
 		if now < n.kept {
 			others = max(others, n.others[k])
@@ -234,7 +234,7 @@ func (n *node) counts(key string, now int64) float64 {
 	}
 	e, all := n.f.Epoch(now), 0.
 	for i, total := range s.Totals {
-		if k := s.Epoch - int64(i); k > e-int64(n.f.Live) {
+		if k := s.Epoch - int64(i); k > e-int64(n.f.Kept) {
 			all += float64(total)
 		}
 	}

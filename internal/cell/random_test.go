@@ -28,13 +28,13 @@ type runner interface {
 // fail.
 func source() string {
 	from, to, ok := strings.Cut(os.Getenv("TIDE_MUTATE"), "=>")
-	if ok && strings.Count(Source, from) != 1 {
-		panic(fmt.Sprintf("%q is there %d times", from, strings.Count(Source, from)))
+	if ok && strings.Count(Script, from) != 1 {
+		panic(fmt.Sprintf("%q is there %d times", from, strings.Count(Script, from)))
 	}
 	if ok {
-		return strings.Replace(Source, from, to, 1)
+		return strings.Replace(Script, from, to, 1)
 	}
-	return Source
+	return Script
 }
 
 // virtual is the stand-in for Redis.
@@ -67,7 +67,7 @@ type real struct {
 
 func newReal(t testing.TB) real {
 	text := "local us = table.remove(ARGV)\n" + strings.Replace(source(), "call('TIME')", "{math.floor(us / 1000000), math.fmod(us, 1000000)}", 1)
-	text = strings.ReplaceAll(text, "key, ends) end", "key, 9e15) end")
+	text = strings.ReplaceAll(text, "key, expiry) end", "key, 9e15) end")
 	return real{redistest.Start(t).Client(), redis.NewScript(text)}
 }
 
@@ -110,7 +110,7 @@ type cast struct {
 	r      *rand.Rand
 	on     runner
 	now    int64
-	family []Family
+	rule   []Rule
 	cells  []*model
 	seqs   map[string]int64
 	stamps []int64
@@ -122,20 +122,20 @@ func randomCalls(t *testing.T, on runner, seed uint64) {
 	on.do("FLUSHALL")
 	for range 4 {
 		w := pick(c.r, time.Second, time.Minute, 333333*time.Microsecond, time.Hour)
-		f := Family{Kind: Bucket, Window: w, Parts: 1, Live: c.r.IntN(4), Size: pick(c.r, int64(3), 50, 1000), Rate: pick(c.r, int64(1), 10, 1000, 1e6), Counts: w}
+		f := Rule{Kind: Bucket, Window: w, Parts: 1, Decided: c.r.IntN(2) == 0, Filled: c.r.IntN(2) == 0, Size: pick(c.r, int64(3), 50, 1000), Rate: pick(c.r, int64(1), 10, 1000, 1e6), TTL: w}
 		switch c.r.IntN(5) {
 		case 0:
-			f.Kind, f.Live = Windows, 1
+			f.Kind, f.Kept = Windows, 1
 			if c.r.IntN(2) == 0 {
 				f.Kind, f.Shift = Calendar, c.r.Int64N(2e12)-1e12
 			}
 		case 1:
 			f.Kind, f.Parts = Fades, pick(c.r, 1, 2, 7, 31)
-			f.Live = f.Parts + 1
+			f.Kept = f.Parts + 1
 		case 2:
-			f.Kind, f.Parts, f.Live = Windows, 16, 17
+			f.Kind, f.Parts, f.Kept = Windows, 16, 17
 		}
-		c.family = append(c.family, f)
+		c.rule = append(c.rule, f)
 	}
 	for range 120 {
 		c.event()
@@ -156,7 +156,7 @@ func (c *cast) event() {
 		c.on.do("DEL", fmt.Sprint("cell", k))
 		c.cells[k] = nil
 	case 2:
-		if m := c.cells[k]; m != nil && c.family[k].Kind != Bucket {
+		if m := c.cells[k]; m != nil && c.rule[k].Kind != Bucket {
 			// a field is nonsense: it counts as none
 			node := pick(c.r, "a", "b", "c")
 			c.on.do("HSET", fmt.Sprint("cell", k), node, "nonsense")
@@ -165,7 +165,7 @@ func (c *cast) event() {
 			m.poisoned = true
 		}
 	case 3:
-		if m := c.cells[k]; m != nil && c.family[k].Kind != Bucket {
+		if m := c.cells[k]; m != nil && c.rule[k].Kind != Bucket {
 			c.on.do("HSET", fmt.Sprint("cell", k), "sum", pick(c.r, "nonsense", "-1", "1 2"))
 			m.poisoned = true
 		}
@@ -176,36 +176,36 @@ func (c *cast) event() {
 }
 
 func (c *cast) state(k int, node string, seq int64) State {
-	f, m := c.family[k], c.cells[k]
-	s := State{Seq: seq, Stamp: max(0, c.stamps[k]-c.r.Int64N(2)), Open: c.r.Int64N(3)}
+	f, m := c.rule[k], c.cells[k]
+	s := State{Seq: seq, Stamp: max(0, c.stamps[k]-c.r.Int64N(2)), Reserved: c.r.Int64N(3)}
 	var had modelField
 	if m != nil {
 		had = m.fields[node]
 	}
 	if f.Kind == Bucket {
-		s.Start, s.Total = pick(c.r, int64(5), 5, 5, 6), c.r.Int64N(60)
+		s.Incarnation, s.Total = pick(c.r, int64(5), 5, 5, 6), c.r.Int64N(60)
 		if had.seq > 0 && c.r.IntN(3) > 0 {
-			s.Start, s.Total = had.start, had.total+pick(c.r, int64(0), 0, 1, 5)
-			s.Open = had.open
+			s.Incarnation, s.Total = had.start, had.total+pick(c.r, int64(0), 0, 1, 5)
+			s.Reserved = had.open
 		}
 		s.Fresh = min(s.Total, c.r.Int64N(10))
 		s.Whole, s.Rest = s.Fresh+c.r.Int64N(20), c.r.Int64N(f.Window.Microseconds())
 		s.Span = pick(c.r, int64(0), 0, 100000, 5e6)
-		s.Acked = pick(c.r, had.seq, had.seq, 0)
+		s.AnsweredSeq = pick(c.r, had.seq, had.seq, 0)
 		return s
 	}
 	next := min(1, f.Epoch(c.now+c.r.Int64N(1e6))-f.Epoch(c.now)) // of a clock that is ahead
 	s.Epoch = f.Epoch(c.now) + pick(c.r, next, 0, 0, -1, -3)
-	for range c.r.IntN(f.Live + 1) {
+	for range c.r.IntN(f.Kept + 1) {
 		s.Totals = append(s.Totals, c.r.Int64N(30))
 	}
 	if had.seq > 0 && c.r.IntN(3) > 0 { // what it had, and a little more
-		s.Open, s.Epoch = had.open, had.epoch
+		s.Reserved, s.Epoch = had.open, had.epoch
 		if e := f.Epoch(c.now); c.r.IntN(2) == 0 && had.epoch < e {
 			s.Epoch = e
 		}
 		s.Totals = nil
-		for e := s.Epoch; e > s.Epoch-int64(f.Live); e-- {
+		for e := s.Epoch; e > s.Epoch-int64(f.Kept); e-- {
 			s.Totals = append(s.Totals, had.totals[e])
 		}
 		s.Totals[0] += pick(c.r, int64(0), 0, 1, 20)
@@ -224,7 +224,7 @@ func (c *cast) asks(cells []int) (asks []Ask) {
 	for range 1 + c.r.IntN(3) {
 		ask := Ask{Count: 1 + c.r.Int64N(5), Cost: pick(c.r, int64(0), 1, 1, 2, 7, 1<<40)}
 		for _, k := range cells {
-			rate := pick(c.r, c.family[k].Rate, c.family[k].Rate, 10, 0)
+			rate := pick(c.r, c.rule[k].Rate, c.rule[k].Rate, 10, 0)
 			ask.Limits = append(ask.Limits, Limit{pick(c.r, int64(0), 3, 10, 50, 1000, 1e9), rate})
 		}
 		asks = append(asks, ask)
@@ -241,7 +241,7 @@ func (c *cast) call() {
 	call := Call{Seq: seq}
 	cells := c.r.Perm(4)[:1+c.r.IntN(3)]
 	for _, k := range cells {
-		call.Cells = append(call.Cells, Update{fmt.Sprint("cell", k), c.family[k].String(), node, c.state(k, node, seq)})
+		call.Cells = append(call.Cells, Update{fmt.Sprint("cell", k), c.rule[k].String(), node, c.state(k, node, seq)})
 	}
 	if c.r.IntN(2) == 0 {
 		call.Asks = c.asks(cells)
@@ -270,7 +270,7 @@ func (c *cast) compare(call *Call, cells []int, got Answer, text string) {
 	next, old := make([]*model, len(cells)), false
 	for i, k := range cells {
 		s := call.Cells[i].State
-		next[i] = c.cells[k].take(c.family[k], call.Cells[i].Node, s, c.now)
+		next[i] = c.cells[k].take(c.rule[k], call.Cells[i].Node, s, c.now)
 		old = old || next[i] == nil
 	}
 	var grants []int64
@@ -278,7 +278,7 @@ func (c *cast) compare(call *Call, cells []int, got Answer, text string) {
 		fit := ask.Count
 		for i, k := range cells {
 			if !old && ask.Cost > 0 {
-				if fit = max(0, min(fit, next[i].room(c.family[k], ask.Limits[i], c.now)/ask.Cost)); c.family[k].Kind == Bucket && ask.Limits[i].Rate > 0 {
+				if fit = max(0, min(fit, next[i].room(c.rule[k], ask.Limits[i], c.now)/ask.Cost)); c.rule[k].Kind == Bucket && ask.Limits[i].Rate > 0 {
 					next[i].flows = ask.Limits[i].Rate
 				}
 			}
@@ -289,7 +289,7 @@ func (c *cast) compare(call *Call, cells []int, got Answer, text string) {
 		grants = append(grants, fit)
 		for i, k := range cells {
 			if fit*ask.Cost > 0 {
-				next[i].grant(c.family[k], call.Cells[i].Node, fit*ask.Cost, c.now)
+				next[i].grant(c.rule[k], call.Cells[i].Node, fit*ask.Cost, c.now)
 			}
 		}
 	}
@@ -310,12 +310,12 @@ func (c *cast) compare(call *Call, cells []int, got Answer, text string) {
 			c.t.Errorf("%s: %+v was not written", call.Cells[i].Key, call.Cells[i].State)
 			continue
 		}
-		if want := next[i]; !want.is(c.family[k], got.Cells[i].Sum, c.now) {
+		if want := next[i]; !want.is(c.rule[k], got.Cells[i].Sum, c.now) {
 			c.t.Errorf("%s: sum %+v, want %+v\n%+v\n%s", call.Cells[i].Key, got.Cells[i].Sum, *want, *call, text)
 		}
 		for name, own := range next[i].fields {
 			field, _ := c.on.do("HGET", call.Cells[i].Key, name).(string)
-			if f := strings.Fields(field); c.family[k].Kind == Bucket && (len(f) != 6 || f[5] != fmt.Sprint(own.stands)) {
+			if f := strings.Fields(field); c.rule[k].Kind == Bucket && (len(f) != 6 || f[5] != fmt.Sprint(own.stands)) {
 				c.t.Errorf("%s: %s has %q, want %d at its end", call.Cells[i].Key, name, field, own.stands)
 			}
 		}
@@ -325,7 +325,7 @@ func (c *cast) compare(call *Call, cells []int, got Answer, text string) {
 }
 
 // is reports whether a sum says what the model has.
-func (m *model) is(f Family, s Sum, now int64) bool {
+func (m *model) is(f Rule, s Sum, now int64) bool {
 	if f.Kind == Bucket {
 		whole, rest := m.whole(f.Window.Microseconds())
 		return s.Stamp == m.stamp && s.Total == m.total && s.Whole == whole && s.Rest == rest && s.At == m.at && s.Rate == m.flows && s.Added == m.added
@@ -333,9 +333,9 @@ func (m *model) is(f Family, s Sum, now int64) bool {
 	all, open := m.sum(f, now, s.Epoch)
 	e, has := f.Epoch(now), map[int64]int64{}
 	for i, n := range s.Totals {
-		if k := s.Epoch - int64(i); n > 0 && k > e-int64(f.Live) {
+		if k := s.Epoch - int64(i); n > 0 && k > e-int64(f.Kept) {
 			has[k] = n
 		}
 	}
-	return s.Stamp == m.stamp && maps.Equal(all, has) && s.Open == open
+	return s.Stamp == m.stamp && maps.Equal(all, has) && s.Reserved == open
 }

@@ -2,34 +2,36 @@
 --
 -- A cell is a hash: what all nodes know of one key in one limit. It has a field for each node, and
 -- for each other region one whose name begins with "~":
---   of windows and logs  seq total epoch open total…     totals of epochs, the newest first
---   of a bucket          seq open start total granted noted
+--   of windows and logs  seq total epoch reserved total…     totals of epochs, the newest first
+--   of a bucket          seq reserved start total granted added
 -- "sum" is what all of these have, and "~" what the other regions have:
---   of windows and logs  total stamp end epoch open total…
---   of a bucket          stamp end open total whole rest at rate added; of "~" stamp 0 0 total
+--   of windows and logs  total stamp end epoch reserved total…
+--   of a bucket          stamp end reserved total whole rest at rate added; of "~" stamp 0 0 total
 -- "fields" is how many fields there may be before dead ones are looked for. "born" is of a bucket
 -- of which other regions are told: since when it is here, what of its total was spent before, and 1
--- once a node knew of more than was here.
+-- once a node had a higher level than was here, which the cell took over.
 --
--- seq numbers the messages of a node. open is how much of the newest epoch belongs to responses
+-- seq numbers the messages of a node. reserved is how much of the newest epoch belongs to responses
 -- that have not begun. stamp is the latest reset that the key is under, end when the key ends, in
 -- milliseconds. A bucket's level is whole + rest/window; below 0 it has been idle. start names a
--- state of a bucket, granted is what the last call gave. noted is what had been added to the level
--- by then, and what was given back since of later grants. Other times are microseconds of this
--- server's clock. All numbers are whole and below 2^53.
+-- state of a bucket, granted is what the last call gave. added is what was ever added to the level:
+-- of a node by its last grant, and what was given back since of later grants. Other times are
+-- microseconds of this server's clock. All numbers are whole and below 2^53.
+--
+-- Below, names that begin with f are of the node's field as it was, and with s of the sum.
 --
 -- KEYS: cells; bans; where limits go over regions the sorted set told. ARGV: seq; number of cells;
 -- threshold of told, or "". Then for each cell:
---   family  "w" for windows and logs, "s" where the oldest epoch fades, "c" for windows of a
+--   rule    "w" for windows and logs, "s" where the oldest epoch fades, "c" for windows of a
 --           calendar, "b" for a bucket; window, epochs of a window (of "c" how far the clock is
 --           ahead of one on which each window is as long as this one), epochs that count (of a
 --           bucket 1 where its rate is that of a request since the last message, and 2 more where
 --           a penalty has filled it), size, rate, milliseconds for which the newest epoch counts,
---           1 where what is granted is open, or of another region where no total may fall, the
+--           1 where what is granted is reserved, or of another region where no total may fall, the
 --           stamp, and the node; "" is as before
---   state   total; of a bucket open start total
---   more    " epoch open total…"; of a bucket fresh, span, acked and the level that the node
---           knows: whole rest; of another region acked is 1 more than what of the level is from
+--   state   total; of a bucket reserved start total
+--   more    " epoch reserved total…"; of a bucket fresh, span, answered and the level that the node
+--           knows: whole rest; of another region answered is 1 more than what of the level is from
 --           there, and 0 where that is not known
 -- For each ban "begun length stamp", where bans grow with " memory", for how long it is remembered
 -- after its end; "0 0 stamp" where none is known, or "". Of a strict call what
@@ -50,7 +52,7 @@ local strict = asked <= #ARGV
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local reply, cell, score, status = {clock[1] .. ' ' .. clock[2], ''}, {}, nil, nil
-local F = {} -- the family of the cell at hand
+local F = {} -- the rule of the cell at hand
 
 -- Ledgers: the totals of epochs.
 --
@@ -58,14 +60,14 @@ local F = {} -- the family of the cell at hand
 -- table, where 0 is the epoch of now. The functions are made where they are needed, as most
 -- messages need none.
 local function ledgers()
-  local epoch, next, live, max, min = F.epoch, F.next, F.live, math.max, math.min
+  local epoch, next, kept, max, min = F.epoch, F.next, F.kept, math.max, math.min
 
   -- Adds to v what of a list still counts. What lies ahead was counted before the clock stepped
   -- back, unless the next epoch is about to begin: it counts as now's.
   local function add(v, sign, newest, list)
     local age, ahead = epoch - newest, newest + 0 > next
     for n in string.gmatch(list, '%d+') do
-      if age < live then
+      if age < kept then
         local at = ahead and max(age, 0) or age
         v[at] = (v[at] or 0) + sign * n
       end
@@ -76,14 +78,14 @@ local function ledgers()
   -- The newest epoch of v, its total, and the older ones as a list has them. newest may be one
   -- without.
   local function list(v, newest)
-    local from, to, all = ((newest or 0) > epoch or (v[-1] or 0) > 0) and -1 or 0, live - 1, {}
+    local from, to, all = ((newest or 0) > epoch or (v[-1] or 0) > 0) and -1 or 0, kept - 1, {}
     while to > from and (v[to] or 0) <= 0 do to = to - 1 end
     for age = from + 1, to do all[age - from] = string.format(' %d', max(0, min(2^52, v[age] or 0))) end
     return epoch - from, max(0, min(2^52, v[from] or 0)), table.concat(all)
   end
 
   -- The older ones once the epoch n later is the newest: those that a list had, at most so many.
-  local function behind(first, older, n, most)
+  local function olderAfter(first, older, n, most)
     if n > most then return '' end
     older = string.rep(' 0', n - 1) .. string.format(' %d', first) .. older
     for _ = most + 1, select(2, string.gsub(older, ' ', '')) do older = match(older, '^(.*) ') end
@@ -91,131 +93,131 @@ local function ledgers()
     return older
   end
 
-  return add, list, behind
+  return add, list, olderAfter
 end
 
 -- Adds up by their fields what all others have, what the other regions have of it, and what of it
--- is open, by age. What lies ahead is folded into now, what counts no more is dropped.
-local function look(key, add, list)
-  local v, regions, open, newest, alive, fold, drop = {}, {}, {}, 0, 0, {}, {}
+-- is reserved, by age. What lies ahead is folded into now, what counts no more is dropped.
+local function sumFields(key, add, list)
+  local v, regions, reserved, newest, alive, rewrite, drop = {}, {}, {}, 0, 0, {}, {}
   local all = call('HGETALL', key)
   for i = 1, #all, 2 do
     local name, own = all[i], {}
     if name ~= 'sum' and name ~= '~' and name ~= 'fields' and name ~= F.node then
       local far = string.byte(name) == 126
-      local s, total, epoch, opened, older = match(all[i + 1], '^(%d+) (%d+) (%d+) (%d+)([%d ]*)$')
+      local s, total, epoch, reservedAt, older = match(all[i + 1], '^(%d+) (%d+) (%d+) (%d+)([%d ]*)$')
       if s then add(own, 1, epoch, total .. older) end
       if s and (far or next(own)) then
         alive = alive + 1
         if epoch + 0 > F.next then
           epoch, total, older = list(own)
-          fold[#fold + 1], fold[#fold + 2] = name, string.format('%s %d %d %s%s', s, total, epoch, opened, older)
+          rewrite[#rewrite + 1], rewrite[#rewrite + 2] = name, string.format('%s %d %d %s%s', s, total, epoch, reservedAt, older)
         end
         newest = math.max(newest, epoch)
         for age, n in pairs(own) do
           v[age] = (v[age] or 0) + n
           if far then regions[age] = (regions[age] or 0) + n end
         end
-        open[F.epoch - epoch] = (open[F.epoch - epoch] or 0) + opened
+        reserved[F.epoch - epoch] = (reserved[F.epoch - epoch] or 0) + reservedAt
       elseif not far then
         drop[#drop + 1] = name
       end
     end
   end
-  fold[#fold + 1], fold[#fold + 2] = 'fields', 2 * alive + 16
-  return v, regions, open, newest, {fold = fold, drop = drop}
+  rewrite[#rewrite + 1], rewrite[#rewrite + 2] = 'fields', 2 * alive + 16
+  return v, regions, reserved, newest, {rewrite = rewrite, drop = drop}
 end
 
 -- Windows and logs: takes what the node says for its field. What comes of it is returned; without a
 -- total nothing is said.
 local function windows(key, f, s, far, total, more)
-  local top, open, rest = match(more, '^ (%d+) (%d+)(.*)$')
-  local fseq, ffirst, ftop, fopen, frest = match(f or '', '^(%d+) (%d+) (%d+) (%d+)([%d ]*)$')
-  local sfirst, under, till, stop, sopen, srest = match(s or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)([%d ]*)$')
-  local epoch, next, live, max, min, format = F.epoch, F.next, F.live, math.max, math.min, string.format
-  local all, first, x = f and not fseq or s and not under, total + 0, nil
-  open, top = open + 0, top + 0
+  local newest, reserved, rest = match(more, '^ (%d+) (%d+)(.*)$')
+  local fseq, ffirst, fnewest, freserved, frest = match(f or '', '^(%d+) (%d+) (%d+) (%d+)([%d ]*)$')
+  local sfirst, under, stored, snewest, sreserved, srest = match(s or '', '^(%d+) (%d+) (%d+) (%d+) (%d+)([%d ]*)$')
+  local epoch, next, kept, max, min, format = F.epoch, F.next, F.kept, math.max, math.min, string.format
+  local recount, first, extra = f and not fseq or s and not under, total + 0, nil
+  reserved, newest = reserved + 0, newest + 0
   if under and under ~= F.stamp then
     if under + 0 > F.stamp + 0 then return {key = key, under = under} end
-    if seq > 0 then x, fseq, under, far, all = {empty = true}, nil, nil, nil, false end
+    if seq > 0 then extra, fseq, under, far, recount = {empty = true}, nil, nil, nil, false end
   end
-  if fseq and fseq + 0 > now + 864e8 then fseq, all = nil, true end -- no clock gave that
+  if fseq and fseq + 0 > now + 864e8 then fseq, recount = nil, true end -- no clock gave that
   if seq == 0 or fseq and seq <= fseq + 0 then return {key = key, held = f or '', there = s or ''} end
-  local add, list, behind = ledgers()
-  if top > next then -- the node does not know that the clock stepped back
+  local add, list, olderAfter = ledgers()
+  if newest > next then -- the node does not know that the clock stepped back
     local own = {}
-    add(own, 1, top, format('%d', first) .. rest)
-    top, first, rest = list(own)
+    add(own, 1, newest, format('%d', first) .. rest)
+    newest, first, rest = list(own)
   end
-  if fseq then ftop, ffirst = ftop + 0, ffirst + 0 else fopen, ftop, ffirst, frest = 0, top, 0, '' end
-  if under then till, stop, sfirst = till + 0, stop + 0, sfirst + 0 else till, sopen, stop, sfirst, srest = 0, 0, top, 0, '' end
-  all = all or fseq and (not under or F.region and not far) or stop > next or ftop > next
+  if fseq then fnewest, ffirst = fnewest + 0, ffirst + 0 else freserved, fnewest, ffirst, frest = 0, newest, 0, '' end
+  if under then stored, snewest, sfirst = stored + 0, snewest + 0, sfirst + 0 else stored, sreserved, snewest, sfirst, srest = 0, 0, newest, 0, '' end
+  recount = recount or fseq and (not under or F.region and not far) or snewest > next or fnewest > next
     or under and not fseq and call('HLEN', key) > (tonumber(call('HGET', key, 'fields') or '') or 64)
-  local rises = F.region and F.opens == '1'
-  if fseq and (rises or top > epoch) then -- ahead it leaves out an epoch that still counts here
+  local raises = F.region and F.reserved -- by this message no total falls
+  if fseq and (raises or newest > epoch) then -- ahead it leaves out an epoch that still counts here
     local own, had = {}, {}
-    add(own, 1, top, format('%d', first) .. rest)
-    add(had, 1, ftop, format('%d', ffirst) .. frest)
-    own[live - 1] = own[live - 1] or had[live - 1]
-    if rises then
+    add(own, 1, newest, format('%d', first) .. rest)
+    add(had, 1, fnewest, format('%d', ffirst) .. frest)
+    own[kept - 1] = own[kept - 1] or had[kept - 1]
+    if raises then
       for age, n in pairs(had) do own[age] = max(own[age] or 0, n) end
     end
-    top, first, rest = list(own, max(top, rises and ftop or top))
+    newest, first, rest = list(own, max(newest, raises and fnewest or newest))
   end
-  local was, most, past, regions, opened = stop, top > epoch and live or live - 1, nil, nil, nil
-  if not all then
-    if not fseq then past = '' elseif top > ftop then past = behind(ffirst, frest, top - ftop, most) end
-    if top == ftop and rest == frest and (first == ffirst and stop > top or stop == top and sfirst >= ffirst) then
+  local was, most, past, regions, reservedAt = snewest, newest > epoch and kept or kept - 1, nil, nil, nil
+  if not recount then
+    if not fseq then past = '' elseif newest > fnewest then past = olderAfter(ffirst, frest, newest - fnewest, most) end
+    if newest == fnewest and rest == frest and (first == ffirst and snewest > newest or snewest == newest and sfirst >= ffirst) then
       sfirst = min(2^52, sfirst + first - ffirst) -- only the newest total differs
-    elseif past == rest and stop <= top then -- or an epoch began
-      if stop < top then srest = behind(sfirst, srest, top - stop, most) end
-      sfirst = stop == top and min(2^52, sfirst + first) or first
-      stop = top
+    elseif past == rest and snewest <= newest then -- or an epoch began
+      if snewest < newest then srest = olderAfter(sfirst, srest, newest - snewest, most) end
+      sfirst = snewest == newest and min(2^52, sfirst + first) or first
+      snewest = newest
     else
       local v = {}
-      add(v, 1, stop, format('%d', sfirst) .. srest)
-      add(v, -1, ftop, format('%d', ffirst) .. frest)
-      for _, n in pairs(v) do all = all or n < 0 end
-      add(v, 1, top, format('%d', first) .. rest)
-      stop, sfirst, srest = list(v, max(stop, top))
+      add(v, 1, snewest, format('%d', sfirst) .. srest)
+      add(v, -1, fnewest, format('%d', ffirst) .. frest)
+      for _, n in pairs(v) do recount = recount or n < 0 end
+      add(v, 1, newest, format('%d', first) .. rest)
+      snewest, sfirst, srest = list(v, max(snewest, newest))
     end
-    sopen = max(0, (was == stop and sopen - (ftop == stop and fopen or 0) or 0) + (top == stop and open or 0))
+    sreserved = max(0, (was == snewest and sreserved - (fnewest == snewest and freserved or 0) or 0) + (newest == snewest and reserved or 0))
   end
-  if all then
+  if recount then
     local v
-    v, regions, opened, was, x = look(key, add, list)
-    add(v, 1, top, format('%d', first) .. rest)
-    stop, sfirst, srest = list(v, max(was, top))
-    sopen = (opened[epoch - stop] or 0) + (top == stop and open or 0)
+    v, regions, reservedAt, was, extra = sumFields(key, add, list)
+    add(v, 1, newest, format('%d', first) .. rest)
+    snewest, sfirst, srest = list(v, max(was, newest))
+    sreserved = (reservedAt[epoch - snewest] or 0) + (newest == snewest and reserved or 0)
   end
   if F.region then
     if not regions then
       regions = {}
       local n, at, older = match(far or '0 0 0 0 0', '^(%d+) %d+ %d+ (%d+) %d+([%d ]*)$')
       add(regions, 1, at, n .. older)
-      add(regions, -1, ftop, format('%d', ffirst) .. frest)
+      add(regions, -1, fnewest, format('%d', ffirst) .. frest)
     end
-    add(regions, 1, top, format('%d', first) .. rest)
-    local newest, n, older = list(regions)
-    x = x or {}
-    x.far = format('%d %s 0 %d 0%s', n, F.stamp, newest, older)
+    add(regions, 1, newest, format('%d', first) .. rest)
+    local last, n, older = list(regions)
+    extra = extra or {}
+    extra.far = format('%d %s 0 %d 0%s', n, F.stamp, last, older)
   end
   return {
-    key = key, family = F, held = f or '', there = s or '', far = far, x = x, more = 0, used = 0, till = till,
-    top = top, total = first, tail = format(' %d %d%s', top, open, rest), stop = stop, all = sfirst, stail = format(' %d %d%s', stop, sopen, srest),
+    key = key, rule = F, held = f or '', there = s or '', far = far, extra = extra, more = 0, used = 0, stored = stored,
+    newest = newest, total = first, tail = format(' %d %d%s', newest, reserved, rest), snewest = snewest, all = sfirst, stail = format(' %d %d%s', snewest, sreserved, srest),
   }
 end
 
 -- Totals after a grant of n now.
 local function granted(newest, first, tail, n)
-  local open, older = match(tail, '^ %d+ (%d+)(.*)$')
+  local reserved, older = match(tail, '^ %d+ (%d+)(.*)$')
   if newest == F.epoch then
     first = first + n
   else
-    local add, list, behind = ledgers()
+    local add, list, olderAfter = ledgers()
     if newest < F.epoch then
-      older = behind(first, older, F.epoch - newest, F.live - 1)
-      newest, first, open = F.epoch, n, 0
+      older = olderAfter(first, older, F.epoch - newest, F.kept - 1)
+      newest, first, reserved = F.epoch, n, 0
     else
       local v = {}
       add(v, 1, newest, string.format('%d', first) .. older)
@@ -223,103 +225,104 @@ local function granted(newest, first, tail, n)
       newest, first, older = list(v, newest)
     end
   end
-  if F.opens == '1' then open = open + n end
-  return first, string.format(' %d %d%s', newest, open, older)
+  if F.reserved then reserved = reserved + n end
+  return first, string.format(' %d %d%s', newest, reserved, older)
 end
 
 -- What of a cell of windows counts now. The oldest epoch fades where the kind is "s".
 local function used(c)
-  local age, last, all = F.epoch - c.stop, F.live - 1, 0
+  local age, last, all = F.epoch - c.snewest, F.kept - 1, 0
   for n in string.gmatch(string.format('%d', c.all) .. match(c.stail, '^ %d+ %d+(.*)$'), '%d+') do
     if age >= 0 and age <= last then all = all + n end
     if age == last and F.kind == 's' then
-      local gone = n * F.into
-      all = all - (gone < 9e15 and (gone - math.fmod(gone, F.window)) / F.window or math.max(0, math.floor(n / F.window * F.into) - 1))
+      local gone = n * F.intoEpoch
+      all = all - (gone < 9e15 and (gone - math.fmod(gone, F.window)) / F.window or math.max(0, math.floor(n / F.window * F.intoEpoch) - 1))
     end
     age = age + 1
   end
   return all
 end
 
--- The fields of nodes whose grants came before one that is given back. Their noted grows by what is
+-- The fields of nodes whose grants came before one that is given back. Their added grows by what is
 -- given back, as so much less was added after their grants.
-local function earlier(key, noted, given)
-  local all, fold = call('HGETALL', key), nil
+local function earlier(key, added, given)
+  local all, rewrite = call('HGETALL', key), nil
   for i = 1, #all, 2 do
     local head, at = match(all[i + 1], '^(%d+ %d+ %d+ %d+ %d+) (%d+)$')
-    if head and all[i] ~= F.node and at ~= '0' and at + 0 < noted then
-      fold = fold or {}
-      fold[#fold + 1], fold[#fold + 2] = all[i], string.format('%s %d', head, at + given)
+    if head and all[i] ~= F.node and at ~= '0' and at + 0 < added then
+      rewrite = rewrite or {}
+      rewrite[#rewrite + 1], rewrite[#rewrite + 2] = all[i], string.format('%s %d', head, at + given)
     end
   end
-  return fold
+  return rewrite
 end
 
 -- Buckets: takes what the node says for its field. What comes of it is returned; without a total
 -- nothing is said.
-local function bucket(key, f, s, far, state, around)
-  local open, start, total = match(state, '^(%d+) (%d+) (%d+)$')
-  local fresh, span, acked, known, part = match(around, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
-  local fseq, fopen, fstart, ftotal, got, noted = match(f or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-  local under, till, sopen, all, whole, rest, at, flows, added = match(s or '', '^(%d+) (%d+) (%d+) (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+)$')
-  local window, rate, empty, x, fold = F.window, F.rate, s and not under, nil, nil
+local function bucket(key, f, s, far, state, details)
+  local reserved, start, total = match(state, '^(%d+) (%d+) (%d+)$')
+  local fresh, span, answered, known, part = match(details, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local fseq, freserved, fstart, ftotal, lastGrant, fadded = match(f or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local under, stored, sreserved, all, whole, rest, at, flows, added = match(s or '', '^(%d+) (%d+) (%d+) (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local window, rate, decided, empty, extra, rewrite = F.window, F.rate, F.kept % 2 == 1, s and not under, nil, nil
   if under and under ~= F.stamp then
     if under + 0 > F.stamp + 0 then return {key = key, under = under} end
     empty = seq > 0
   end
   if fseq and fseq + 0 > now + 864e8 then fseq = nil end -- no clock gave that
   if seq == 0 or fseq and not empty and seq <= fseq + 0 then return {key = key, held = f or '', there = s or ''} end
-  if empty then x, fseq, under, far = {empty = true}, nil, nil, nil end
+  if empty then extra, fseq, under, far = {empty = true}, nil, nil, nil end
   if under then
-    till, sopen, all, flows, added = till + 0, sopen + 0, all + 0, flows + 0, added + 0
+    stored, sreserved, all, flows, added = stored + 0, sreserved + 0, all + 0, flows + 0, added + 0
   else
-    till, sopen, all, whole, rest, at, flows, added = 0, 0, 0, 0, 0, 0, rate, 0
+    stored, sreserved, all, whole, rest, at, flows, added = 0, 0, 0, 0, 0, 0, rate, 0
   end
-  -- What has flowed out since, but no more than was idle while the node spent what it says. At
-  -- which of two rates that was, nobody knows: at the lower one.
+  -- What has flowed out since, but no more than was idle while the node spent what it says. Where
+  -- the rate has changed in that time, the lower one counts: nobody knows when it has.
   local gone = flows * math.max(0, now - at)
   local parts = math.fmod(gone, window)
   whole, rest = whole - math.floor((gone - parts) / window + .5), rest - parts
   if rest < 0 then whole, rest = whole - 1, rest + window end
   if whole < 0 then
-    gone = (F.live % 2 == 1 and math.min(flows, rate) or flows) * span
+    gone = (decided and math.min(flows, rate) or flows) * span
     parts = math.fmod(gone, window)
-    local least = -math.ceil(gone / window)
+    local lowest = -math.ceil(gone / window)
     if parts > 0 then parts = window - parts end
-    if whole < least or whole == least and rest < parts then whole, rest = least, parts end
+    if whole < lowest or whole == lowest and rest < parts then whole, rest = lowest, parts end
   end
-  fresh, total, open = fresh + 0, total + 0, open + 0
-  local knows, raised, before = fseq and fstart == start, false, 0
+  fresh, total, reserved = fresh + 0, total + 0, reserved + 0
+  local knows, raised, spentBefore = fseq and fstart == start, false, 0
   if F.region and not knows then -- a node here may know what was there before this cell
-    local born, knew = match(under and call('HGET', key, 'born') or '', '^(%d+) %d+ ([01])$')
-    if acked ~= '0' and (not under or knew == '0' or born and start + 0 >= born + 0) then
-      fresh, known = acked - 1, -1
+    local born, imported = match(under and call('HGET', key, 'born') or '', '^(%d+) %d+ ([01])$')
+    if answered ~= '0' and (not under or imported == '0' or born and start + 0 >= born + 0) then
+      fresh, known = answered - 1, -1
     else
       fresh = 0
     end
-  elseif F.region and knows and F.opens == '1' then
+  elseif F.region and knows and F.reserved then -- as in windows
     total = math.max(total, ftotal)
   end
   local more = fresh
   if knows then
-    more, got = total - ftotal, got + 0
+    more, lastGrant = total - ftotal, lastGrant + 0
     all = all + more
-    if got > 0 and fseq + 0 > acked + 0 then -- nobody knows of it: what still stands of it goes
-      local stands = noted + 0 <= added and whole - (added - noted) or -1
-      if stands >= got then whole = whole - got elseif stands >= 0 then whole, rest = whole - stands, 0 end
-      if stands > 0 then fold = earlier(key, noted + 0, math.min(stands, got)) end
-      more = more + got
+    -- Nobody knows of a grant without an answer: what has not drained of it goes.
+    if lastGrant > 0 and fseq + 0 > answered + 0 then
+      local undrained = fadded + 0 <= added and whole - (added - fadded) or -1
+      if undrained >= lastGrant then whole = whole - lastGrant elseif undrained >= 0 then whole, rest = whole - undrained, 0 end
+      if undrained > 0 then rewrite = earlier(key, fadded + 0, math.min(undrained, lastGrant)) end
+      more = more + lastGrant
     end
     if more < 0 and whole >= 0 then
       whole = whole + more
       if whole < 0 then whole, rest = 0, 0 end
     end
   else
-    all, known, part, before = all + total, known - fresh, part + 0, F.region and 0 or math.max(0, total - fresh)
-    if before > 0 and least and under then
+    all, known, part, spentBefore = all + total, known - fresh, part + 0, F.region and 0 or math.max(0, total - fresh)
+    if spentBefore > 0 and least and under then
       local born = match(call('HGET', key, 'born') or '', '^%d+')
       -- What began here spent nothing before: this is an older copy, which does not know it.
-      if born and born + 0 > 1 and start + 0 >= born + 0 then before = 0 end
+      if born and born + 0 > 1 and start + 0 >= born + 0 then spentBefore = 0 end
     end
     if known >= 0 and (known > whole or known == whole and part > rest) then
       added = added + known - whole + 1
@@ -327,23 +330,23 @@ local function bucket(key, f, s, far, state, around)
     end
   end
   more = math.min(more, fresh)
-  if flows == 0 or F.live % 2 == 1 and (more > 0 or more == 0 and rate > flows) then flows = rate end
+  if flows == 0 or decided and (more > 0 or more == 0 and rate > flows) then flows = rate end
   more = math.min(more, F.size + rate - whole)
   if more > 0 then whole, added = whole + more, added + more end
-  if F.live > 1 then -- the node knows the part of a request with which that was filled
-    local n, r = match(around, '^%d+ %d+ %d+ (%d+) (%d+)$')
+  if F.kept > 1 then -- filled: the node knows the part of a request with which that was filled
+    local n, r = match(details, '^%d+ %d+ %d+ (%d+) (%d+)$')
     n, r = n + 0, r + 0
     if whole == n or whole == n + 1 and rest <= r or whole == n - 1 and rest >= r then whole, rest = n, r end
   end
-  if fold or F.region then x = x or {} end
-  if fold then x.fold = fold end
+  if rewrite or F.region then extra = extra or {} end
+  if rewrite then extra.rewrite = rewrite end
   if F.region then
     local there = match(far or '', '^%d+ 0 0 (%d+)$') or 0
-    x.far = string.format('%s 0 0 %d', F.stamp, math.max(0, there + total - (knows and ftotal or 0)))
+    extra.far = string.format('%s 0 0 %d', F.stamp, math.max(0, there + total - (knows and ftotal or 0)))
   end
   return {
-    key = key, family = F, held = f or '', there = s or '', far = far, x = x, more = 0, till = till, start = start, open = open, total = total, born = least and not under, raised = least and raised, before = least and before or 0,
-    sopen = math.max(0, sopen + open - (fseq and fopen or 0)), all = math.max(0, math.min(2^52, all)), whole = whole, rest = rest, flows = flows, added = added,
+    key = key, rule = F, held = f or '', there = s or '', far = far, extra = extra, more = 0, stored = stored, start = start, reserved = reserved, total = total, born = least and not under, raised = least and raised, spentBefore = least and spentBefore or 0,
+    sreserved = math.max(0, sreserved + reserved - (fseq and freserved or 0)), all = math.max(0, math.min(2^52, all)), whole = whole, rest = rest, flows = flows, added = added,
   }
 end
 
@@ -365,21 +368,22 @@ local function mark(key)
   call('ZADD', told, string.format('%d', score), key)
 end
 
--- Has other regions hear of a cell of which all have so much, and the other regions that: from the
--- threshold on, of what both have, and where it must be.
-local function tell(key, all, older, far, must)
+-- Has other regions hear of a cell of which all nodes have so much, and other regions far of it:
+-- where what is left is as much as the threshold, where others have some of it, and always where
+-- that is set.
+local function tell(key, all, older, far, always)
   local theirs, more = match(far or '', F.kind == 'b' and '^%d+ 0 0 (%d+)$' or '^(%d+) %d+ 0 %d+ 0([%d ]*)$')
   local here = all - (theirs or 0)
   for n in string.gmatch(older, '%d+') do here = here + n end
   for n in string.gmatch(more or '', '%d+') do here = here - n end
-  if must and not F.region or here > 0 and (must or not F.region and (far or here >= least)) then mark(key) end
+  if always and not F.region or here > 0 and (always or not F.region and (far or here >= least)) then mark(key) end
 end
 
-local tail, top, open, older
+local tail, newest, reserved, older
 for i = 1, cells do
   local key, text, total, more, had, c = KEYS[i], ARGV[1 + 3 * i], ARGV[2 + 3 * i], ARGV[3 + 3 * i], nil, nil
   if text ~= '' then
-    local kind, window, parts, live, size, rate, ttl, opens, stamp, node = match(text, '^(%a) (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%d+) (%S+)$')
+    local kind, window, parts, kept, size, rate, ttl, flag, stamp, node = match(text, '^(%a) (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+) ([01]) (%d+) (%S+)$')
     -- Nodes can have other zone data. So a window of a calendar may have begun for some already.
     local at, calendar = now, kind == 'c'
     if calendar then at, parts = now - parts, 1 end
@@ -387,13 +391,13 @@ for i = 1, cells do
     local past = into * parts
     local part = math.fmod(past, window)
     local epoch = (at - into) / window * parts + (past - part) / window
-    -- When the newest epoch counts no more, and for a message that finds the key end before, until
-    -- when the key stays: as long once more, after a window of a calendar for a day.
-    local due = now / 1000 + ttl + 60000
-    if calendar then due = (now - into + window) / 1000 + 60000 end
+    -- needed is when the newest epoch counts no more, until which the key must stay. Where the key
+    -- would end before, it gets another expiry: as long once more, of a calendar a day.
+    local needed = now / 1000 + ttl + 60000
+    if calendar then needed = (now - into + window) / 1000 + 60000 end
     F = {
-      node = node, region = string.byte(node) == 126, kind = kind, window = window + 0, live = live + 0, size = size + 0, rate = rate + 0, ttl = ttl + 0, opens = opens, stamp = stamp,
-      epoch = epoch, next = (calendar or window - part <= 1e6 * parts) and epoch + 1 or epoch, into = part, due = due, ends = math.floor(calendar and due + 864e5 or 2 * due - now / 1000),
+      node = node, region = string.byte(node) == 126, kind = kind, window = window + 0, kept = kept + 0, size = size + 0, rate = rate + 0, ttl = ttl + 0, reserved = flag == '1', stamp = stamp,
+      epoch = epoch, next = (calendar or window - part <= 1e6 * parts) and epoch + 1 or epoch, intoEpoch = part, needed = needed, expiry = math.floor(calendar and needed + 864e5 or 2 * needed - now / 1000),
     }
   end
   if least or F.region then had = redis.pcall('HMGET', key, F.node, 'sum', '~') else had = redis.pcall('HMGET', key, F.node, 'sum') end
@@ -402,25 +406,25 @@ for i = 1, cells do
   if f and s and F.kind ~= 'b' and not F.region then
     if more ~= tail then
       tail = more
-      top, open, older = match(more, '^ (%d+) (%d+)(.*)$')
-      top = top + 0
+      newest, reserved, older = match(more, '^ (%d+) (%d+)(.*)$')
+      newest = newest + 0
     end
     local fseq, ftotal, ftail = match(f, '^(%d+) (%d+)(.*)$')
-    local all, under, till, stop, sopen, rest = match(s, '^(%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
-    if under == F.stamp and fseq and seq > fseq + 0 and top <= F.next and all + total < 1e14 then
-      if stop + 0 == top and ftail == more and all - ftotal >= 0 then
+    local all, under, stored, snewest, sreserved, rest = match(s, '^(%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
+    if under == F.stamp and fseq and seq > fseq + 0 and newest <= F.next and all + total < 1e14 then
+      if snewest + 0 == newest and ftail == more and all - ftotal >= 0 then
         all = all + total - ftotal
       elseif ftail then
-        local ftop, _, was = match(ftail, '^ (%d+) (%d+)(.*)$')
+        local fnewest, _, was = match(ftail, '^ (%d+) (%d+)(.*)$')
         was = ' ' .. ftotal .. (was or '')
-        all = ftop and ftop + 1 == top and (stop == ftop or stop + 0 == top) and top <= F.epoch and all
-        if all and older ~= was and not (string.sub(was, 1, #older + 1) == older .. ' ' and select(2, string.gsub(older, ' ', '')) == F.live - 1) then all = nil end
-        if all and stop == ftop then
-          rest = F.live > 1 and ' ' .. all .. rest or ''
-          if select(2, string.gsub(rest, ' ', '')) >= F.live then rest = match(rest, '^(.*) ') end
-          stop, all, sopen = top, total + 0, open
+        all = fnewest and fnewest + 1 == newest and (snewest == fnewest or snewest + 0 == newest) and newest <= F.epoch and all
+        if all and older ~= was and not (string.sub(was, 1, #older + 1) == older .. ' ' and select(2, string.gsub(older, ' ', '')) == F.kept - 1) then all = nil end
+        if all and snewest == fnewest then
+          rest = F.kept > 1 and ' ' .. all .. rest or ''
+          if select(2, string.gsub(rest, ' ', '')) >= F.kept then rest = match(rest, '^(.*) ') end
+          snewest, all, sreserved = newest, total + 0, reserved
         elseif all then
-          all, sopen = all + total, sopen + open
+          all, sreserved = all + total, sreserved + reserved
         end
       else
         all = nil
@@ -430,14 +434,14 @@ for i = 1, cells do
     end
     if all and strict then
       c = {
-        key = key, family = F, held = f, there = s, far = had[3], x = nil, more = 0, used = 0, till = till + 0,
-        top = top, total = total + 0, tail = more, stop = top, all = all, stail = ' ' .. top .. ' ' .. sopen .. rest,
+        key = key, rule = F, held = f, there = s, far = had[3], extra = nil, more = 0, used = 0, stored = stored + 0,
+        newest = newest, total = total + 0, tail = more, snewest = newest, all = all, stail = ' ' .. newest .. ' ' .. sreserved .. rest,
       }
     elseif all then
-      local ends = till + 0 < F.due and F.ends
-      s = all .. ' ' .. under .. ' ' .. (ends or till) .. ' ' .. stop .. ' ' .. sopen .. rest
+      local expiry = stored + 0 < F.needed and F.expiry
+      s = all .. ' ' .. under .. ' ' .. (expiry or stored) .. ' ' .. snewest .. ' ' .. sreserved .. rest
       call('HSET', key, F.node, ARGV[1] .. ' ' .. total .. more, 'sum', s)
-      if ends then call('PEXPIREAT', key, ends) end
+      if expiry then call('PEXPIREAT', key, expiry) end
       if least then tell(key, all, rest, had[3], total + 0 < ftotal + 0 and redis.pcall('ZSCORE', KEYS[#KEYS], key)) end
       if least and had[3] then s = s .. ' ~' end
       reply[1 + 2 * i], reply[2 + 2 * i] = f, s
@@ -450,7 +454,7 @@ for i = 1, cells do
     if F.kind == 'b' then c = bucket(key, f, s, had[3], total, more) else c = windows(key, f, s, had[3], total, more) end
     if not c.total then status = status or 'old' end
   end
-  if c and least and had[3] then c.mark = ' ~' end
+  if c and least and had[3] then c.suffix = ' ~' end
   cell[i] = c
 end
 
@@ -478,8 +482,8 @@ if strict then
   for i = 1, status and 0 or cells do
     local c = cell[i]
     if c.used then
-      F = c.family
-      if F.live > 1 or c.stop > F.epoch then c.used = used(c) elseif c.stop == F.epoch then c.used = c.all end
+      F = c.rule
+      if F.kept > 1 or c.snewest > F.epoch then c.used = used(c) elseif c.snewest == F.epoch then c.used = c.all end
     end
   end
   local grants
@@ -512,50 +516,50 @@ end
 for i = 1, cells do
   local c = cell[i]
   if c and c.total then
-    F = c.family
-    local n, x, field, before, after, due, ends = c.more, c.x, nil, nil, nil, F.due, F.ends
+    F = c.rule
+    local n, extra, field, before, after, needed, expiry = c.more, c.extra, nil, nil, nil, F.needed, F.expiry
     if F.kind == 'b' then
-      local need = x and x.empty and F.ttl or 0
+      local need = extra and extra.empty and F.ttl or 0
       if c.whole >= 0 and c.flows > 0 then need = math.max(need, math.min(3e11, (c.whole + 1) / c.flows * F.window / 1000)) end
-      due = now / 1000 + need + 60000
-      ends = math.floor(2 * due - now / 1000)
-      if F.opens == '1' then c.open, c.sopen = c.open + n, c.sopen + n end
+      needed = now / 1000 + need + 60000
+      expiry = math.floor(2 * needed - now / 1000)
+      if F.reserved then c.reserved, c.sreserved = c.reserved + n, c.sreserved + n end
       c.all = math.min(2^52, c.all + n)
-      field = string.format('%s %d %s %d %d %d', ARGV[1], c.open, c.start, c.total + n, n, n > 0 and c.added or 0)
+      field = string.format('%s %d %s %d %d %d', ARGV[1], c.reserved, c.start, c.total + n, n, n > 0 and c.added or 0)
       before = F.stamp .. ' '
-      after = string.format(' %d %d %d %d %d %d %d', math.min(c.sopen, math.max(0, c.whole + 1)), c.all, c.whole, c.rest, now, c.flows, c.added)
+      after = string.format(' %d %d %d %d %d %d %d', math.min(c.sreserved, math.max(0, c.whole + 1)), c.all, c.whole, c.rest, now, c.flows, c.added)
     else
-      if n > 0 and c.top == F.epoch and c.stop == F.epoch and F.opens == '0' then
+      if n > 0 and c.newest == F.epoch and c.snewest == F.epoch and not F.reserved then
         c.total, c.all = c.total + n, c.all + n
       elseif n > 0 then
-        c.total, c.tail = granted(c.top, c.total, c.tail, n)
-        c.all, c.stail = granted(c.stop, c.all, c.stail, n)
+        c.total, c.tail = granted(c.newest, c.total, c.tail, n)
+        c.all, c.stail = granted(c.snewest, c.all, c.stail, n)
       end
       field = string.format('%s %d%s', ARGV[1], c.total, c.tail)
       before, after = string.format('%d %s ', c.all, F.stamp), c.stail
     end
-    if x then
-      if x.empty then call('DEL', c.key) end
-      if x.drop and #x.drop > 0 then call('HDEL', c.key, unpack(x.drop, 1, math.min(4000, #x.drop))) end
-      if x.fold then call('HSET', c.key, unpack(x.fold, 1, math.min(4000, #x.fold))) end
-      if x.far then call('HSET', c.key, '~', x.far) end
+    if extra then
+      if extra.empty then call('DEL', c.key) end
+      if extra.drop and #extra.drop > 0 then call('HDEL', c.key, unpack(extra.drop, 1, math.min(4000, #extra.drop))) end
+      if extra.rewrite then call('HSET', c.key, unpack(extra.rewrite, 1, math.min(4000, #extra.rewrite))) end
+      if extra.far then call('HSET', c.key, '~', extra.far) end
     end
-    if c.born or c.raised or (c.before or 0) > 0 then
-      local born, spent, knew = match(not c.born and call('HGET', c.key, 'born') or '', '^(%d+) (%d+) ([01])$')
-      spent = math.min(2^52, (spent or 0) + c.before)
-      call('HSET', c.key, 'born', string.format('%d %d %s', born or c.born and now or 1, spent, c.raised and '1' or knew or '0'))
+    if c.born or c.raised or (c.spentBefore or 0) > 0 then
+      local born, spent, imported = match(not c.born and call('HGET', c.key, 'born') or '', '^(%d+) (%d+) ([01])$')
+      spent = math.min(2^52, (spent or 0) + c.spentBefore)
+      call('HSET', c.key, 'born', string.format('%d %d %s', born or c.born and now or 1, spent, c.raised and '1' or imported or '0'))
     end
-    ends = c.till < due and ends
-    c.there = before .. (ends or c.till) .. after
+    expiry = c.stored < needed and expiry
+    c.there = before .. (expiry or c.stored) .. after
     call('HSET', c.key, F.node, field, 'sum', c.there)
-    if ends then call('PEXPIREAT', c.key, ends) end
+    if expiry then call('PEXPIREAT', c.key, expiry) end
     if least then
-      local must = x and x.empty
-      if F.region then must = c.held == '' elseif not must then must = redis.pcall('ZSCORE', KEYS[#KEYS], c.key) end
-      tell(c.key, c.all, F.kind == 'b' and '' or match(c.stail, '^ %d+ %d+(.*)$'), x and x.far or c.far, must)
+      local always = extra and extra.empty
+      if F.region then always = c.held == '' elseif not always then always = redis.pcall('ZSCORE', KEYS[#KEYS], c.key) end
+      tell(c.key, c.all, F.kind == 'b' and '' or match(c.stail, '^ %d+ %d+(.*)$'), extra and extra.far or c.far, always)
     end
   end
-  if c then reply[1 + 2 * i], reply[2 + 2 * i] = c.failed and '!' or c.under and '@' or c.held, c.failed or c.under or c.there .. (c.mark or '') end
+  if c then reply[1 + 2 * i], reply[2 + 2 * i] = c.failed and '!' or c.under and '@' or c.held, c.failed or c.under or c.there .. (c.suffix or '') end
 end
 for i = 1, bans do
   local key, lasts = KEYS[cells + i], ban[i][2]

@@ -18,10 +18,10 @@ const began = int64(1_795_000_000_000_000) - 1_795_000_000_000_000%3_600_000_000
 const second = int64(1_000_000)
 
 var (
-	fixed   = Family{Kind: Windows, Window: time.Minute, Parts: 1, Live: 1, Size: 100, Counts: time.Minute}
-	sliding = Family{Kind: Fades, Window: time.Minute, Parts: 1, Live: 2, Size: 100, Counts: 2 * time.Minute}
-	logs    = Family{Kind: Windows, Window: time.Minute, Parts: 16, Live: 17, Size: 100, Counts: time.Minute}
-	tokens  = Family{Kind: Bucket, Window: time.Minute, Parts: 1, Live: 1, Size: 100, Rate: 100, Counts: time.Minute}
+	fixed   = Rule{Kind: Windows, Window: time.Minute, Parts: 1, Kept: 1, Size: 100, TTL: time.Minute}
+	sliding = Rule{Kind: Fades, Window: time.Minute, Parts: 1, Kept: 2, Size: 100, TTL: 2 * time.Minute}
+	logs    = Rule{Kind: Windows, Window: time.Minute, Parts: 16, Kept: 17, Size: 100, TTL: time.Minute}
+	tokens  = Rule{Kind: Bucket, Window: time.Minute, Parts: 1, Decided: true, Size: 100, Rate: 100, TTL: time.Minute}
 )
 
 // between wants a number in a range.
@@ -150,7 +150,7 @@ func TestAGrantThatNobodyHeardOf(t *testing.T) {
 			between(t, key, float64(granted), 100, 100)
 		}
 
-		for _, f := range []Family{fixed, sliding, logs} {
+		for _, f := range []Rule{fixed, sliding, logs} {
 			key := fmt.Sprint("windows", f.Kind, f.Parts)
 			a, b = newNode(t, on, "a", f, began), newNode(t, on, "b", f, began)
 			lost = a.call(key, began, 60)
@@ -165,15 +165,15 @@ func TestAGrantThatNobodyHeardOf(t *testing.T) {
 func TestACellStaysAsLongAsItCounts(t *testing.T) {
 	day := began - began%(86400*second)
 	for name, x := range map[string]struct {
-		f         Family
+		f         Rule
 		last      int64 // when the last units are spent, after the first
 		first     int64
 		units     int64
 		countsFor int64
 	}{
-		"log":     {Family{Kind: Windows, Window: time.Hour, Parts: 16, Live: 17, Size: 20, Counts: 3825 * time.Second}, 1800, 1, 19, 5400},
-		"sliding": {Family{Kind: Fades, Window: 24 * time.Hour, Parts: 1, Live: 2, Size: 20, Counts: 48 * time.Hour}, 80000, 1, 19, 172800},
-		"bucket":  {Family{Kind: Bucket, Window: time.Hour, Parts: 1, Live: 1, Size: 100, Rate: 100, Counts: time.Hour}, 10, 1, 99, 3600},
+		"log":     {Rule{Kind: Windows, Window: time.Hour, Parts: 16, Kept: 17, Size: 20, TTL: 3825 * time.Second}, 1800, 1, 19, 5400},
+		"sliding": {Rule{Kind: Fades, Window: 24 * time.Hour, Parts: 1, Kept: 2, Size: 20, TTL: 48 * time.Hour}, 80000, 1, 19, 172800},
+		"bucket":  {Rule{Kind: Bucket, Window: time.Hour, Parts: 1, Decided: true, Size: 100, Rate: 100, TTL: time.Hour}, 10, 1, 99, 3600},
 	} {
 		a := newNode(t, newVirtual(t), "a", x.f, day)
 		a.spend(day, x.first)
@@ -389,7 +389,7 @@ func TestALateCall(t *testing.T) {
 // message.
 func TestACellOfManyNodes(t *testing.T) {
 	on := newVirtual(t)
-	hour := Family{Kind: Fades, Window: time.Hour, Parts: 1, Live: 2, Size: 1e6, Counts: 2 * time.Hour}
+	hour := Rule{Kind: Fades, Window: time.Hour, Parts: 1, Kept: 2, Size: 1e6, TTL: 2 * time.Hour}
 	var last *node
 	now := began
 	for deploy := range int64(redistest.Times(15, 30)) { // ten a day of 50 nodes
@@ -421,7 +421,7 @@ func TestASumStaysShort(t *testing.T) {
 		young.sync("k", now, 0)
 		old.spend(now, 1)
 		old.sync("k", now+second/2, 0)
-		if n := len(old.sum("k", now+second/2).Totals); n > logs.Live+1 {
+		if n := len(old.sum("k", now+second/2).Totals); n > logs.Kept+1 {
 			t.Fatalf("%d epochs", n)
 		}
 	}
@@ -431,7 +431,7 @@ func TestASumStaysShort(t *testing.T) {
 // have.
 func TestARegion(t *testing.T) {
 	onBoth(t, func(t *testing.T, on runner) {
-		for _, f := range []Family{fixed, sliding, logs, tokens} {
+		for _, f := range []Rule{fixed, sliding, logs, tokens} {
 			on.do("FLUSHALL")
 			a, eu, us := newNode(t, on, "a", f, began), newNode(t, on, "~eu", f, began), newNode(t, on, "~us", f, began)
 			a.told, a.least = "told", 10
@@ -478,7 +478,7 @@ func first(on runner, key, field string, i int) int64 {
 
 // Nodes that sync in the same instants deny nobody below a limit.
 func TestNodesInStep(t *testing.T) {
-	f := Family{Kind: Bucket, Window: time.Second, Parts: 1, Live: 1, Size: 10, Rate: 100, Counts: time.Second}
+	f := Rule{Kind: Bucket, Window: time.Second, Parts: 1, Decided: true, Size: 10, Rate: 100, TTL: time.Second}
 	for _, burst := range []int64{10, 100} {
 		for _, many := range []int{1, 2, 6, 10} {
 			on := newVirtual(t)
@@ -509,7 +509,7 @@ func TestNodesInStep(t *testing.T) {
 // A Redis that forgets a spent limit under a flood admits nobody more.
 func TestAFloodWhileRedisForgets(t *testing.T) {
 	for _, many := range []int{2, 3, 10} {
-		for _, f := range []Family{fixed, logs} {
+		for _, f := range []Rule{fixed, logs} {
 			on := newVirtual(t)
 			var nodes []*node
 			for i := range many {
@@ -556,7 +556,7 @@ type grant struct{ at, n int64 }
 func strictSchedule(t *testing.T, on runner, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	on.do("FLUSHALL")
-	f := []Family{fixed, sliding, logs, tokens, {Kind: Fades, Window: time.Minute, Parts: 7, Live: 8, Counts: 2 * time.Minute}}[seed%5]
+	f := []Rule{fixed, sliding, logs, tokens, {Kind: Fades, Window: time.Minute, Parts: 7, Kept: 8, TTL: 2 * time.Minute}}[seed%5]
 	f.Size = 5 + r.Int64N(30)
 	if f.Kind == Bucket {
 		f.Rate = f.Size
@@ -615,7 +615,7 @@ func checkSum(t *testing.T, n *node, got []grant, now int64) {
 		return
 	}
 	have, e := byEpoch(sum.Epoch, sum.Totals), n.f.Epoch(now)
-	for k := e - int64(n.f.Live) + 1; k <= e+1; k++ {
+	for k := e - int64(n.f.Kept) + 1; k <= e+1; k++ {
 		if have[k] != want[k] {
 			t.Errorf("epoch %d: the sum is %d, clients got %d", k, have[k], want[k])
 		}
@@ -623,7 +623,7 @@ func checkSum(t *testing.T, n *node, got []grant, now int64) {
 }
 
 // checkLimit holds what clients got to what one counter would have given.
-func checkLimit(t *testing.T, f Family, got []grant, start int64) {
+func checkLimit(t *testing.T, f Rule, got []grant, start int64) {
 	m := newModel(0)
 	m.at, m.flows = start, f.Rate
 	m.fields["all"] = modelField{totals: map[int64]int64{}}

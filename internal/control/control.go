@@ -69,27 +69,27 @@ type Control struct {
 
 	waitFor time.Duration // WaitFor; tests wait for what they expect, however busy a machine is
 
-	mu      sync.Mutex
-	record  *Record
-	failing string // why the record can't be had, "" if it can
-	agains  int    // heartbeats in a row that left something to say
-	changes int64  // of the record, and ahead of it, when the rules were compiled
-	ahead   int64
-	node    string           // of this node's lease
-	leases  []Lease          // of all nodes, as they were listed last, by name
-	listed  int64            // when that was, 0 never
-	heard   int64            // when a heartbeat was answered last, 0 never
-	mark    int64            // another one where the server has forgotten
-	settled int64            // when all nodes have had a heartbeat since the last loss
-	waiting int              // changes that wait for other nodes
-	asked   bool             // somebody wants to see the leases
-	beats   chan struct{}    // closed and replaced with each heartbeat
-	regions map[string]int64 // up to which clock each other one has the record
-	zones   map[string]*Zone
-	parsed  map[string]parsed // by name, to parse nothing twice
-	ends    int64             // when the first active entry ends
-	keep    *keeper           // where the record is saved, nil for nowhere
-	saving  chan struct{}     // closed when the goroutine that saves ends, nil for none
+	mu         sync.Mutex
+	record     *Record
+	failing    string // why the record can't be had, "" if it can
+	agains     int    // heartbeats in a row that left something to say
+	changes    int64  // of the record, and ahead of it, when the rules were compiled
+	ahead      int64
+	node       string           // of this node's lease
+	leases     []Lease          // of all nodes, as they were listed last, by name
+	listed     int64            // when that was, 0 never
+	heard      int64            // when a heartbeat was answered last, 0 never
+	knownSince int64            // by its last answer, see HeartbeatReply
+	settled    int64            // when all nodes have had a heartbeat since the last loss
+	waiting    int              // changes that wait for other nodes
+	asked      bool             // somebody wants to see the leases
+	beats      chan struct{}    // closed and replaced with each heartbeat
+	regions    map[string]int64 // up to which clock each other one has the record
+	zones      map[string]*Zone
+	parsed     map[string]parsed // by name, to parse nothing twice
+	ends       int64             // when the first active entry ends
+	keep       *keeper           // where the record is saved, nil for nowhere
+	saving     chan struct{}     // closed when the goroutine that saves ends, nil for none
 
 	// resets are the active ones, by zone. Each change replaces the map.
 	resets map[string]*reset.Set

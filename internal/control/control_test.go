@@ -40,7 +40,7 @@ func newNode(r *redistest.Server, name string) *cnode {
 		Beat: n.rep.Beat, Name: "v1 " + name, Logger: log,
 	})
 	n.waitFor = redistest.Patience
-	n.rep.Carry(n.Control)
+	n.rep.SetRecord(n.Control)
 	return n
 }
 

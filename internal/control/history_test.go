@@ -54,7 +54,7 @@ type member struct {
 	// seq is its last heartbeat, and answered the last one that was answered.
 	seq, answered int64
 	answeredAt    int64 // when that was, 0 never
-	mark          int64 // in that answer
+	knownSince    int64 // by that answer
 }
 
 // change is a mutation, and who has acknowledged it.
@@ -188,9 +188,9 @@ func (w *world) beat(m *member, f fate) (again bool) {
 		return false
 	}
 	m.seq++
-	seq, last, mark := m.seq, m.answered, m.mark
+	seq, last, since := m.seq, m.answered, m.knownSince
 	v, ok := m.Ask()
-	call := func() Reply { return w.server.beat(w.micros(), m.name, seq, last, question{v, ok, mark}) }
+	call := func() Reply { return w.server.beat(w.micros(), m.name, seq, last, question{v, ok, since}) }
 	if f == late {
 		w.late = append(w.late, func() { call() })
 		return false
@@ -207,7 +207,7 @@ func (w *world) beat(m *member, f fate) (again bool) {
 	if away := w.now - m.answeredAt; m.answeredAt != 0 && away > int64(awayFor) {
 		w.replace(m, nil)
 	}
-	m.answeredAt, m.answered, m.mark = w.now, seq, said
+	m.answeredAt, m.answered, m.knownSince = w.now, seq, said
 	m.Forget(w.clock(m))
 	again = m.Merge(r, w.clock(m))
 	w.acknowledge(m)

@@ -26,13 +26,13 @@ type Lease struct {
 // is held.
 func (c *Control) noteLoss(h ratesync.HeartbeatReply) {
 	const long = int64(ratesync.Lease / 2)
-	if c.heard != 0 && (h.Mark != c.mark || h.Now-c.heard > long || h.Server-h.Now-c.record.ahead > long) {
+	if c.heard != 0 && (h.KnownSince != c.knownSince || h.Now-c.heard > long || h.Server-h.Now-c.record.ahead > long) {
 		c.settled = h.Now + int64(settleFor)
 	}
-	c.mark, c.heard = h.Mark, h.Now
+	c.knownSince, c.heard = h.KnownSince, h.Now
 }
 
-// parseLeases reads the fields of nodes, each after its name: "seq expiry mark applied name".
+// parseLeases reads the fields of nodes, each after its name: "seq expiry since applied name".
 func parseLeases(fields []any, h ratesync.HeartbeatReply) (all []Lease) {
 	for i := 0; i+1 < len(fields); i += 2 {
 		node, _ := fields[i].(string)

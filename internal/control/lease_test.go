@@ -13,11 +13,11 @@ import (
 func TestWhenAllNodesAreKnown(t *testing.T) {
 	for name, test := range map[string]struct {
 		away, step time.Duration // until the next heartbeat, and of the server's clock meanwhile
-		mark       int64
+		knownSince int64
 		want       time.Duration
 	}{
 		"as ever":     {away: time.Second},
-		"forgotten":   {away: time.Second, mark: 2, want: settleFor},
+		"forgotten":   {away: time.Second, knownSince: 2, want: settleFor},
 		"clock ahead": {away: time.Second, step: time.Hour, want: settleFor},
 		"clock back":  {away: time.Second, step: -time.Hour},
 		"server away": {away: time.Minute, want: settleFor},
@@ -25,7 +25,7 @@ func TestWhenAllNodesAreKnown(t *testing.T) {
 		c := New(Options{})
 		h := ratesync.HeartbeatReply{Now: int64(time.Hour), Server: int64(time.Hour)}
 		c.noteLoss(h)
-		h.Now, h.Server, h.Mark = h.Now+int64(test.away), h.Server+int64(test.away+test.step), test.mark
+		h.Now, h.Server, h.KnownSince = h.Now+int64(test.away), h.Server+int64(test.away+test.step), test.knownSince
 		c.noteLoss(h)
 		h.Now, h.Server = h.Now+int64(time.Second), h.Server+int64(time.Second)
 		c.record.ahead = h.Server - h.Now

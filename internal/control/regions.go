@@ -53,8 +53,8 @@ func (e *regionRecord) Receive(version string, entries []any) {
 	}
 }
 
-// Told notes up to which clock of this region's record each other region has read it.
-func (c *Control) Told(regions map[string]int64) {
+// ReadBy notes up to which clock of this region's record each other region has read it.
+func (c *Control) ReadBy(regions map[string]int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !maps.Equal(c.regions, regions) {

@@ -167,7 +167,7 @@ func (p *pair) aBeat() func() {
 	node := p.random.IntN(len(p.seqs))
 	p.seqs[node]++
 	seq := p.seqs[node]
-	known := p.model.marks[fmt.Sprint("node", node)] + p.random.Int64N(5)/4
+	known := p.model.knownSince[fmt.Sprint("node", node)] + p.random.Int64N(5)/4
 	q := question{Version{max(0, p.model.Clock+p.random.Int64N(5)-3), p.model.Born}, p.random.IntN(3) > 0, known}
 	switch p.random.IntN(4) {
 	case 0:
@@ -187,7 +187,7 @@ func (p *pair) beat(node string, seq, answered int64, q question) {
 		version = q.String()
 	}
 	raw, err := redis.NewScript(ratesync.HeartbeatLua).Run(context.Background(), p.client, []string{p.keys.Nodes(0), p.keys.Control(), p.keys.Counted()},
-		node, seq, ratesync.Lease.Milliseconds(), answered, version, "1", "v1 "+node, q.mark).Slice()
+		node, seq, ratesync.Lease.Milliseconds(), answered, version, "1", "v1 "+node, q.knownSince).Slice()
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -24,8 +24,8 @@ type store struct {
 	entries     map[string]stored
 	// By node: its last heartbeat, since when that is known here, what it has applied, and when its
 	// lease ends in milliseconds.
-	seqs, marks, applied, leases map[string]int64
-	said                         int64 // the mark in the last answer
+	seqs, knownSince, applied, leases map[string]int64
+	said                              int64 // knownSince in the last answer
 }
 
 type stored struct {
@@ -34,14 +34,14 @@ type stored struct {
 }
 
 func newStore() *store {
-	return &store{entries: map[string]stored{}, seqs: map[string]int64{}, marks: map[string]int64{}, applied: map[string]int64{}, leases: map[string]int64{}}
+	return &store{entries: map[string]stored{}, seqs: map[string]int64{}, knownSince: map[string]int64{}, applied: map[string]int64{}, leases: map[string]int64{}}
 }
 
 // save copies what a replica has.
 func (s *store) save() *store {
 	saved := *s
 	saved.entries, saved.leases = maps.Clone(s.entries), maps.Clone(s.leases)
-	saved.seqs, saved.marks, saved.applied = maps.Clone(s.seqs), maps.Clone(s.marks), maps.Clone(s.applied)
+	saved.seqs, saved.knownSince, saved.applied = maps.Clone(s.seqs), maps.Clone(s.knownSince), maps.Clone(s.applied)
 	return &saved
 }
 
@@ -53,7 +53,7 @@ func (s *store) expire(us int64) {
 	}
 	if us/1000 >= s.nodesExpire {
 		clear(s.seqs)
-		clear(s.marks)
+		clear(s.knownSince)
 		clear(s.applied)
 		clear(s.leases)
 	}
@@ -62,8 +62,8 @@ func (s *store) expire(us int64) {
 // A question is what a heartbeat says of the record.
 type question struct {
 	Version
-	ok   bool
-	mark int64 // that the node knows
+	ok         bool
+	knownSince int64 // that the node knows
 }
 
 // beat is heartbeat.lua.
@@ -73,12 +73,12 @@ func (s *store) beat(us int64, node string, seq, answered int64, q question) Rep
 	if !ok {
 		held = -1
 	}
-	mark := s.marks[node]
-	if held < answered || mark == 0 {
-		mark = us / 1000
+	since := s.knownSince[node]
+	if held < answered || since == 0 {
+		since = us / 1000
 	}
-	s.said = mark
-	r := Reply{Server: us * 1000, Version: s.Version, Whole: held < answered || mark != q.mark || !q.ok || q.Born != s.Born || q.Clock > s.Clock}
+	s.said = since
+	r := Reply{Server: us * 1000, Version: s.Version, Whole: held < answered || since != q.knownSince || !q.ok || q.Born != s.Born || q.Clock > s.Clock}
 	applied := q.Clock
 	if r.Whole {
 		applied = 0
@@ -89,7 +89,7 @@ func (s *store) beat(us int64, node string, seq, answered int64, q question) Rep
 		}
 	}
 	if held < seq {
-		s.marks[node] = mark
+		s.knownSince[node] = since
 		s.seqs[node], s.applied[node], s.leases[node] = seq, applied, us/1000+lease
 	}
 	s.nodesExpire = us/1000 + 4*lease
@@ -97,7 +97,7 @@ func (s *store) beat(us int64, node string, seq, answered int64, q question) Rep
 		if s.leases[node] = min(ends, us/1000+lease); ends < us/1000 {
 			delete(s.leases, node)
 			delete(s.seqs, node)
-			delete(s.marks, node)
+			delete(s.knownSince, node)
 			delete(s.applied, node)
 		}
 	}
@@ -142,7 +142,7 @@ func (s *store) write(us, known int64, orders []order) (holds []Entry) {
 		holds = append(holds, s.one(us, known, o))
 	}
 	if s.Clock == 0 {
-		*s = store{entries: s.entries, nodesExpire: s.nodesExpire, seqs: s.seqs, marks: s.marks, applied: s.applied, leases: s.leases}
+		*s = store{entries: s.entries, nodesExpire: s.nodesExpire, seqs: s.seqs, knownSince: s.knownSince, applied: s.applied, leases: s.leases}
 	} else {
 		s.expires = ms + max(s.last-ms, 0) + 2*grace
 	}

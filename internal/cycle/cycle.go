@@ -28,10 +28,10 @@ const (
 type State struct {
 	// Due is when everything is to be synced next, on the clock of the loop's driver.
 	Due time.Duration
-	// Lost are the shards that the last sync did not reach, a bit each. Unreachable are those that
-	// the one before did not reach either: one lost reply is no reason to believe that the other
-	// nodes have stopped.
-	Lost, Unreachable uint64
+	// Missed are the shards that the last sync did not reach, a bit each. MissedTwice are those
+	// that the one before did not reach either: one lost reply is no reason to believe that the
+	// other nodes have stopped.
+	Missed, MissedTwice uint64
 
 	phase  phase
 	until  time.Duration // when the phase ends, unless it is syncing
@@ -62,8 +62,8 @@ const (
 // An Event is what the loop's driver tells it.
 type Event struct {
 	Kind Kind
-	// Lost are, after a sync, the shards that can't be reached, a bit each.
-	Lost uint64
+	// Missed are, after a sync, the shards that can't be reached, a bit each.
+	Missed uint64
 	// Urgent is set where a sync is over and there are urgent keys.
 	Urgent bool
 }
@@ -85,9 +85,9 @@ const (
 func (s State) Next(e Event, now, rate time.Duration) (State, Action, time.Duration) {
 	switch {
 	case e.Kind == Reply || e.Kind == Failed:
-		first := e.Lost&^s.Lost != 0
-		s.Lost, s.Unreachable = e.Lost, e.Lost&s.Lost
-		s.phase, s.until, s.urgent = resting, now+Gap, e.Urgent && (e.Kind == Reply || e.Lost != AllShards)
+		first := e.Missed&^s.Missed != 0
+		s.Missed, s.MissedTwice = e.Missed, e.Missed&s.Missed
+		s.phase, s.until, s.urgent = resting, now+Gap, e.Urgent && (e.Kind == Reply || e.Missed != AllShards)
 		if e.Kind == Failed {
 			s.Due = now + retry(rate, first)
 		}
@@ -125,7 +125,7 @@ func (s State) begin(force bool, now, rate time.Duration) (State, Action, time.D
 	switch {
 	case !early:
 		return s, SyncAll, 0
-	case s.Lost != AllShards:
+	case s.Missed != AllShards:
 		return s, SyncUrgent, 0
 	}
 	s.phase, s.until = waiting, s.Due

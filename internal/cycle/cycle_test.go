@@ -45,7 +45,7 @@ func TestRetry(t *testing.T) {
 		{s, MinWait, s},
 		{time.Hour, MinWait, time.Hour},
 	} {
-		failed := Event{Kind: Failed, Lost: AllShards}
+		failed := Event{Kind: Failed, Missed: AllShards}
 		one, _, _ := State{}.Next(failed, 0, c.rate)
 		two, _, _ := one.Next(failed, 0, c.rate)
 		if one.Due != c.first || two.Due != c.then {
@@ -98,7 +98,7 @@ func TestNext(t *testing.T) {
 		wait   time.Duration
 	}
 	tick, wake, force, reply := Event{Kind: Tick}, Event{Kind: Wake}, Event{Kind: Force}, Event{Kind: Reply}
-	down, left := Event{Kind: Failed, Lost: AllShards}, Event{Kind: Reply, Urgent: true}
+	down, left := Event{Kind: Failed, Missed: AllShards}, Event{Kind: Reply, Urgent: true}
 	for name, steps := range map[string][]step{
 		"in time": {
 			{0, tick, SyncAll, 0}, {5 * ms, reply, Await, Gap}, {7 * ms, tick, Await, s - 7*ms}, {s, tick, SyncAll, 0},
@@ -118,10 +118,10 @@ func TestNext(t *testing.T) {
 			{0, tick, SyncAll, 0}, {0, left, Await, Gap}, {Gap, tick, Await, Gap}, {2 * Gap, tick, SyncUrgent, 0},
 		},
 		"urgent keys are left by a sync that failed": {
-			{0, tick, SyncAll, 0}, {0, Event{Kind: Failed, Lost: AllShards, Urgent: true}, Await, Gap}, {Gap, tick, Await, MinWait - Gap},
+			{0, tick, SyncAll, 0}, {0, Event{Kind: Failed, Missed: AllShards, Urgent: true}, Await, Gap}, {Gap, tick, Await, MinWait - Gap},
 		},
 		"urgent keys are left by a sync that one shard failed": {
-			{0, tick, SyncAll, 0}, {0, Event{Kind: Failed, Lost: one, Urgent: true}, Await, Gap}, {Gap, tick, Await, Gap}, {2 * Gap, tick, SyncUrgent, 0},
+			{0, tick, SyncAll, 0}, {0, Event{Kind: Failed, Missed: one, Urgent: true}, Await, Gap}, {Gap, tick, Await, Gap}, {2 * Gap, tick, SyncUrgent, 0},
 		},
 		"force waits for nothing": {
 			{0, tick, SyncAll, 0}, {0, reply, Await, Gap}, {Gap / 2, force, SyncAll, 0}, {Gap / 2, reply, Await, Gap},
@@ -133,8 +133,8 @@ func TestNext(t *testing.T) {
 			{s / 2, force, SyncAll, 0}, {s / 2, reply, Await, Gap}, {s/2 + Gap, wake, Await, 0}, {s/2 + Gap, tick, SyncUrgent, 0},
 		},
 		"one shard of several is lost": {
-			{0, tick, SyncAll, 0}, {0, Event{Kind: Failed, Lost: one}, Await, Gap}, {Gap, tick, Await, MinWait - Gap}, {s / 20, wake, SyncUrgent, 0},
-			{s / 20, Event{Kind: Failed, Lost: one | other}, Await, Gap}, {s/20 + Gap, tick, Await, MinWait - Gap},
+			{0, tick, SyncAll, 0}, {0, Event{Kind: Failed, Missed: one}, Await, Gap}, {Gap, tick, Await, MinWait - Gap}, {s / 20, wake, SyncUrgent, 0},
+			{s / 20, Event{Kind: Failed, Missed: one | other}, Await, Gap}, {s/20 + Gap, tick, Await, MinWait - Gap},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,8 +158,8 @@ func TestUnreachable(t *testing.T) {
 		if c.lost != 0 {
 			kind = Failed
 		}
-		if state, _, _ = state.Next(Event{Kind: kind, Lost: c.lost}, 0, s); state.Unreachable != c.want {
-			t.Errorf("sync %d, without shards %b: Unreachable = %b, want %b", i, c.lost, state.Unreachable, c.want)
+		if state, _, _ = state.Next(Event{Kind: kind, Missed: c.lost}, 0, s); state.MissedTwice != c.want {
+			t.Errorf("sync %d, without shards %b: MissedTwice = %b, want %b", i, c.lost, state.MissedTwice, c.want)
 		}
 	}
 }

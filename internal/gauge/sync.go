@@ -12,10 +12,10 @@ type Message struct {
 	// Wanted is how many slots more are asked for, of a Limit, where Redis decides.
 	Wanted, Limit int64
 
-	entry    *entry
-	at       int64
-	waiters  []*Waiter
-	confirms bool // what the entry was to confirm when the message was made
+	entry   *entry
+	at      int64
+	waiters []*Waiter
+	rereads bool // what the entry was to read again when the message was made
 }
 
 // An Answer is what Redis says to a Message.
@@ -61,9 +61,9 @@ func (t *Table) Drain(now int64, all bool, most int, dst []Message) []Message {
 
 // message takes a key out of its list and says what is to be sent of it.
 func (st *stripe) message(e *entry, now int64) Message {
-	m := Message{ID: e.id, Own: e.own, entry: e, at: now, confirms: e.confirm}
+	m := Message{ID: e.id, Own: e.own, entry: e, at: now, rereads: e.reread}
 	st.put(e, inFlight)
-	e.after, e.confirm = nowhere, false
+	e.after, e.reread = nowhere, false
 	if len(e.waiters) > 0 {
 		m.Limit = e.waiters[0].limit
 		for len(e.waiters) > 0 && e.waiters[0].limit == m.Limit {
@@ -86,7 +86,7 @@ func (t *Table) Ack(m *Message, a Answer) (next Message, more bool) {
 	e.others, e.asked = a.Others, m.at
 	t.grant(st, m, a)
 	to := e.rest()
-	if m.confirms {
+	if m.rereads {
 		to = dirty
 	}
 	return t.arrive(st, e, to)
@@ -99,7 +99,7 @@ func (t *Table) Fail(m *Message, err error) {
 	st := t.stripe(e.key)
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	e.unsure, e.confirm = e.unsure || !m.Ask, e.confirm || m.confirms
+	e.unsure, e.reread = e.unsure || !m.Ask, e.reread || m.rereads
 	for _, w := range append(m.waiters, e.waiters...) {
 		w.end(err)
 	}

@@ -69,8 +69,8 @@ type entry struct {
 	// has had no answer since: Redis may have something else.
 	sent   int64
 	unsure bool
-	// confirm is set where others may have changed in the same cycle: it is asked for once more.
-	confirm bool
+	// reread is set where others may have changed in the same cycle: it is asked for once more.
+	reread bool
 
 	in         where
 	after      where // for one in flight: where it goes then, waiting for where its answer says
@@ -155,7 +155,7 @@ func (t *Table) Take(a *Ask) (Slot, State) {
 	case !c.Shared:
 		st.put(e, e.rest())
 	case s.Allowed:
-		e.confirm = true
+		e.reread = true
 		wake = t.mark(st, e, c.Early && e.isUrgent(a, c))
 	case e.own < a.Limit: // because of the others, who may have given some back
 		wake = t.mark(st, e, c.Early && e.asked == 0)

@@ -48,7 +48,7 @@ func settle(t *testing.T, c *Config) {
 	redistest.Eventually(t, "the record is read", c.Control().IsEqual)
 	redistest.Eventually(t, "all is sent", func() bool {
 		for l := range c.Each {
-			if l.Totals().Unsent > 0 || l.Source.Unreachable() != 0 {
+			if l.Totals().Unsent > 0 || l.Source.UnavailableShards() != 0 {
 				return false
 			}
 		}
@@ -64,7 +64,7 @@ func TestAReloadWithABorrowedClient(t *testing.T) {
 	id := keys.IDOf(raw)
 	left := func(c *Config) (left int64) {
 		for l := range c.Each {
-			left, _ = l.Table.Room(l.Enforced, keys.KeyOf(raw), raw, clock.Now())
+			left, _ = l.Table.Room(l.Effective, keys.KeyOf(raw), raw, clock.Now())
 		}
 		return left
 	}

@@ -133,7 +133,7 @@ func (c *Config) Start() {
 	} else {
 		c.Control().Inherit(before.Control())
 	}
-	c.meet()
+	c.awaitRedis()
 	starting.Lock()
 	defer starting.Unlock()
 	list := append(slices.Clone(started()), c)
@@ -151,12 +151,12 @@ func (c *Config) Start() {
 	go c.housekeep()
 }
 
-// meet waits for the first answer of a Redis that this process has not used yet: before it, the
-// first requests of a key would be decided without what other nodes have counted. It doesn't hold
-// starting.
-func (c *Config) meet() {
+// awaitRedis waits for the first answer of a Redis that this process has not used yet: before it,
+// the first requests of a key would be decided without what other nodes have counted. It doesn't
+// hold starting.
+func (c *Config) awaitRedis() {
 	syncs := func(z *limits.Zone) bool { return z.Redis != nil && z.SyncRate >= 0 }
-	if c.Redis != nil && slices.ContainsFunc(c.zones, syncs) && !c.Redis.Replicator.Meet(limits.StartWait) {
+	if c.Redis != nil && slices.ContainsFunc(c.zones, syncs) && !c.Redis.Replicator.StartAndWait(limits.StartWait) {
 		c.Logger.Warn("redis has not answered at the start; until it does, zones decide as their on_redis_loss says, by default with this node's counts alone",
 			warning.Field(warning.SyncFails), zap.Duration("waited", limits.StartWait))
 	}

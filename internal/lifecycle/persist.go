@@ -159,7 +159,7 @@ type spent struct {
 
 func (c *Config) spent() (s spent) {
 	for local := range c.localCounters() {
-		s.counts += local.Totals().Mark
+		s.counts += local.Totals().Fingerprint
 	}
 	for b := range c.localBans() {
 		for _, held := range b.Set.Save(clock.Now()) {

@@ -153,7 +153,7 @@ func TestWhatChangesIsSavedThoughTheSumIsTheSame(t *testing.T) {
 		time.Sleep(saveEvery / 2) // so that nothing below happens at the instant of a save
 		l := &z.AllLimits[0]
 		take := func(raw string) table.Taken {
-			return l.Table.Take(l.Enforced, keys.KeyOf([]byte(raw)), []byte(raw), clock.Now(), 1, 0)
+			return l.Table.Take(l.Effective, keys.KeyOf([]byte(raw)), []byte(raw), clock.Now(), 1, 0)
 		}
 		saves := func(when string, want int) (counts table.SavedCounts) {
 			t.Helper()
@@ -173,14 +173,14 @@ func TestWhatChangesIsSavedThoughTheSumIsTheSame(t *testing.T) {
 		if counts := saves("after a request", 1); len(counts) != 1 {
 			t.Errorf("saved: %v", counts)
 		}
-		l.Table.Refund(l.Enforced, keys.KeyOf([]byte("a")), a, 1)
+		l.Table.Refund(l.Effective, keys.KeyOf([]byte("a")), a, 1)
 		if counts := saves("after a refund", 1); len(counts) != 0 {
 			t.Errorf("what was refunded is saved: %v", counts)
 		}
 		a = take("a")
 		saves("after another one", 1)
 		take("b")
-		l.Table.Refund(l.Enforced, keys.KeyOf([]byte("a")), a, 1)
+		l.Table.Refund(l.Effective, keys.KeyOf([]byte("a")), a, 1)
 		if counts := saves("after a refund and a request of another key", 1); counts[keys.IDOf([]byte("b"))] == nil || counts[keys.IDOf([]byte("a"))] != nil {
 			t.Errorf("saved: %v", counts)
 		}

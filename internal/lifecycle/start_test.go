@@ -91,7 +91,7 @@ func TestARequestBeforeTheStart(t *testing.T) {
 			raw = k.Raw
 		}
 		for l := range second.Each {
-			room, _ = l.Table.Room(l.Enforced, keys.KeyOf(raw), raw, clock.Now())
+			room, _ = l.Table.Room(l.Effective, keys.KeyOf(raw), raw, clock.Now())
 		}
 		return room == 0
 	})

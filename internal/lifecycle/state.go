@@ -59,6 +59,6 @@ func collectCounters(s metrics.Scrape, c *limits.Counters, l *limits.Limit) {
 	}
 	s.Add(metrics.LimitRequests, float64(l.Rate.Limit), zone, config.WindowText(l.Rate.Window))
 	if l.Settings.Kind.Traits().TakesBurst {
-		s.Add(metrics.Burst, float64(l.Enforced.Size), zone)
+		s.Add(metrics.Burst, float64(l.Effective.Size), zone)
 	}
 }

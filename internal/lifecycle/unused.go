@@ -36,8 +36,8 @@ func (c *Config) checkSkipped() {
 	for _, z := range c.zones {
 		now, before := counts[z.Name], c.before[z.Name]
 		why := whySkipped(z)
-		if why != "" && now.Skipped-before.Skipped >= limits.Enough && now.Met()-now.Skipped == before.Met()-before.Skipped {
-			c.Once.Warn(c.Logger, warning.NothingCounted, fmt.Sprintf("zone %q: it has limited nobody, as all of the first %d requests %s", z.Name, limits.Enough, why))
+		if why != "" && now.Skipped-before.Skipped >= limits.UncountedRequests && now.Met()-now.Skipped == before.Met()-before.Skipped {
+			c.Once.Warn(c.Logger, warning.NothingCounted, fmt.Sprintf("zone %q: it has limited nobody, as all of the first %d requests %s", z.Name, limits.UncountedRequests, why))
 		}
 	}
 }

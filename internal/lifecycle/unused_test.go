@@ -104,7 +104,7 @@ func TestSkippedRequestsAreLookedFor(t *testing.T) {
 		core, logs := observer.New(zap.WarnLevel)
 		config := &Config{Logger: zap.New(core), Once: new(warning.Once), Namespace: t.Name(), zones: []*limits.Zone{z}}
 		config.Start()
-		for range limits.Enough {
+		for range limits.UncountedRequests {
 			counts.Count(answer.Skipped)
 		}
 		time.Sleep(3 * time.Minute)

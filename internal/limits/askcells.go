@@ -57,7 +57,7 @@ func (p *check) request() *strict.Request {
 		Key: p.ask.Key, Raw: p.ask.Raw, N: p.ask.N, Want: p.Want | p.Reserving,
 		Remembers: !p.CountDenied && !p.Settles(), Queues: p.Kind.Traits().Queues, Counters: p.counters, Limits: p.enforced,
 	}
-	if p.isOwn(p.limits) {
+	if p.arePerRequest(p.limits) {
 		r.Counters, r.Limits = countersOf(p.limits), enforcedOf(p.limits)
 	}
 	p.toAsk = r
@@ -67,7 +67,7 @@ func (p *check) request() *strict.Request {
 func enforcedOf(limits []Limit) []algorithms.Limit {
 	all := make([]algorithms.Limit, len(limits))
 	for i := range limits {
-		all[i] = limits[i].Enforced
+		all[i] = limits[i].Effective
 	}
 	return all
 }
@@ -75,7 +75,7 @@ func enforcedOf(limits []Limit) []algorithms.Limit {
 // prepare has Redis be asked before the configuration becomes the current one.
 func (l *Limit) prepare() {
 	b := l.syncConfig(catchUp)
-	b.AtOnce, b.Waker = true, l.Source.Waker
+	b.StoreDecides, b.Waker = true, l.Source.Waker
 	l.Table.Prepare(b)
 }
 

@@ -21,9 +21,9 @@ import (
 type Bans struct {
 	// Key is that in the pool.
 	Key string
-	// Set are the bans that hold, on all nodes. Noted are those that would, of keys that the zone
+	// Set are the bans that hold, on all nodes. Shadow are those that would, of keys that the zone
 	// is not enforced for, on this node.
-	Set, Noted ban.Register
+	Set, Shadow ban.Register
 
 	namespace, zone string
 
@@ -79,7 +79,7 @@ func (b *Bans) UntilOf(id ban.ID) *time.Time {
 
 func (b *Bans) configure(z *config.Settings) {
 	b.Set.Configure(z.MaxKeys, z.Ban.Growing)
-	b.Noted.Configure(z.MaxKeys, z.Ban.Growing)
+	b.Shadow.Configure(z.MaxKeys, z.Ban.Growing)
 }
 
 // Configure applies a configuration that has become the current one. The bans are swept, and go to
@@ -105,13 +105,13 @@ func (b *Bans) follow(record *control.Control) {
 	}
 	if b.follows != nil {
 		b.follows.Unfollow(b.zone, &b.Set)
-		b.follows.Unfollow(b.zone, &b.Noted)
+		b.follows.Unfollow(b.zone, &b.Shadow)
 		b.Set.Reset(clock.Now(), nil)
-		b.Noted.Reset(clock.Now(), nil)
+		b.Shadow.Reset(clock.Now(), nil)
 	}
 	if b.follows = record; record != nil {
 		record.Follow(b.zone, &b.Set)
-		record.Follow(b.zone, &b.Noted)
+		record.Follow(b.zone, &b.Shadow)
 	}
 }
 
@@ -165,7 +165,7 @@ func (b *Bans) Resume(counts table.SavedCounts) int {
 // sweep drops the bans that are over.
 func (b *Bans) sweep(now int64) {
 	b.Set.Sweep(now)
-	b.Noted.Sweep(now)
+	b.Shadow.Sweep(now)
 }
 
 // Destruct ends all that Configure began.
@@ -196,7 +196,7 @@ func NewBanning(namespace string, z *config.Settings) *Banning {
 	if z.Ban.After.Window != 0 {
 		d := z.DenialsOf(catchUp)
 		b.Denials = &Limit{Counters: AcquireCounters(namespace, d, z.Ban.After), Settings: d, Rate: z.Ban.After}
-		b.Denials.Enforced = b.Denials.Params().Compile()
+		b.Denials.Effective = b.Denials.Params().Compile()
 	}
 	return b
 }
@@ -220,7 +220,7 @@ func (b *Banning) Deny(id ban.ID, key keys.Key, raw []byte, now int64, shadow bo
 	}
 	register := &b.Set
 	if shadow {
-		register = &b.Noted
+		register = &b.Shadow
 	}
 	if b.dry {
 		return register.WouldBegin(id, now, b.Length)
@@ -232,7 +232,7 @@ func (b *Banning) Deny(id ban.ID, key keys.Key, raw []byte, now int64, shadow bo
 // as begin a ban, as far as that is known for certain. A key for which there is no room is not
 // counted.
 func (l *Limit) Add(key keys.Key, raw []byte, now int64) bool {
-	if _, ok := l.Table.Room(l.Enforced, key, raw, now); !ok {
+	if _, ok := l.Table.Room(l.Effective, key, raw, now); !ok {
 		return false
 	}
 	t := l.Take(key, raw, now, 1, 0)

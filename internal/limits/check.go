@@ -21,8 +21,8 @@ type check struct {
 	ask table.Ask
 	// by is what an operator has set for the key. limits are those of the request: the zone's, its
 	// own, or this node's share of them.
-	by     *control.Override
-	limits []Limit
+	override *control.Override
+	limits   []Limit
 	// left orders zones in which Redis decides.
 	left int64
 	// empty is set where the template made no key, shadow where the zone is not enforced for it.
@@ -35,7 +35,7 @@ type check struct {
 	// first is the place in taken of what the limits gave. That of a slot comes before it; slot
 	// is one more than its place in slots, 0 for none.
 	first, slot int
-	// byRedis is set where Redis has decided on the request's limits, by what their counters said.
+	// byRedis is set where Redis has decided on the request's limits, in this call or one before.
 	byRedis bool
 	toAsk   *strict.Request // see request
 }
@@ -50,10 +50,10 @@ const (
 	// slows only slows the response, and skips does nothing.
 	slows
 	skips
-	// denies has a limit or slots without room; reserved has some as soon as responses begin that
-	// don't count.
+	// denies has a limit or slots without room; awaitsRefund has some as soon as responses begin
+	// that don't count.
 	denies
-	reserved
+	awaitsRefund
 	// tooLarge has limits that never admit what the request costs.
 	tooLarge
 	// The others ask no limit: the request has no key, Redis is unavailable, an operator denies all
@@ -67,7 +67,7 @@ const (
 // isByLimits reports whether limits or slots decided.
 func (d decision) isByLimits() bool {
 	switch d {
-	case admits, peeked, denies, reserved, tooLarge:
+	case admits, peeked, denies, awaitsRefund, tooLarge:
 		return true
 	}
 	return false
@@ -85,7 +85,7 @@ func (d decision) isDenial() bool {
 // reason returns what metrics say of a denial.
 func (d decision) reason() answer.Reason {
 	switch d {
-	case reserved:
+	case awaitsRefund:
 		return answer.Reserved
 	case tooLarge:
 		return answer.TooLarge
@@ -93,10 +93,10 @@ func (d decision) reason() answer.Reason {
 	return answer.Denied
 }
 
-// meet appends the check of a zone that has just matched: its key, and its limits. Where another
-// zone has denied the request and this one is strict, Redis will not be asked, so a limit that is
-// no number is not warned of.
-func (e *Evaluation) meet(checks []check, z *Zone, r *http.Request) []check {
+// addCheck appends the check of a zone that has just matched: its key, and its limits. Where
+// another zone has denied the request and this one is strict, Redis will not be asked, so a limit
+// that is no number is not warned of.
+func (e *Evaluation) addCheck(checks []check, z *Zone, r *http.Request) []check {
 	start, p, none := len(e.keys), oneMore(&checks), false
 	*p = check{}
 	vars := reqkey.Vars(r)
@@ -114,16 +114,16 @@ func (e *Evaluation) meet(checks []check, z *Zone, r *http.Request) []check {
 	}
 	p.limits = z.AllLimits
 	if z.AtRuntime.Load() != nil {
-		if p.by = z.Override(p.ask.Key, p.ask.Raw); p.by != nil && z.LogKeys {
+		if p.override = z.Override(p.ask.Key, p.ask.Raw); p.override != nil && z.LogKeys {
 			raw := p.ask.Raw
-			p.by.Name(func() string { return z.Template.Text(raw) })
+			p.override.Name(func() string { return z.Template.Text(raw) })
 		}
 	}
 	switch {
-	case p.by != nil && p.by.Deny:
+	case p.override != nil && p.override.Deny:
 		p.decision = barred
-	case p.by != nil || z.Varies || z.Reserved != nil:
-		p.limits, e.own = z.limitsOf(e.own, r, p.by, !e.Denied || !z.IsStrict())
+	case p.override != nil || z.Varies || z.ClassMatchers != nil:
+		p.limits, e.perRequest = z.limitsOf(e.perRequest, r, p.override, !e.Denied || !z.IsStrict())
 	}
 	return checks
 }
@@ -135,10 +135,10 @@ type Outcome struct {
 	// Why is what metrics say of a denial: Reserved where the limit denies only until others get
 	// back what they have reserved, TooLarge where it never admits what the request costs.
 	Why answer.Reason
-	// Closed is set where it denies without asking its limits, or would in Shadow mode. Rest is how
-	// much longer the key is banned, 0 where it is not.
-	Closed bool
-	Rest   time.Duration
+	// Outright is set where it denies without asking its limits, or would in Shadow mode. Rest is
+	// how much longer the key is banned, 0 where it is not.
+	Outright bool
+	Rest     time.Duration
 	// Limits are those that the request goes by, and Results what they decided.
 	Limits  []Limit
 	Results []answer.Result
@@ -161,11 +161,11 @@ func (e *Evaluation) Of(z *Zone) (o Outcome, ok bool) {
 		}
 		o = Outcome{Shadow: p.shadow, Key: p.ask.Raw, Hash: p.ask.Key, N: p.ask.N}
 		if !p.decision.isByLimits() {
-			if o.Closed = p.decision.isDenial(); p.decision == banned {
+			if o.Outright = p.decision.isDenial(); p.decision == banned {
 				o.Rest = p.wait
 			} else if !p.shadow && p.decision != barred {
 				o.Key = nil // and the last such zone answers for all
-				o.Closed = o.Closed && !slices.ContainsFunc(e.checks[i+1:], func(later check) bool {
+				o.Outright = o.Outright && !slices.ContainsFunc(e.checks[i+1:], func(later check) bool {
 					return !later.shadow && (later.decision == noKey || later.decision == unavailable)
 				})
 			}

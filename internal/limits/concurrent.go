@@ -1,5 +1,5 @@
 // The option concurrent of a zone: the gauges of what runs, which outlive configurations and the
-// requests that they count, and one zone's limit on them.
+// requests that they count. See slotlimit.go for one zone's limit on them.
 //
 // One lock is held over I/O, that of attach and detach, which no request takes.
 

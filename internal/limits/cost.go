@@ -105,7 +105,7 @@ func (c *cost) exceeds(n int64, l *algorithms.Limit) bool {
 // none that doesn't.
 func (c *cost) exceedsSome(n int64, limits []Limit) bool {
 	for i := range limits {
-		if c != nil && c.exceeds(n, &limits[i].Enforced) {
+		if c != nil && c.exceeds(n, &limits[i].Effective) {
 			return true
 		}
 	}
@@ -116,7 +116,7 @@ func (c *cost) exceedsSome(n int64, limits []Limit) bool {
 // limits: a share of one admits little for as long as Redis is unavailable, which ends. Then they
 // are read, as it spends nothing, and taken say what they have.
 func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, taken *[]table.Taken) bool {
-	a.N = z.lowered(a.N, limits)
+	a.N = z.capped(a.N, limits)
 	n := a.N
 	if !z.cost.exceedsSome(n, limits) {
 		return false
@@ -127,8 +127,8 @@ func (z *Zone) isTooLarge(a *table.Ask, limits []Limit, now int64, taken *[]tabl
 	}
 	for i := range limits {
 		l, t := &limits[i], oneMore(taken)
-		l.Decide(a, z.Kind.Traits().Told, t)
-		t.Allowed = !z.cost.exceeds(n, &l.Enforced)
+		l.Decide(a, z.Kind.Traits().Waits, t)
+		t.Allowed = !z.cost.exceeds(n, &l.Effective)
 	}
 	a.N = n
 	return true
@@ -143,9 +143,9 @@ func (z *Zone) countRefund(n int64, h *Held) {
 	})
 }
 
-// lowered returns what a request reserves that asks for n units. An estimate is lowered to what all
+// capped returns what a request reserves that asks for n units. An estimate is lowered to what all
 // of its limits admit at once: otherwise a wrong one would lock out for good.
-func (z *Zone) lowered(n int64, limits []Limit) int64 {
+func (z *Zone) capped(n int64, limits []Limit) int64 {
 	if z.responseCost == nil {
 		return n
 	}
@@ -156,7 +156,7 @@ func (z *Zone) lowered(n int64, limits []Limit) int64 {
 func mostOf(limits []Limit) int64 {
 	most := int64(config.MaxCost)
 	for i := range limits {
-		if l := &limits[i].Enforced; l.N > 0 {
+		if l := &limits[i].Effective; l.N > 0 {
 			most = min(most, max(1, l.Size))
 		}
 	}

@@ -1,5 +1,5 @@
 // What limits count by: the tables and their way to other nodes, which outlive configurations, in a
-// pool; and one limit of a zone, which goes by them.
+// pool. See limit.go for one limit of a zone, which goes by them.
 //
 // One lock is held over I/O, that of attach and detach, which no request takes.
 
@@ -51,7 +51,7 @@ type Counters struct {
 	// bans are those that are swept along, nil for none.
 	bans atomic.Pointer[Bans]
 
-	sweep atomic.Int64 // nanoseconds, 0 before the first Start
+	sweep atomic.Int64 // nanoseconds, 0 before the first Configure
 	stop  chan struct{}
 	done  chan struct{}
 
@@ -67,7 +67,7 @@ type Counters struct {
 // A Table is the table of a limit, whatever its algorithm.
 type Table interface {
 	table.Synced
-	table.Asked
+	table.Strict
 	control.Forgiver
 
 	// What requests ask.
@@ -93,7 +93,7 @@ type Table interface {
 	Save(now int64) table.SavedCounts
 	Resume(p algorithms.Params, now int64, counts table.SavedCounts) int
 	ForgetResets()
-	Forgive(now int64, counts table.SavedCounts, under *reset.Set)
+	DropReset(now int64, counts table.SavedCounts, under *reset.Set)
 	Resets() *reset.Set
 
 	// For those who watch it.
@@ -178,7 +178,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	}
 	c.follow(record)
 	config, least := l.syncConfig(every), int64(0)
-	config.AtOnce, config.Waker = isStrict, c.Source.Waker
+	config.StoreDecides, config.Waker = isStrict, c.Source.Waker
 	config.After = c.timers.After
 	config.Regions, least = l.regions(redis)
 	c.Source.SetLeastTold(least)
@@ -212,11 +212,11 @@ func (l *Limit) regions(redis *Redis) (n int, least int64) {
 func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
 	z := l.Settings
 	return table.SyncConfig{
-		Params:   l.Params(),
-		Certain:  z.CountsDenials || z.SyncRate == config.Strict,
-		Interval: every,
-		Early:    z.EarlySync && z.SyncRate != config.Strict,
-		Mixed:    len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r config.Rate) bool { return r.From != "" }),
+		Params:      l.Params(),
+		NoEstimates: z.CountsDenials || z.SyncRate == config.Strict,
+		Interval:    every,
+		Early:       z.EarlySync && z.SyncRate != config.Strict,
+		LimitsVary:  len(z.Reserve) > 0 || slices.ContainsFunc(z.Limits, func(r config.Rate) bool { return r.From != "" }),
 	}
 }
 
@@ -305,7 +305,7 @@ func (c *Counters) Save() (counts table.SavedCounts, under *reset.Set) {
 // Resume takes in what was saved, except what was forgiven since. It returns of how many keys a
 // decision can still use it.
 func (l *Limit) Resume(counts table.SavedCounts, under *reset.Set) int {
-	l.Table.Forgive(clock.Now(), counts, under)
+	l.Table.DropReset(clock.Now(), counts, under)
 	return l.Table.Resume(l.Params(), clock.Now(), counts)
 }
 

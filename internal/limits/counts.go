@@ -16,7 +16,7 @@ import (
 // askCounts asks for a slot first: where none is free the limits are not asked, so that the request
 // counts nowhere.
 func askCounts(e *Evaluation, p *check, r *http.Request) decision {
-	slots, slowed := p.Slots.For(p.by), p.slows(p.shadow, p.by)
+	slots, slowed := p.Slots.For(p.override), p.slows(p.shadow, p.override)
 	if len(p.limits) == 0 && slots == nil {
 		if slowed {
 			return slows
@@ -51,7 +51,7 @@ func askCounts(e *Evaluation, p *check, r *http.Request) decision {
 		if p.limits, decided = p.failOver(p.limits, slowed); decided != admits {
 			return decided
 		}
-		p.ask.N = p.lowered(p.ask.N, p.limits)
+		p.ask.N = p.capped(p.ask.N, p.limits)
 	}
 	decided, p.ask.Now = admits, e.Now
 	if p.QueuesLast {
@@ -110,10 +110,10 @@ func (e *Evaluation) judge(p *check) (decided decision) {
 			continue
 		}
 		// It may have room as soon as others get back what they have reserved.
-		if !p.Settles() || !l.Table.AdmitsReleased(l.Enforced, p.ask.Key, e.Now, p.ask.N) {
+		if !p.Settles() || !l.Table.AdmitsReleased(l.Effective, p.ask.Key, e.Now, p.ask.N) {
 			decided = denies
 		} else if t.Retry = p.reservedWait(t.Retry); decided == admits {
-			decided = reserved
+			decided = awaitsRefund
 		}
 		p.wait = max(p.wait, t.Retry)
 	}
@@ -133,7 +133,7 @@ func endCounts(e *Evaluation, p *check, why ending) {
 		now := clock.Now()
 		for i := range took {
 			if l := &p.limits[i]; !p.byRedis && took[i].Delay > 0 {
-				l.Table.Leave(l.Enforced, p.ask.Key, took[i], now, took[i].N)
+				l.Table.Leave(l.Effective, p.ask.Key, took[i], now, took[i].N)
 			}
 		}
 		for _, u := range p.reservedUnits(p.limits, took, p.ask.Key) {

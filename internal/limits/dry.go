@@ -101,7 +101,7 @@ func (z *Zone) DryRun(k Key) (d *Zone, ok bool) {
 // more, and so any key is as good.
 func (z *Zone) find(id keys.ID, now int64) (key keys.Key, ok bool) {
 	for l := range z.Each {
-		if key, ok = l.Table.Find(l.Enforced, id, now); ok {
+		if key, ok = l.Table.Find(l.Effective, id, now); ok {
 			return key, true
 		}
 	}
@@ -114,7 +114,7 @@ func (z *Zone) find(id keys.ID, now int64) (key keys.Key, ok bool) {
 // dry returns the limit with counters of one key, which are part of no configuration.
 func (l *Limit) dry(k Key, now int64) Limit {
 	d := *l
-	d.Counters, d.Warned = &Counters{Table: l.fork(l.Enforced, k, now), Source: l.Source}, new(atomic.Bool)
+	d.Counters, d.Warned = &Counters{Table: l.fork(l.Effective, k, now), Source: l.Source}, new(atomic.Bool)
 	return d
 }
 
@@ -161,7 +161,7 @@ func (z *Zone) readRedis(limits []Limit) (answered bool, err error) {
 	defer cancel()
 	for i := range limits {
 		l := &limits[i]
-		m, _, ok := l.Table.Asking(l.Enforced, z.Dry.Hash, nil, clock.Now(), 0)
+		m, _, ok := l.Table.AskUpdate(l.Effective, z.Dry.Hash, nil, clock.Now(), 0)
 		if !ok {
 			continue
 		}
@@ -194,7 +194,7 @@ func (z *Zone) unavailable(l *Limit) error {
 	switch {
 	case z.IsStrict():
 		return z.Redis.Strict.UnavailableFor(z.Dry.ID)
-	case ratesync.LostFor(l.Source.Unreachable(), z.Dry.ID):
+	case ratesync.HasShardOf(l.Source.UnavailableShards(), z.Dry.ID):
 		return redisconn.ErrDown
 	}
 	return nil
@@ -209,7 +209,7 @@ func (d *Dry) noteUsage(limits []Limit, now int64) {
 }
 
 func (l *Limit) usage(k Key, now int64) (s Usage) {
-	asked := l.Enforced
+	asked := l.Effective
 	if s.Size = asked.Size; asked.N == 0 {
 		s.Size = 0
 	}
@@ -219,7 +219,7 @@ func (l *Limit) usage(k Key, now int64) (s Usage) {
 		asked.N, asked.Size = max(asked.N, 1), asked.Size+1<<53
 		s.Used = max(s.Used, asked.Size-l.Table.Take(asked, k.Hash, k.Raw, now, 0, 0).Remaining)
 	}
-	remote, regions := l.Table.Remote(l.Enforced, k.Hash, now)
+	remote, regions := l.Table.Remote(l.Effective, k.Hash, now)
 	s.Remote = min(s.Used, remote)
 	s.Regions = regions && s.Remote > 0
 	return s

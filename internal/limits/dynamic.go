@@ -15,30 +15,31 @@ import (
 
 // limitsOf returns the limits of a zone as a request brings them or as they are set for its key, o,
 // which goes first. It leaves out those that are unlimited for the request: they neither count nor
-// are counted. Copies are appended to own. asked is set where it is told that one brings no number.
-func (z *Zone) limitsOf(own []Limit, r *http.Request, o *control.Override, asked bool) (all, appended []Limit) {
+// are counted. Copies are appended to perRequest. asked is set where it is told that one brings no
+// number.
+func (z *Zone) limitsOf(perRequest []Limit, r *http.Request, o *control.Override, asked bool) (all, appended []Limit) {
 	if o != nil && o.Unlimited && o.Rates == nil {
-		return nil, own
+		return nil, perRequest
 	}
 	others := uint32(0)
-	if z.Reserved != nil {
-		others = config.OtherClasses(z.Reserved, r)
+	if z.ClassMatchers != nil {
+		others = config.OtherClasses(z.ClassMatchers, r)
 	}
 	if !z.Varies && o == nil && others == 0 {
-		return z.AllLimits, own
+		return z.AllLimits, perRequest
 	}
-	first, vars := len(own), reqkey.Vars(r)
+	first, vars := len(perRequest), reqkey.Vars(r)
 	for i := range z.AllLimits {
 		l := &z.AllLimits[i]
 		if n, ok := o.LimitOf(l.Rate.Window, len(z.AllLimits) == 1); ok {
-			own = append(own, l.Overridden(n))
+			perRequest = append(perRequest, l.Overridden(n))
 			continue
 		}
 		if o != nil && o.Unlimited {
 			continue
 		}
 		if l.Number == nil {
-			own = append(own, *l)
+			perRequest = append(perRequest, *l)
 			continue
 		}
 		n, text, ok := l.Number.Read(r, vars)
@@ -49,17 +50,19 @@ func (z *Zone) limitsOf(own []Limit, r *http.Request, o *control.Override, asked
 			n = l.Rate.Limit
 		}
 		if n != reqkey.Unlimited {
-			own = append(own, l.With(n))
+			perRequest = append(perRequest, l.With(n))
 		}
 	}
-	all = own[first:len(own):len(own)]
+	all = perRequest[first:len(perRequest):len(perRequest)]
 	if others != 0 {
 		for i := range all {
 			all[i] = all[i].Without(others)
 		}
 	}
-	return all, own
+	return all, perRequest
 }
 
-// isOwn reports whether limits are copies for a request.
-func (z *Zone) isOwn(limits []Limit) bool { return len(limits) > 0 && &limits[0] != &z.AllLimits[0] }
+// arePerRequest reports whether limits are copies for a request.
+func (z *Zone) arePerRequest(limits []Limit) bool {
+	return len(limits) > 0 && &limits[0] != &z.AllLimits[0]
+}

@@ -15,9 +15,9 @@ import (
 // address may have a part in how a zone counts a request, nobody is counted by it: the answer is
 // 425, and the request comes again after the handshake (RFC 8470).
 
-// earlyRules are what a zone does with early data, found at load. The zero value is a zone that
+// earlyDataRules are what a zone does with early data, found at load. The zero value is a zone that
 // counts it as any other request.
-type earlyRules struct {
+type earlyDataRules struct {
 	// byAddress is set where an address may have a part in the zone's keys, in its limits and
 	// costs, or in which requests it is for. asItCame is set where an address has none only as long
 	// as no handler before has changed the request.
@@ -27,9 +27,9 @@ type earlyRules struct {
 	matchers, except caddyhttp.MatcherSets
 }
 
-// earlyRulesOf is asked once a zone has its limits and costs.
-func earlyRulesOf(z *Zone) earlyRules {
-	e := earlyRules{byAddress: !z.Template.IsProven()}
+// earlyDataRulesOf is asked once a zone has its limits and costs.
+func earlyDataRulesOf(z *Zone) earlyDataRules {
+	e := earlyDataRules{byAddress: !z.Template.IsProven()}
 	note := func(n *reqkey.Number) { e.byAddress = e.byAddress || n != nil && !n.IsProven() }
 	if z.cost != nil {
 		for _, n := range z.cost.numbers {
@@ -54,16 +54,16 @@ func earlyRulesOf(z *Zone) earlyRules {
 			e.except = append(e.except, proven)
 		}
 	}
-	for _, set := range slices.Concat(z.Reserved...) {
+	for _, set := range slices.Concat(z.ClassMatchers...) {
 		ask(set)
 	}
 	return e
 }
 
-// askEarly has a request in early data come again if it needs an address, before anything of it is
-// counted. It returns the zones that count it as any other: left out are those that are not for it,
-// and those in shadow mode, which deny nobody.
-func (e *Evaluation) askEarly(zones []*Zone, r *http.Request, counted []string) (others []*Zone, err error) {
+// askAfterHandshake has a request in early data come again if it needs an address, before anything
+// of it is counted. It returns the zones that count it as any other: left out are those that are
+// not for it, and those in shadow mode, which deny nobody.
+func (e *Evaluation) askAfterHandshake(zones []*Zone, r *http.Request, counted []string) (others []*Zone, err error) {
 	for _, z := range zones {
 		if !z.needsAddress(r) {
 			others = append(others, z)
@@ -87,7 +87,7 @@ func (e *Evaluation) askEarly(zones []*Zone, r *http.Request, counted []string) 
 
 // needsAddress reports whether an address may have a part in how the zone counts a request.
 func (z *Zone) needsAddress(r *http.Request) bool {
-	if z.early.byAddress || z.early.asItCame && !config.IsAsItCame(r) {
+	if z.earlyData.byAddress || z.earlyData.asItCame && !config.IsAsItCame(r) {
 		return true
 	}
 	_, empty := z.Template.Append(nil, r, reqkey.Vars(r))
@@ -99,13 +99,13 @@ func (z *Zone) mayBeFor(r *http.Request) (bool, error) {
 	if !config.IsAsItCame(r) {
 		return true, nil
 	}
-	if ok, err := matches(z.early.matchers, r); !ok || err != nil {
+	if ok, err := matches(z.earlyData.matchers, r); !ok || err != nil {
 		return false, err
 	}
-	if len(z.early.except) == 0 {
+	if len(z.earlyData.except) == 0 {
 		return true, nil
 	}
-	excepted, err := z.early.except.AnyMatchWithError(r)
+	excepted, err := z.earlyData.except.AnyMatchWithError(r)
 	if excepted {
 		z.Decisions.Count(answer.Skipped)
 	}

@@ -46,7 +46,7 @@ func (c *earlyCase) zone(t *testing.T, name string, redis *Redis) (*Zone, *obser
 	s.Key, s.Enforce = reqkey.Default, config.Enforce(1)
 	o := ZoneOptions{Matchers: c.match, Except: c.except, Namespace: t.Name(), Logger: zap.New(core), Once: new(warning.Once), Redis: redis}
 	if c.reserve != nil {
-		o.Reserved, s.Reserve = []caddyhttp.MatcherSets{c.reserve}, []config.Reserve{100}
+		o.ClassMatchers, s.Reserve = []caddyhttp.MatcherSets{c.reserve}, []config.Reserve{100}
 	}
 	if c.set != nil {
 		c.set(&s)
@@ -98,7 +98,7 @@ func isUntouched(t *testing.T, z *Zone, logs *observer.ObservedLogs) {
 	if z.Slots != nil && z.Slots.Table.InUse() != 0 {
 		t.Errorf("zone %s has %d slots in use", z.Name, z.Slots.Table.InUse())
 	}
-	if b := z.Banning; b != nil && b.Set.Count(now)+b.Noted.Count(now) != 0 {
+	if b := z.Banning; b != nil && b.Set.Count(now)+b.Shadow.Count(now) != 0 {
 		t.Errorf("zone %s has banned or noted somebody", z.Name)
 	}
 	if z.DeniedKeys != nil && len(z.DeniedKeys.Most(now)) != 0 {

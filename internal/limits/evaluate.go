@@ -40,10 +40,10 @@ type Evaluation struct {
 	checks, later []check
 	// taken are what limits gave to the checks, and how much, of 0 units where a queue was only
 	// read. results are what answers tell of them, at the same places; see Results.
-	taken   []table.Taken
-	results []answer.Result
-	slots   []TakenSlot
-	own     []Limit // of checks whose limits come with the request
+	taken      []table.Taken
+	results    []answer.Result
+	slots      []TakenSlot
+	perRequest []Limit // of checks whose limits come with the request
 }
 
 // evaluations are emptied by the garbage collector, and with them goes what an evaluation still
@@ -84,8 +84,8 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (e *Evaluation, err err
 	return e, err
 }
 
-// end ends what all zones were asked, and gave, or what those alone did that would have denied in
-// shadow mode. It reports whether there was one.
+// end ends what all zones have given, or where all is not set only what zones in shadow mode have
+// that would have denied. It reports whether there was one.
 func (e *Evaluation) end(why ending, all bool) (some bool) {
 	for i := range e.checks {
 		p := &e.checks[i]
@@ -115,7 +115,7 @@ func (e *Evaluation) Free() {
 	e.keys, e.Delay = e.keys[:0], 0
 	e.checks, e.later = e.checks[:0], e.later[:0]
 	e.taken, e.results = e.taken[:0], e.results[:0]
-	e.slots, e.own = e.slots[:0], e.own[:0]
+	e.slots, e.perRequest = e.slots[:0], e.perRequest[:0]
 	evaluations.Put(e)
 }
 
@@ -129,7 +129,7 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 	}
 	if reqkey.IsEarly(r) {
 		var err error
-		if zones, err = e.askEarly(zones, r, already); err != nil || e.Denied {
+		if zones, err = e.askAfterHandshake(zones, r, already); err != nil || e.Denied {
 			return err
 		}
 	}
@@ -154,7 +154,7 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 			Starting.Await(r.Context(), e.Now)
 			e.Now = clock.Now()
 		}
-		e.checks = e.meet(e.checks, z, r)
+		e.checks = e.addCheck(e.checks, z, r)
 		e.ask(r)
 	}
 	if len(e.later) == 0 {
@@ -220,7 +220,7 @@ func (e *Evaluation) askLater(r *http.Request) error {
 	for i := 0; i < len(e.later); i++ {
 		p := &e.later[i]
 		strict := p.IsStrict()
-		if strict && e.Denied && (p.shadow || p.decision == admits && !p.cost.exceedsSome(p.lowered(p.ask.N, p.limits), p.limits)) {
+		if strict && e.Denied && (p.shadow || p.decision == admits && !p.cost.exceedsSome(p.capped(p.ask.N, p.limits), p.limits)) {
 			e.Denial.Wait = max(e.Denial.Wait, p.lastWait(e.Now))
 			continue
 		}
@@ -289,7 +289,7 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		// Less than a fifth is left of a limit.
 		near := p.slot > 0 && e.slots[p.slot-1].Remaining() <= (e.slots[p.slot-1].Bound-1)/5
 		for j := range p.limits {
-			near = near || e.taken[p.first+j].Remaining <= (p.limits[j].Enforced.Size-1)/5
+			near = near || e.taken[p.first+j].Remaining <= (p.limits[j].Effective.Size-1)/5
 		}
 		if near {
 			p.Decisions.CountEvent(metrics.Near)

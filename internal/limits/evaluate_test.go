@@ -49,7 +49,7 @@ func request(k string) *http.Request {
 // meetAll asks zones that match as far as their queues are read.
 func meetAll(e *Evaluation, zones []*Zone, r *http.Request) {
 	for _, z := range zones {
-		e.checks = e.meet(e.checks, z, r)
+		e.checks = e.addCheck(e.checks, z, r)
 		e.ask(r)
 	}
 }

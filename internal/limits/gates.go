@@ -75,7 +75,7 @@ func (z *Zone) restOf(raw []byte, shadow bool, now int64) (rest time.Duration) {
 	}
 	id := z.IDOf(raw)
 	if rest = b.Set.Rest(id, now); shadow {
-		rest = max(rest, b.Noted.Rest(id, now))
+		rest = max(rest, b.Shadow.Rest(id, now))
 	}
 	if rest > 0 {
 		z.nameBanned(id, raw)
@@ -93,7 +93,7 @@ func (z *Zone) nameBanned(id keys.ID, raw []byte) {
 	}
 	text := func() string { return z.Template.Text(raw) }
 	z.Banning.Set.Name(id, text)
-	z.Banning.Noted.Name(id, text)
+	z.Banning.Shadow.Name(id, text)
 }
 
 // Bandwidth decides nothing: so it holds whatever happens to Redis, and with a zone that has no
@@ -107,7 +107,7 @@ func (z *Zone) slows(shadow bool, by *control.Override) bool {
 
 // holdBandwidth has the response to an admitted request wait for its turns.
 func holdBandwidth(p *check, h *Held) {
-	if !p.slows(p.shadow, p.by) {
+	if !p.slows(p.shadow, p.override) {
 		return
 	}
 	z, key := p.Zone, p.ask.Key

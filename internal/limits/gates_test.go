@@ -82,16 +82,16 @@ func TestNoBanWhereAZoneIsNotEnforced(t *testing.T) {
 	none := 0.0
 	for _, zone := range []string{"", z.Name} {
 		enforced(t, z.Namespace, zone, &none)
-		if denied, why, o := asks(t, z, address); denied || !o.Shadow || !o.Closed || o.Rest <= 0 {
+		if denied, why, o := asks(t, z, address); denied || !o.Shadow || !o.Outright || o.Rest <= 0 {
 			t.Errorf("of zone %q nothing is enforced: denied %t (%s), shadow %t, closed %t for %v; want it admitted, and told that the ban would deny it",
-				zone, denied, why, o.Shadow, o.Closed, o.Rest)
+				zone, denied, why, o.Shadow, o.Outright, o.Rest)
 		}
 		enforced(t, z.Namespace, zone, nil)
 		if denied, why, _ := asks(t, z, address); !denied || why != answer.Banned {
 			t.Errorf("zone %q is enforced again: denied %t for reason %s, want %s", zone, denied, why, answer.Banned)
 		}
 	}
-	if n := z.Banning.Noted.Count(clock.Now()); n != 0 {
+	if n := z.Banning.Shadow.Count(clock.Now()); n != 0 {
 		t.Errorf("%d bans were noted while nothing was enforced, want none: no limit was asked", n)
 	}
 }

@@ -27,8 +27,8 @@ type Held struct {
 
 	body *answer.BeginWriter
 	sent int64 // bytes, where somebody else has sent the response
-	// inOrder is set once the handler has returned without an error, to a client that is there.
-	inOrder bool
+	// complete is set once the handler has returned without an error, to a client that is there.
+	complete bool
 }
 
 // written is how many bytes of a body the handler has sent.
@@ -109,7 +109,7 @@ func (h *Held) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 	returned := false
 	defer func() {
 		if returned {
-			h.inOrder = err == nil && r.Context().Err() == nil
+			h.complete = err == nil && r.Context().Err() == nil
 			rw.Begin(statusOf(err))
 			return
 		}
@@ -129,7 +129,7 @@ func (h *Held) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 
 // Replay says how a response began that somebody else has sent, and gives up all that is held.
 func (h *Held) Replay(r Response) {
-	h.sent, h.inOrder = r.Size, true
+	h.sent, h.complete = r.Size, true
 	h.begin(r)
 	h.end()
 }

@@ -21,9 +21,9 @@ type Limit struct {
 	Settings *config.Settings
 	Rate     config.Rate
 
-	// Enforced is the limit that is enforced here, and Policy what answers tell of it.
-	Enforced algorithms.Limit
-	Policy   *answer.Policy
+	// Effective is the limit that is enforced here, and Policy what answers tell of it.
+	Effective algorithms.Limit
+	Policy    *answer.Policy
 	// Number is what the limit of a request comes from, nil where it is the same for all. Warned is
 	// set when something came that is no number.
 	Number *reqkey.Number
@@ -32,8 +32,8 @@ type Limit struct {
 	IsOverridden bool
 	// isCached is set where the limit is one of Shares.
 	isCached bool
-	// others are the reserves that are not for the request, one bit each.
-	others   uint32
+	// excluded are the reserves that are not for the request, one bit each.
+	excluded uint32
 	replaced int64
 	// share is what this side or this node takes of the limit; the zero share is all of it.
 	share share
@@ -41,13 +41,13 @@ type Limit struct {
 
 // Take asks for n units of a key at now. raw is the bytes of which key is the hash.
 func (l *Limit) Take(key keys.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken {
-	return l.Table.Take(l.Enforced, key, raw, now, n, want)
+	return l.Table.Take(l.Effective, key, raw, now, n, want)
 }
 
 // Decide has t say what is decided on a under the limit. What costs nothing is admitted, however
 // the limit stands.
 func (l *Limit) Decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
-	a.Limit, a.Want = l.Enforced, want
+	a.Limit, a.Want = l.Effective, want
 	if l.Table.Decide(a, t); a.N == 0 {
 		t.Allowed, t.Delay, t.Retry = true, 0, 0
 	}
@@ -55,7 +55,7 @@ func (l *Limit) Decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
 
 // Params describes the limit to its algorithm, as requests see it and this node takes a part of it.
 func (l *Limit) Params() algorithms.Params {
-	p := l.Settings.ParamsInPlace(l.Rate, l.replaced, l.others)
+	p := l.Settings.ParamsInPlace(l.Rate, l.replaced, l.excluded)
 	if l.share.nodes != 0 {
 		p.Limit, p.Burst = l.share.part(p.Limit), l.share.part(p.Burst)
 	}
@@ -63,10 +63,10 @@ func (l *Limit) Params() algorithms.Params {
 }
 
 // Without returns the limit as requests see it that these reserves are not for, one bit each.
-func (l *Limit) Without(others uint32) Limit {
+func (l *Limit) Without(excluded uint32) Limit {
 	c := *l
-	c.others = others
-	c.Enforced = c.Params().Compile()
+	c.excluded = excluded
+	c.Effective = c.Params().Compile()
 	return c
 }
 
@@ -78,7 +78,7 @@ func (l *Limit) IsSynced(redis *Redis) bool { return l.Settings.SyncRate >= 0 &&
 func (l *Limit) With(n int64) Limit {
 	c := *l
 	c.Rate.Limit = n
-	c.Enforced = c.Params().Compile()
+	c.Effective = c.Params().Compile()
 	return c
 }
 
@@ -98,7 +98,7 @@ func (l *Limit) Peek(a *table.Ask, t *table.Taken) {
 		return
 	}
 	if l.Decide(a, 0, t); t.Allowed {
-		l.Table.Leave(l.Enforced, a.Key, *t, a.Now, n) // a slot has become free just now
+		l.Table.Leave(l.Effective, a.Key, *t, a.Now, n) // a slot has become free just now
 		t.N = 0
 	}
 }
@@ -109,13 +109,13 @@ func (l *Limit) Fill(d *algorithms.Decision, r *answer.Result) {
 	r.Allowed = d.Allowed
 	r.Overridden = l.IsOverridden
 	r.Quota = l.Rate.Limit
-	r.Limit = l.Enforced.N
-	r.Size = l.Enforced.Size
+	r.Limit = l.Effective.N
+	r.Size = l.Effective.Size
 	r.Remaining = d.Remaining
 	r.RetryAfter = d.Retry
 	r.MoreAfter = l.MoreAfter(d)
 	r.Cost, r.TooLarge, r.Window = 0, false, 0
-	if l.others != 0 {
+	if l.excluded != 0 {
 		l.shrink(r)
 	}
 	if l.Policy.Size > 0 {
@@ -127,7 +127,7 @@ func (l *Limit) Fill(d *algorithms.Decision, r *answer.Result) {
 func (l *Limit) tellSize(r *answer.Result) {
 	r.Quota = l.Policy.Size
 	if l.Policy.Varies || r.Overridden {
-		c := l.Settings.ParamsInPlace(l.Rate, l.replaced, l.others).Compile()
+		c := l.Settings.ParamsInPlace(l.Rate, l.replaced, l.excluded).Compile()
 		r.Quota, r.Window = c.Size, answer.Fill(c.Size, c.N, l.Rate.Window)
 	}
 }
@@ -135,7 +135,7 @@ func (l *Limit) tellSize(r *answer.Result) {
 // shrink tells of the limit without what is reserved for others.
 func (l *Limit) shrink(r *answer.Result) {
 	r.Overridden = true
-	r.Quota = l.Settings.Without(l.others, r.Quota)
+	r.Quota = l.Settings.Without(l.excluded, r.Quota)
 	if l.Policy.Size == 0 {
 		r.Limit = min(r.Limit, r.Quota) // of a bucket, which drains as a whole
 	}

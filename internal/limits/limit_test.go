@@ -27,19 +27,19 @@ func TestALimitWithAnotherNumber(t *testing.T) {
 	} {
 		z := &config.Settings{Kind: test.kind, Burst: test.burst, Queue: test.queue}
 		l := Limit{Settings: z, Rate: config.Rate{Limit: 60, Window: 30 * 24 * time.Hour, From: "{plan}"}}
-		l.Enforced = l.Params().Compile()
-		before := l.Enforced
+		l.Effective = l.Params().Compile()
+		before := l.Effective
 		got := l.With(test.n)
-		if l.Enforced != before || l.Rate.Limit != 60 {
+		if l.Effective != before || l.Rate.Limit != 60 {
 			t.Errorf("%v: with has changed the limit itself", test.kind)
 		}
-		if got.Enforced.N != test.n || got.Enforced.Size != test.size || got.Enforced.Window != before.Window || got.Enforced.History != before.History {
-			t.Errorf("%v with %d: %+v, want a size of %d", test.kind, test.n, got.Enforced, test.size)
+		if got.Effective.N != test.n || got.Effective.Size != test.size || got.Effective.Window != before.Window || got.Effective.History != before.History {
+			t.Errorf("%v with %d: %+v, want a size of %d", test.kind, test.n, got.Effective, test.size)
 		}
 		thirds := []Limit{got}
 		divide(thirds, share{1, 1, 3})
 		got = thirds[0]
-		if share := got.Enforced; share.N != test.shareN || share.Size != test.shareOne {
+		if share := got.Effective; share.N != test.shareN || share.Size != test.shareOne {
 			t.Errorf("%v: a third of %d is %+v, want %d of size %d", test.kind, test.n, share, test.shareN, test.shareOne)
 		}
 		if got.Rate.Limit != test.n {

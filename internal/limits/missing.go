@@ -27,11 +27,11 @@ func headerFigure(h http.Header, field string) float64 {
 
 // noteMissing counts that a response has no figure that should have one, and warns of it unless it
 // is the client that has gone.
-func (s *settlement) noteMissing(inOrder bool) {
+func (s *settlement) noteMissing(complete bool) {
 	if !s.tells() {
 		return
 	}
-	why, z := s.whyMissing(inOrder), s.zone
+	why, z := s.whyMissing(complete), s.zone
 	switch t := &z.responseCost.Terms[0]; {
 	case s.begun.Errored: // who answers the error knows of no cost
 	case why == metrics.CostEncoded:
@@ -43,7 +43,7 @@ func (s *settlement) noteMissing(inOrder bool) {
 }
 
 // whyMissing returns why the first line has no figure, or the body is not to be believed.
-func (s *settlement) whyMissing(inOrder bool) metrics.Event {
+func (s *settlement) whyMissing(complete bool) metrics.Event {
 	c, bad := s.zone.responseCost, false
 	switch t := &c.Terms[0]; {
 	case len(t.JSON) > 0 && s.encoded:
@@ -56,7 +56,7 @@ func (s *settlement) whyMissing(inOrder bool) metrics.Event {
 	switch {
 	case bad || s.body != nil && s.body.Bad:
 		return metrics.CostBad
-	case !inOrder:
+	case !complete:
 		return metrics.CostGone
 	}
 	return metrics.CostAbsent

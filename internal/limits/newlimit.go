@@ -14,7 +14,7 @@ import (
 // sets of headers.
 func NewLimit(namespace string, z *config.Settings, r config.Rate, sets answer.HeaderSets) Limit {
 	l := Limit{Counters: AcquireCounters(namespace, z, r), Settings: z, Rate: r}
-	l.Enforced, l.Policy = l.Params().Compile(), policyOf(z, r).Compile(sets)
+	l.Effective, l.Policy = l.Params().Compile(), policyOf(z, r).Compile(sets)
 	if r.From != "" {
 		l.Number, l.Warned = reqkey.NewNumber(r.From), new(atomic.Bool)
 	}
@@ -40,7 +40,7 @@ func Room(limits []Limit, key keys.Key, raw []byte, now int64) (left int64, ok b
 	left = math.MaxInt64
 	for i := range limits {
 		l := &limits[i]
-		one, ok := l.Table.Room(l.Enforced, key, raw, now)
+		one, ok := l.Table.Room(l.Effective, key, raw, now)
 		if !ok {
 			return 0, false
 		}

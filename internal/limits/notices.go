@@ -85,8 +85,8 @@ func (n *Notices) NoFigure(z *config.Settings, where string, once *warning.Once,
 	}
 }
 
-// Got warns once that a response to a GET has forgiven.
-func (n *Notices) Got(z *config.Settings, once *warning.Once, log *zap.Logger) {
+// ForgivenByGet warns once that a response to a GET has forgiven.
+func (n *Notices) ForgivenByGet(z *config.Settings, once *warning.Once, log *zap.Logger) {
 	if !n.got.Load() && !n.got.Swap(true) {
 		once.Warn(log, warning.ForgivesGuesser, fmt.Sprintf("zone %q: a GET has cleared a count; if that page needs no account, guessers clear theirs by it: "+
 			"add `not method GET` to the zone's `match`", z.Name))

@@ -111,7 +111,7 @@ func newRedis(key, store string, client redis.UniversalClient, o RedisOptions) *
 		Client: client, Keys: ratesync.NewKeyspace(o.Namespace), Store: storeOf(cmp.Or(store, serverOf(client)), o.Namespace), Timeout: o.Timeout, Now: clock.Now,
 		Beat: r.Replicator.Beat, Name: control.NodeName(), Logger: o.Logger,
 	})
-	r.Replicator.Carry(r.Control)
+	r.Replicator.SetRecord(r.Control)
 	r.Gauges = ratesync.NewSlots(r.Replicator, o.StrictTimeout)
 	return r
 }
@@ -121,11 +121,11 @@ func newRedis(key, store string, client redis.UniversalClient, o RedisOptions) *
 func (r *Redis) ShareBans(register *ban.Register, s *ratesync.Source, zone string, strict bool) (unshare func()) {
 	x := ratesync.ShareBans(register, s, zone, r.client, r.namespace, clock.Now)
 	if strict {
-		r.Strict.Carry(zone, register)
+		r.Strict.CheckBans(zone, register)
 	}
 	return func() {
 		if x.Unshare(s); strict {
-			r.Strict.Carry(zone, nil)
+			r.Strict.CheckBans(zone, nil)
 		}
 	}
 }
@@ -168,8 +168,8 @@ func (r *Redis) Namespace() string { return r.namespace }
 // runs at once.
 func (r *Redis) Circuits() strict.Status {
 	s := r.Strict.Status()
-	lost, trips, timeouts := r.Gauges.Status()
-	s.Open, s.Trips, s.Timeouts = max(s.Open, min(lost, s.Of)), s.Trips+trips, s.Timeouts+timeouts
+	missed, trips, timeouts := r.Gauges.Status()
+	s.Open, s.Trips, s.Timeouts = max(s.Open, min(missed, s.Of)), s.Trips+trips, s.Timeouts+timeouts
 	return s
 }
 

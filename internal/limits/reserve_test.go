@@ -39,7 +39,7 @@ func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
 		}
 		o := ZoneOptions{Settings: s, Logger: zap.NewNop(), Once: new(warning.Once)}
 		for i := range shares {
-			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{fmt.Sprint("Class-", i): {"*"}}}})
+			o.ClassMatchers = append(o.ClassMatchers, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{fmt.Sprint("Class-", i): {"*"}}}})
 		}
 		z, err := NewZone(o)
 		if err != nil {
@@ -48,7 +48,7 @@ func TestNobodyTakesWhatIsReservedForOthers(t *testing.T) {
 		defer z.Release()
 		whole := &z.AllLimits[0]
 		now := clock.Now()
-		size := whole.Enforced.Size
+		size := whole.Effective.Size
 		k, _ := z.KeyOf(request(""))
 		for range rapid.IntRange(1, 150).Draw(rt, "requests") {
 			if rapid.IntRange(0, 9).Draw(rt, "pause") == 0 {

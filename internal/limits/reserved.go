@@ -20,7 +20,7 @@ func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, key keys.Key) (
 	}
 	for i := range limits {
 		l := &limits[i]
-		units = append(units, reservedUnit{zone: z, key: key, by: l.Table, held: l.Table.ReservationOf(l.Enforced, key, took[i])})
+		units = append(units, reservedUnit{zone: z, key: key, by: l.Table, held: l.Table.ReservationOf(l.Effective, key, took[i])})
 	}
 	return units
 }
@@ -67,7 +67,7 @@ func (z *Zone) forgive(key keys.Key, since int64, r Response) {
 	case q.Method == http.MethodHead || q.Method == http.MethodOptions:
 		return
 	case q.Method == http.MethodGet:
-		z.Notices.Got(&z.Settings, z.Once, z.Logger)
+		z.Notices.ForgivenByGet(&z.Settings, z.Once, z.Logger)
 	}
 	for l := range z.Each {
 		l.Table.ForgiveKey(key, since, instantOf(r.At))

@@ -26,9 +26,9 @@ type responseCost struct {
 	paths *figures.Paths
 	// took is how long the last answers took.
 	took answerTimes
-	// atEnd is set where a figure is known only when the handler has returned, and guess where one
-	// that is seen before may still grow.
-	atEnd, guess bool
+	// atEnd is set where a figure is known only when the handler has returned, and mayGrow where
+	// one that is seen before may still grow.
+	atEnd, mayGrow bool
 }
 
 func newResponseCost(c config.ResponseCost) *responseCost {
@@ -45,7 +45,7 @@ func newResponseCost(c config.ResponseCost) *responseCost {
 		if t.Units != "" {
 			rc.numbers[i] = reqkey.NewNumber(t.Units)
 		}
-		rc.guess = rc.guess || t.Units != "" || len(t.JSON) > 0
+		rc.mayGrow = rc.mayGrow || t.Units != "" || len(t.JSON) > 0
 	}
 	return rc
 }
@@ -95,7 +95,7 @@ func (z *Zone) holdCost(units []reservedUnit, n int64, h *Held) {
 		}
 	})
 	if z.responseCost.atEnd {
-		h.OnEnd(func() { s.end(h.written(), h.inOrder) })
+		h.OnEnd(func() { s.end(h.written(), h.complete) })
 	}
 }
 
@@ -132,9 +132,9 @@ func (s *settlement) begin(r Response) {
 
 // end settles the rest when the handler has returned: in order, or after a panic, an error, or with
 // its client gone.
-func (s *settlement) end(written int64, inOrder bool) {
+func (s *settlement) end(written int64, complete bool) {
 	if !s.done {
-		s.finish(written, inOrder)
+		s.finish(written, complete)
 	}
 }
 
@@ -142,13 +142,13 @@ func (s *settlement) end(written int64, inOrder bool) {
 // than it has cost, except for bytes, which are those that left. One whose JSON has ended, or its
 // last event has passed, or as many bytes as its header said, has ended in order, whoever leaves
 // then: a client that has all may close its connection before the handler has returned.
-func (s *settlement) finish(written int64, inOrder bool) {
+func (s *settlement) finish(written int64, complete bool) {
 	c := s.zone.responseCost
 	least := max(s.n, s.leastCost())
 	sum, ok := s.figure(written)
-	inOrder = inOrder || s.size == written || s.body != nil && s.body.Done
+	complete = complete || s.size == written || s.body != nil && s.body.Done
 	if !ok {
-		s.noteMissing(inOrder)
+		s.noteMissing(complete)
 	}
 	m := min(config.WholeUnits(sum), config.MaxCost)
 	switch {
@@ -156,7 +156,7 @@ func (s *settlement) finish(written int64, inOrder bool) {
 		m = max(m, least)
 	case !ok:
 		m = s.n
-	case !inOrder && c.guess && m < least:
+	case !complete && c.mayGrow && m < least:
 		s.zone.Decisions.CountEvent(metrics.CostGone)
 		m = least
 	}

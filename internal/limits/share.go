@@ -27,7 +27,7 @@ func (l *Limit) IsDivided() bool { return l.share.regions < l.share.of || l.shar
 func divide(all []Limit, s share) {
 	for i := range all {
 		all[i].share = s
-		all[i].Enforced = all[i].Params().Compile()
+		all[i].Effective = all[i].Params().Compile()
 	}
 }
 
@@ -62,7 +62,7 @@ func (z *Zone) ofSide(limits []Limit, n int64) ([]Limit, int64) {
 		return limits, n
 	}
 	limits = z.share(limits, share{reached, of, 1}, &z.sides)
-	return limits, z.lowered(n, limits)
+	return limits, z.capped(n, limits)
 }
 
 // ofNode returns what this node takes of a request's limits while it is alone with its counts: its
@@ -96,7 +96,7 @@ func (z *Zone) share(limits []Limit, s share, cache *Shares) []Limit {
 	switch {
 	case len(limits) == 0:
 		return limits
-	case z.isOwn(limits) && !limits[0].isCached:
+	case z.arePerRequest(limits) && !limits[0].isCached:
 		divide(limits, s)
 		return limits
 	}

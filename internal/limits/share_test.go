@@ -45,18 +45,18 @@ func TestLimitsOfASide(t *testing.T) {
 	if again := z.share(all, s, &z.sides); &again[0] != &all[0] {
 		t.Error("the limits of a side are made for each request")
 	}
-	if e := all[0].Enforced; e.N != 33 || e.Size != 2 || all[0].Rate.Limit != 100 || z.AllLimits[0].Enforced.N != 100 {
-		t.Errorf("a third is %+v, of %+v", e, z.AllLimits[0].Enforced)
+	if e := all[0].Effective; e.N != 33 || e.Size != 2 || all[0].Rate.Limit != 100 || z.AllLimits[0].Effective.N != 100 {
+		t.Errorf("a third is %+v, of %+v", e, z.AllLimits[0].Effective)
 	}
 	if e := (&check{Zone: z, limits: all}).request().Limits[0]; e.N != 33 || e.Size != 2 {
 		t.Errorf("Redis is asked for %+v", e)
 	}
 	own := []Limit{z.AllLimits[0].With(10)}
-	if got := z.share(own, s, &z.sides); &got[0] != &own[0] || got[0].Enforced.N != 3 {
-		t.Errorf("a third of a limit of 10 is %+v", got[0].Enforced)
+	if got := z.share(own, s, &z.sides); &got[0] != &own[0] || got[0].Effective.N != 3 {
+		t.Errorf("a third of a limit of 10 is %+v", got[0].Effective)
 	}
-	if got := z.share(own, share{1, 1, 6}, &z.shares); got[0].Enforced.N != 2 {
-		t.Errorf("the part of one of 6 nodes of a limit of 10, of which a side had a third, is %+v", got[0].Enforced)
+	if got := z.share(own, share{1, 1, 6}, &z.shares); got[0].Effective.N != 2 {
+		t.Errorf("the part of one of 6 nodes of a limit of 10, of which a side had a third, is %+v", got[0].Effective)
 	}
 	if got := z.share(nil, s, &z.sides); len(got) > 0 {
 		t.Errorf("a request without limits has %d", len(got))

@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// takeSlot asks for a slot in the zone of the last check. It is taken last, and free again when
-// the handler has returned.
+// takeSlot asks for a slot in the zone of a check, before the limits of the zone. It is free again
+// when the handler has returned.
 func (e *Evaluation) takeSlot(p *check, slots *SlotLimit, slowed bool, r *http.Request) decision {
 	asks, lost := p.IsStrict(), p.IsUnavailable(p.ask.Raw)
 	a := gauge.Ask{Key: p.ask.Key, Raw: p.ask.Raw, Now: e.Now, Limit: slots.Max, Alone: slots.Max}

@@ -32,9 +32,9 @@ func TestSlotsAreFreeAfterAPanic(t *testing.T) {
 	for name, breaks := range map[string]func(*ZoneOptions){
 		"a matcher":              func(o *ZoneOptions) { o.Matchers = panics },
 		"a matcher of except":    func(o *ZoneOptions) { o.Except = panics },
-		"a matcher of a reserve": func(o *ZoneOptions) { o.Reserve, o.Reserved = reserves, []caddyhttp.MatcherSets{panics} },
+		"a matcher of a reserve": func(o *ZoneOptions) { o.Reserve, o.ClassMatchers = reserves, []caddyhttp.MatcherSets{panics} },
 		"a reserve in shadow mode": func(o *ZoneOptions) {
-			o.Reserve, o.Reserved, o.Enforce = reserves, []caddyhttp.MatcherSets{panics}, config.Enforce(0)
+			o.Reserve, o.ClassMatchers, o.Enforce = reserves, []caddyhttp.MatcherSets{panics}, config.Enforce(0)
 		},
 		"the log of a denial":          func(o *ZoneOptions) { o.Logger = brokenLog },
 		"the log of a would-be denial": func(o *ZoneOptions) { o.Logger, o.Enforce = brokenLog, config.Enforce(0) },

@@ -21,7 +21,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 	limited := !e.Denied
 	for i := range e.checks {
 		p := &e.checks[i]
-		limited = limited || !p.shadow && (p.decision == denies || p.decision == reserved)
+		limited = limited || !p.shadow && (p.decision == denies || p.decision == awaitsRefund)
 	}
 	if !limited {
 		return nil
@@ -37,7 +37,7 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 		if !ok {
 			continue
 		}
-		e.later = e.meet(e.later, z, r)
+		e.later = e.addCheck(e.later, z, r)
 		if last := len(e.later) - 1; e.Denied && e.later[last].decision == noKey {
 			e.later = e.later[:last]
 		}
@@ -45,11 +45,11 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 	if !e.Denied && len(e.later) > 1 {
 		for i := range e.later {
 			p := &e.later[i]
-			p.left = noSlot
+			p.left = noCounterRank
 			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.decision == admits {
-				p.left = min(2*(left/max(1, p.ask.N)), queuesLast)
+				p.left = min(2*(left/max(1, p.ask.N)), queueRank)
 				if p.Kind.Traits().Queues && left > 0 {
-					p.left += queuesLast
+					p.left += queueRank
 				}
 			}
 		}
@@ -58,9 +58,9 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 	return e.askLater(r)
 }
 
-// In the order of zones noSlot is between nothing left and something, and queuesLast is more than
-// can be left of any limit.
-const noSlot, queuesLast = 1, 1 << 61
+// In the order of zones noCounterRank is between nothing left and something, and queueRank is more
+// than can be left of any limit.
+const noCounterRank, queueRank = 1, 1 << 61
 
 // lastWait returns how long a zone that is not asked would have a request wait, as Redis last told
 // this node. What responses may refund is none to wait for.
@@ -68,12 +68,12 @@ func (p *check) lastWait(now int64) (wait time.Duration) {
 	if !p.EnforcesRaw(p.ask.Raw) {
 		return 0
 	}
-	limits, n := p.limits, p.lowered(p.ask.N, p.limits)
+	limits, n := p.limits, p.capped(p.ask.N, p.limits)
 	if p.Regions {
 		limits, n = p.ofSide(limits, n)
 	}
 	for i := range limits {
-		wait = max(wait, limits[i].Table.Wait(limits[i].Enforced, p.ask.Key, now, n))
+		wait = max(wait, limits[i].Table.Wait(limits[i].Effective, p.ask.Key, now, n))
 	}
 	return wait
 }

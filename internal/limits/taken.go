@@ -17,19 +17,19 @@ func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts, byRedis boo
 	isRead := t.Allowed && (t.N == 0 || t.Unspent)
 	switch {
 	case counts && (isRead || !t.Allowed):
-		l.Table.Penalize(l.Enforced, a.Key, *t, a.N)
+		l.Table.Penalize(l.Effective, a.Key, *t, a.N)
 	case !t.Allowed:
 		return 0
 	case !counts && !isRead:
 		if l.Settings.Kind.Traits().Queues && byRedis {
 			// The slot stays taken: whether anybody stands behind it is not known here.
 		} else if l.Settings.Kind.Traits().Queues {
-			l.Table.Leave(l.Enforced, a.Key, *t, clock.Now(), t.N)
+			l.Table.Leave(l.Effective, a.Key, *t, clock.Now(), t.N)
 		} else {
-			l.Table.Refund(l.Enforced, a.Key, *t, t.N)
+			l.Table.Refund(l.Effective, a.Key, *t, t.N)
 		}
 		if l.Settings.Settles() {
-			l.Table.Settle(a.Key, l.Table.ReservationOf(l.Enforced, a.Key, *t), now, t.N)
+			l.Table.Settle(a.Key, l.Table.ReservationOf(l.Effective, a.Key, *t), now, t.N)
 		}
 	}
 	if t.Allowed {
@@ -52,16 +52,16 @@ func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts, byRedis boo
 // again is how a limit stands for the next request of as much.
 func (l *Limit) again(a *table.Ask, now int64, byRedis bool) (is table.Taken) {
 	if byRedis {
-		return l.Table.Look(l.Enforced, a.Key, now, a.N, l.Settings.Kind.Traits().Told)
+		return l.Table.Look(l.Effective, a.Key, now, a.N, l.Settings.Kind.Traits().Waits)
 	}
-	if is = l.Table.Take(l.Enforced, a.Key, a.Raw, now, a.N, table.Again); is.Allowed {
-		l.Table.Refund(l.Enforced, a.Key, is, a.N)
+	if is = l.Table.Take(l.Effective, a.Key, a.Raw, now, a.N, table.Again); is.Allowed {
+		l.Table.Refund(l.Effective, a.Key, is, a.N)
 	}
 	return is
 }
 
 // restate has a result say how a limit stands at now.
 func (l *Limit) restate(a *table.Ask, now int64, d *answer.Result) {
-	is := l.Table.Take(l.Enforced, a.Key, a.Raw, now, 0, l.Settings.Kind.Traits().Told)
+	is := l.Table.Take(l.Effective, a.Key, a.Raw, now, 0, l.Settings.Kind.Traits().Waits)
 	d.Remaining, d.MoreAfter = is.Remaining, l.MoreAfter(&is.Decision)
 }

@@ -22,7 +22,7 @@ type TopBy string
 const (
 	ByUsed   TopBy = "used"
 	ByAsked  TopBy = "asked"
-	ByDenied TopBy = "denied" // of DeniedKeys, not of a Most
+	ByDenied TopBy = "denied" // of DeniedKeys, not of TopKeys
 )
 
 // AllTopBy are all that there are.
@@ -35,22 +35,22 @@ func (b TopBy) of(s table.Spend) int64 {
 	return s.Used
 }
 
-// A Most collects the few keys that have the most of something.
-type Most struct {
+// TopKeys collects the few keys that have the most of something.
+type TopKeys struct {
 	by   TopBy
 	n    int
 	keys heap.Heap[table.Spend] // the least first
 }
 
-// NewMost returns a Most for n keys.
-func NewMost(by TopBy, n int) *Most {
+// NewTopKeys returns a TopKeys for n keys.
+func NewTopKeys(by TopBy, n int) *TopKeys {
 	less := func(a, b table.Spend) bool { return by.of(a) < by.of(b) }
-	return &Most{by, n, heap.Heap[table.Spend]{Before: less, All: make([]table.Spend, 0, n)}}
+	return &TopKeys{by, n, heap.Heap[table.Spend]{Before: less, All: make([]table.Spend, 0, n)}}
 }
 
 // Add notes what a key has spent. It is called under a lock that requests take, once for each key:
 // it allocates nothing, and most keys cost one comparison.
-func (m *Most) Add(s table.Spend) {
+func (m *TopKeys) Add(s table.Spend) {
 	amount, all := m.by.of(s), m.keys.All
 	switch {
 	case amount <= 0 || m.n == 0:
@@ -63,7 +63,7 @@ func (m *Most) Add(s table.Spend) {
 }
 
 // Rows returns the keys that have the most, the first of all first.
-func (m *Most) Rows() []table.Spend {
+func (m *TopKeys) Rows() []table.Spend {
 	slices.SortFunc(m.keys.All, func(a, b table.Spend) int {
 		return cmp.Or(cmp.Compare(m.by.of(b), m.by.of(a)), slices.Compare(a.ID[:], b.ID[:]))
 	})
@@ -81,7 +81,7 @@ func (z *Zone) EachID(f func(keys.ID)) {
 		z.Slots.EachSpend(spent)
 	}
 	if b := z.Bans(); b != nil {
-		for _, r := range []*ban.Register{&b.Set, &b.Noted} {
+		for _, r := range []*ban.Register{&b.Set, &b.Shadow} {
 			r.Each(clock.Now(), func(id ban.ID, _ ban.Ban, _ string) { f(id) })
 		}
 	}

@@ -18,7 +18,7 @@ func TestMostKeepsTheGreatest(t *testing.T) {
 		amounts := rapid.SliceOfN(rapid.Int64Range(0, 30), 0, 200).Draw(rt, "amounts")
 		n := rapid.IntRange(0, 40).Draw(rt, "n")
 		by := rapid.SampledFrom([]TopBy{ByUsed, ByAsked}).Draw(rt, "by")
-		m := NewMost(by, n)
+		m := NewTopKeys(by, n)
 		for i, a := range amounts {
 			s := table.Spend{ID: keys.ID{byte(i)}, Used: 1, Asked: 1}
 			switch by {
@@ -43,7 +43,7 @@ func TestMostKeepsTheGreatest(t *testing.T) {
 
 // Add runs under a lock of requests.
 func TestAddAllocatesNothing(t *testing.T) {
-	m, i := NewMost(ByUsed, 20), int64(0)
+	m, i := NewTopKeys(ByUsed, 20), int64(0)
 	if n := testing.AllocsPerRun(1000, func() { i++; m.Add(table.Spend{Used: i}) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -15,8 +15,9 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// Enough is how many requests a zone may have without counting one until that is warned of.
-const Enough = 1000
+// UncountedRequests is how many requests a zone may have without counting one until that is warned
+// of.
+const UncountedRequests = 1000
 
 // Responses are how many of a zone of a handler have begun, and how many of them counted by
 // count_responses. It is safe for concurrent use.
@@ -43,9 +44,9 @@ func (z *Zone) noteResponse(r Response) (counts bool) {
 	n := z.Responses.All.Add(1)
 	if counts {
 		z.Responses.Counted.Add(1)
-	} else if n <= Enough && z.Responses.Counted.Load() == 0 {
+	} else if n <= UncountedRequests && z.Responses.Counted.Load() == 0 {
 		z.Responses.note(r.Status)
-		if n == Enough {
+		if n == UncountedRequests {
 			z.warnUncounted()
 		}
 	}
@@ -76,6 +77,6 @@ func (s *Responses) String() string {
 
 func (z *Zone) warnUncounted() {
 	z.Once.Warn(z.Logger, warning.NothingCounted, fmt.Sprintf("zone %q: it has limited nobody, as `count_responses%s` matched none of its first %d responses; "+
-		"send a request that should count, like a wrong password, and write the status of its answer there", z.Name, config.ResponsesText(z.CountResponses), Enough),
+		"send a request that should count, like a wrong password, and write the status of its answer there", z.Name, config.ResponsesText(z.CountResponses), UncountedRequests),
 		zap.String("statuses", z.Responses.String()))
 }

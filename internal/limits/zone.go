@@ -32,8 +32,8 @@ type ZoneOptions struct {
 	Matchers caddyhttp.MatcherSets
 	// Except select requests that are not limited.
 	Except caddyhttp.MatcherSets
-	// Reserved select the requests that each entry of Reserve is for.
-	Reserved []caddyhttp.MatcherSets
+	// ClassMatchers select the requests that each entry of Reserve is for.
+	ClassMatchers []caddyhttp.MatcherSets
 	// Namespace keeps the counters of several users of the process apart; a server has one. Redis
 	// is nil where nothing is synced.
 	Namespace string
@@ -84,8 +84,8 @@ type Zone struct {
 	// Responses are those that count_responses has looked at.
 	Responses Responses
 
-	// isFull is set where the configuration enforces the zone for all keys.
-	isFull bool
+	// enforcesAll is set where the configuration enforces the zone for all keys.
+	enforcesAll bool
 	// Varies is set where numbers come with the request. cost is nil where each takes one unit.
 	Varies bool
 	cost   *cost
@@ -110,8 +110,8 @@ type Zone struct {
 	shares, sides Shares
 
 	// salt is config.SaltOf its name.
-	salt  uint64
-	early earlyRules
+	salt      uint64
+	earlyData earlyDataRules
 }
 
 // NewZone compiles a zone and acquires its counters, which Release gives up. It changes nothing of
@@ -122,7 +122,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if z.Template, err = reqkey.Compile(o.Key, o.IPv4Prefix, o.IPv6Prefix); err != nil {
 		return nil, err
 	}
-	z.Want = o.Kind.Traits().Told
+	z.Want = o.Kind.Traits().Waits
 	if o.Settles() {
 		z.Reserving = table.Reserve | algorithms.WantReset
 	}
@@ -130,7 +130,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if z.Reserving != 0 && (len(o.Cost.Terms) > 0 || z.responseCost != nil) {
 		z.Reserving |= table.InParts
 	}
-	z.isFull = z.Enforce.IsFull()
+	z.enforcesAll = z.Enforce.IsFull()
 	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.LongestWindow()}
 	if o.LogKeys {
 		log.Keys = z.Template
@@ -146,7 +146,7 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if z.cost = newCost(&z.Settings); z.cost != nil {
 		z.Decisions.WithUnits(z.responseCost != nil)
 	}
-	z.early = earlyRulesOf(z)
+	z.earlyData = earlyDataRulesOf(z)
 	if z.IsStrict() {
 		z.counters, z.enforced = countersOf(z.AllLimits), enforcedOf(z.AllLimits)
 		for i := range z.AllLimits {
@@ -281,13 +281,13 @@ func (z *Zone) IsUnavailable(raw []byte) bool {
 	if z.Redis == nil || z.SyncRate <= 0 {
 		return false
 	}
-	var lost uint64
+	var missed uint64
 	if len(z.AllLimits) == 0 {
-		lost = z.Slots.Source.Unreachable()
+		missed = z.Slots.Source.UnavailableShards()
 	} else {
-		lost = z.AllLimits[0].Source.Unreachable()
+		missed = z.AllLimits[0].Source.UnavailableShards()
 	}
-	return lost != 0 && ratesync.LostFor(lost, z.IDOf(raw))
+	return missed != 0 && ratesync.HasShardOf(missed, z.IDOf(raw))
 }
 
 // OnlyThrottles reports whether the zone has bandwidth and nothing that could deny a request.

@@ -50,7 +50,7 @@ func dressed(t testing.TB, redis *limits.Redis, dress func(i int, o *limits.Zone
 		o := limits.ZoneOptions{Settings: s, Sweep: time.Minute, Headers: answer.IETF, Logger: zap.NewNop(), Once: new(warning.Once)}
 		o.Redis = redis
 		for range s.Reserve {
-			o.Reserved = append(o.Reserved, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"a", "c"}}}})
+			o.ClassMatchers = append(o.ClassMatchers, caddyhttp.MatcherSets{{caddyhttp.MatchHeader{"K": {"a", "c"}}}})
 		}
 		if s.Name == "matched" {
 			o.Matchers = caddyhttp.MatcherSets{{caddyhttp.MatchMethod{http.MethodPost}, caddyhttp.MatchHeader{"K": {"a"}}}, {caddyhttp.MatchHeader{"K": {"a", "b"}}}}
@@ -180,7 +180,7 @@ func holds(zones []*limits.Zone) (all []string) {
 		}
 		if b := z.Bans(); b != nil {
 			now := clock.Now()
-			all = append(all, fmt.Sprintf("%d banned, %d noted", b.Set.Count(now), b.Noted.Count(now)))
+			all = append(all, fmt.Sprintf("%d banned, %d noted", b.Set.Count(now), b.Shadow.Count(now)))
 		}
 	}
 	return all
@@ -487,7 +487,7 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	lost := func(want bool) func() bool {
 		return func() bool {
 			for l := range c.Each {
-				if l.Settings.SyncRate > 0 && l.Source.CannotReach([]byte("a")) != want {
+				if l.Settings.SyncRate > 0 && l.Source.IsUnavailable([]byte("a")) != want {
 					return false
 				}
 			}

@@ -133,7 +133,7 @@ func TestExplainInAClusterOfWhichAPartIsLost(t *testing.T) {
 		return !slices.ContainsFunc(p.zones, func(z *limits.Zone) bool {
 			k, _ := z.KeyOf(request(ill))
 			return slices.ContainsFunc(z.AllLimits, func(l limits.Limit) bool {
-				_, ok := l.Table.Recall(l.Enforced, keys.KeyOf(k.Raw), clock.Now(), 1, 0)
+				_, ok := l.Table.Recall(l.Effective, keys.KeyOf(k.Raw), clock.Now(), 1, 0)
 				return ok
 			})
 		})

@@ -200,7 +200,7 @@ func TestAFloodOfOneClientCostsFewCalls(t *testing.T) {
 			}
 			dress := func(_ int, o *limits.ZoneOptions) {
 				if sets == "reserve" {
-					o.Reserved = []caddyhttp.MatcherSets{{{caddyhttp.MatchHeader{"Class": {"other"}}}}}
+					o.ClassMatchers = []caddyhttp.MatcherSets{{{caddyhttp.MatchHeader{"Class": {"other"}}}}}
 				}
 			}
 			recallers(t, 10, dress, []config.Settings{s}, func(t *testing.T, nodes []*recaller) {

@@ -95,7 +95,7 @@ func TopOf(ctx context.Context, current *lifecycle.Config, zone string, by limit
 	rows := make([][]table.Spend, len(chosen))
 	wanted := map[*limits.KeyNames][]table.Spend{}
 	for i, l := range chosen {
-		most := limits.NewMost(by, n)
+		most := limits.NewTopKeys(by, n)
 		add := most.Add
 		if banned {
 			add = ofBanned(current.BansOf(l.Zone), add)

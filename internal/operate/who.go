@@ -93,13 +93,13 @@ func BansOf(current *lifecycle.Config, overrides []control.EntryState, zone stri
 			continue
 		}
 		seen[bans] = true
-		for _, r := range []*ban.Register{&bans.Set, &bans.Noted} {
+		for _, r := range []*ban.Register{&bans.Set, &bans.Shadow} {
 			r.Each(clock.Now(), func(id ban.ID, b ban.Ban, text string) {
 				since := time.Unix(0, b.Begun)
 				if count++; len(latest.All) == n && !since.After(latest.All[0].Since) {
 					return
 				}
-				one := BanState{Zone: z.Name, ID: keys.ID(id).String(), Why: whyBanned(z), Since: since.UTC(), Until: time.Unix(0, b.End()).UTC(), Shadow: r == &bans.Noted}
+				one := BanState{Zone: z.Name, ID: keys.ID(id).String(), Why: whyBanned(z), Since: since.UTC(), Until: time.Unix(0, b.End()).UTC(), Shadow: r == &bans.Shadow}
 				if z.LogKeys {
 					one.Key = text
 				}

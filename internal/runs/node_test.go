@@ -57,12 +57,12 @@ func startNode(name string, s *store, z settings) *node {
 	n.sync = ratesync.NewSource(n.table, ratesync.SpecOf(zone, p))
 	n.gaugesSync = ratesync.NewSlotSource(n.gauges, zone)
 	n.bans.Configure(100, 0)
-	n.redis.Replicator.Meet(time.Second)
+	n.redis.Replicator.StartAndWait(time.Second)
 	n.redis.Control.Follow(zone, n.table)
 	n.redis.Control.Follow(zone, n.bans)
 	n.redis.ShareBans(n.bans, n.sync, zone, z.rate == 0)
 	rate := cmp.Or(z.rate, time.Second) // where Redis decides, of what it has not heard
-	n.table.Configure(table.SyncConfig{Params: p, Interval: rate, AtOnce: z.rate == 0, Waker: n.sync.Waker}, 100)
+	n.table.Configure(table.SyncConfig{Params: p, Interval: rate, StoreDecides: z.rate == 0, Waker: n.sync.Waker}, 100)
 	n.redis.Replicator.Attach(n.sync, rate)
 	n.wire.set(func() { n.wire.runs = true })
 	if z.rate == 0 {

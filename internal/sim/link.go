@@ -43,7 +43,7 @@ func (w *Network) Join(name string, t table.Synced, rate time.Duration, p algori
 
 // Start begins to sync. The first tick comes at a random time within a sync_rate.
 func (n *Link) Start() {
-	n.table.SetUnreachable(0)
+	n.table.SetMissed(0)
 	n.table.SetClock(n.net.now, 0, 0)
 	first := time.Duration(n.net.Rand.Float64() * float64(n.Rate))
 	n.loop.Due = n.net.Since() + first
@@ -102,10 +102,10 @@ func (n *Link) send(c *Call) {
 func (n *Link) Ended(ok bool) {
 	e := cycle.Event{Kind: cycle.Reply, Urgent: n.table.Urgent()}
 	if !ok {
-		e.Kind, e.Lost = cycle.Failed, cycle.AllShards
+		e.Kind, e.Missed = cycle.Failed, cycle.AllShards
 	}
 	n.on(e)
-	n.table.SetUnreachable(n.loop.Unreachable)
+	n.table.SetMissed(n.loop.MissedTwice)
 }
 
 // Resend sends all again, as the store has forgotten it. The way of a few keys is too short to

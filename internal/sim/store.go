@@ -69,7 +69,7 @@ func (c *cellOf) count(now int64, node string, epochs algorithms.Epochs, live in
 			sum.Totals[age] += one.At(sum.Epoch - int64(age))
 		}
 		if one.Epoch == sum.Epoch {
-			sum.Open += one.Open
+			sum.Reserved += one.Reserved
 		}
 	}
 	return sum
@@ -90,13 +90,13 @@ func (c *cellOf) fill(now int64, node string, window time.Duration, m *table.Upd
 func (c *cellOf) take(now int64, node string, window float64, m *table.Update) {
 	state, had := m.State, c.states[node]
 	idle := c.rate // at which it drained while the node spent what it says: the lower one of two
-	if m.Asked {
+	if m.Decided {
 		idle = min(idle, m.Rate)
 	}
 	least := -float64(idle) * float64(state.Span) * float64(time.Microsecond) / window
 	c.level = max(c.level-float64(c.rate)*float64(max(0, now-c.at))/window, least)
 	more := state.Fresh
-	if c.at = now; had.Seq > 0 && had.Start == state.Start {
+	if c.at = now; had.Seq > 0 && had.Incarnation == state.Incarnation {
 		more = state.Total - had.Total
 		if c.total += more; more < 0 && c.level >= 0 {
 			c.level = max(0, c.level+float64(more))
@@ -105,7 +105,7 @@ func (c *cellOf) take(now int64, node string, window float64, m *table.Update) {
 		c.total += state.Total
 		c.level = max(c.level, float64(state.Whole-state.Fresh)+float64(state.Rest)/(window/float64(time.Microsecond)))
 	}
-	if more = min(more, state.Fresh); c.rate == 0 || m.Asked && (more > 0 || more == 0 && m.Rate > c.rate) {
+	if more = min(more, state.Fresh); c.rate == 0 || m.Decided && (more > 0 || more == 0 && m.Rate > c.rate) {
 		c.rate = m.Rate
 	}
 	c.level += max(0, min(float64(more), float64(m.Size+m.Rate)-math.Floor(c.level)))

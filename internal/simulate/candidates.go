@@ -81,7 +81,7 @@ func newCandidatesOf[S any](l *limits.Limit, numbers []int64) candidates {
 	}
 	for _, n := range numbers {
 		of := l.Overridden(n)
-		r.limits = append(r.limits, of.Enforced)
+		r.limits = append(r.limits, of.Effective)
 		r.answers = append(r.answers, Answers{})
 	}
 	return r

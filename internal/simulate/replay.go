@@ -281,7 +281,7 @@ func (r *replay) sweep(now int64) {
 		}
 		if b := z.Bans(); b != nil {
 			b.Set.Sweep(now)
-			b.Noted.Sweep(now)
+			b.Shadow.Sweep(now)
 		}
 	}
 }
@@ -355,11 +355,11 @@ func (r *replay) ask(zones []*limits.Zone, rec *accesslog.Record, q *http.Reques
 			s.counted += o.N
 		}
 		if r.zones[z.Name] == s { // and no trial
-			r.counted = r.counted || o.Closed || ok && (o.Denied || o.N > 0)
+			r.counted = r.counted || o.Outright || ok && (o.Denied || o.N > 0)
 		}
 		if ok {
 			s.count(z, &o, rec)
-		} else if o.Closed {
+		} else if o.Outright {
 			s.countClosed(z, &o, rec)
 		}
 		if ok || o.Rest > 0 {

@@ -15,7 +15,7 @@ import (
 // addTrials has a zone of which candidates would not tell what other limits do have trials in their
 // place.
 func (r *replay) addTrials(s *zoneStats) error {
-	if !s.of.Settles() && s.of.Reserved == nil {
+	if !s.of.Settles() && s.of.ClassMatchers == nil {
 		return nil
 	}
 	for _, w := range s.windows {

@@ -6,13 +6,13 @@ import (
 )
 
 // A reservedAsk is for N units of a key that were denied. Now is the instant by the process'
-// clock, and At by that of the state. Pending is what others have probably spent that is not in it
+// clock, and At by that of the state. Unseen is what others have probably spent that is not in it
 // yet.
 type reservedAsk struct {
-	Limit            algorithms.Limit
-	Key              keys.Key
-	Now, At, Pending int64
-	N                int64
+	Limit           algorithms.Limit
+	Key             keys.Key
+	Now, At, Unseen int64
+	N               int64
 }
 
 // admitsReleased reports whether they would be admitted if all that is reserved were refunded. The
@@ -30,7 +30,7 @@ func (t *Table[S]) admitsReleased(s *S, a reservedAsk) bool {
 			a.Limit.Size += n
 		}
 	}
-	return t.machine.Take(s, a.Limit, a.At, 0, a.Pending).Remaining >= a.N
+	return t.machine.Take(s, a.Limit, a.At, 0, a.Unseen).Remaining >= a.N
 }
 
 // takeOut takes what is reserved of a key out of a ledger's current epoch and so many before it. It

@@ -19,7 +19,7 @@ func (t *Table[S]) askAgain(b *SyncConfig, e entry[S], passed int64, news bool) 
 }
 
 // askAfter asks about a key after two waits, unless it is answered before. After the first it asks
-// if something is unsent: within a Pause no request makes a key urgent.
+// if something is unsent: within earlyPause no request makes a key urgent.
 func (t *Table[S]) askAfter(b *SyncConfig, key keys.Key, answered int64, wait, rest time.Duration) {
 	b.After(wait, func() {
 		if t.refreshAfter(b, key, answered, rest) {

@@ -8,21 +8,21 @@ import (
 // Keys beyond max_keys share counters, by the hash of this process, in a table of so many that is
 // not synced. None gets more than its limit there, and some get less.
 
-// sharedCounters is how many there are at most.
-const sharedCounters = 1 << 16
+// overflowCounters is how many there are at most.
+const overflowCounters = 1 << 16
 
 // bytesOfKey is about what a counter takes: docs/internals/costs.md.
 const bytesOfKey = 190
 
-// sharedOf is the counter that a key beyond max_keys shares with others.
-func sharedOf(key keys.Key) keys.Key { return keys.Key{A: key.A>>48<<48 | key.A>>48, B: 1} }
+// overflowOf is the counter that a key beyond max_keys shares with others.
+func overflowOf(key keys.Key) keys.Key { return keys.Key{A: key.A>>48<<48 | key.A>>48, B: 1} }
 
 // beyond returns the shared counters, and makes them where there are none.
 func (t *Table[S]) beyond() *Table[S] {
-	if t.shared.Load() == nil {
-		t.shared.CompareAndSwap(nil, NewOf(t.kind, t.machine, sharedCounters))
+	if t.overflow.Load() == nil {
+		t.overflow.CompareAndSwap(nil, NewOf(t.kind, t.machine, overflowCounters))
 	}
-	return t.shared.Load()
+	return t.overflow.Load()
 }
 
 // takeBeyond decides for a key that found no slot. What an earlier process counted of it is spent
@@ -36,7 +36,7 @@ func (t *Table[S]) takeBeyond(a *Ask, taken *Taken) {
 		t.chargeBeyond(a.Limit, a.Key, a.Now, t.spentOf(t.saved.Take(keys.IDOf(a.Raw), a.Limit, at), a.Limit, at))
 	}
 	shared := *a
-	shared.Key, shared.Raw = sharedOf(a.Key), noBytes
+	shared.Key, shared.Raw = overflowOf(a.Key), noBytes
 	t.beyond().Decide(&shared, taken)
 	taken.Overflow = true
 }
@@ -57,25 +57,26 @@ func (t *Table[S]) chargeBeyond(l algorithms.Limit, key keys.Key, now, n int64) 
 		return
 	}
 	b := t.beyond()
-	st, i, ok := b.lockOrEnter(l, sharedOf(key), noBytes, now)
+	st, i, ok := b.lockOrEnter(l, overflowOf(key), noBytes, now)
 	defer st.mu.Unlock()
 	if ok {
 		b.machine.Charge(&st.slot(i).state, l, now, n)
 	}
 }
 
-// of is the table that a request's units are of, and its key there.
+// of is the table that a request's units are of, and its key there. It clears Overflow: in that
+// table they have a counter of their own.
 func (t *Table[S]) of(key keys.Key, taken *Taken) (*Table[S], keys.Key) {
 	if !taken.Overflow {
 		return t, key
 	}
 	taken.Overflow = false
-	return t.beyond(), sharedOf(key)
+	return t.beyond(), overflowOf(key)
 }
 
 // sweepBeyond drops what is idle of the shared counters.
 func (t *Table[S]) sweepBeyond(now int64) {
-	if shared := t.shared.Load(); shared != nil {
+	if shared := t.overflow.Load(); shared != nil {
 		b := *t.config.Load()
 		b.Interval = 0
 		shared.config.Store(&b)
@@ -85,13 +86,13 @@ func (t *Table[S]) sweepBeyond(now int64) {
 
 // Overflowing reports whether keys share counters, or did until a short time ago.
 func (t *Table[S]) Overflowing() bool {
-	shared := t.shared.Load()
+	shared := t.overflow.Load()
 	return shared != nil && shared.Keys() > 0
 }
 
 // OverflowBytes is about the memory of the shared counters, 0 where there are none.
 func (t *Table[S]) OverflowBytes() int64 {
-	if shared := t.shared.Load(); shared != nil {
+	if shared := t.overflow.Load(); shared != nil {
 		return int64(shared.Keys()) * bytesOfKey
 	}
 	return 0

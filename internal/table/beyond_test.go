@@ -69,7 +69,7 @@ func TestKeysThatShareACounter(t *testing.T) {
 	rows := map[keys.Key][]byte{}
 	for i := 0; ; i++ {
 		raw := fmt.Appendf(nil, "key %d", i)
-		row := sharedOf(keys.KeyOf(raw))
+		row := overflowOf(keys.KeyOf(raw))
 		other, ok := rows[row]
 		if !ok {
 			rows[row] = raw
@@ -281,7 +281,7 @@ func TestAResetEmptiesSharedCounters(t *testing.T) {
 		if got := c.spend(); got != 20 {
 			t.Errorf("after a reset and a response that has cost %d, %d are admitted, want 20", cost, got)
 		}
-		if n := c.shared.Load().reservations.Len(); n != 0 || c.shared.Load().shared.Load() != nil {
+		if n := c.overflow.Load().reservations.Len(); n != 0 || c.overflow.Load().overflow.Load() != nil {
 			t.Errorf("%d keys have something reserved, or shared counters share some; want none", n)
 		}
 	}

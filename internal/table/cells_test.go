@@ -91,7 +91,7 @@ func (k *kept) epochs(newest int64, history int) (sum cell.Sum) {
 	}
 	for _, state := range k.updates {
 		if state.Epoch == sum.Epoch {
-			sum.Open += state.Open
+			sum.Reserved += state.Reserved
 		}
 	}
 	return sum
@@ -118,12 +118,12 @@ func (b *basin) take(now, window int64, had cell.State, m *Update) {
 		b.level -= b.rate * max(0, now-b.at)
 	}
 	idle := b.rate
-	if m.Asked {
+	if m.Decided {
 		idle = min(idle, m.Rate)
 	}
 	b.level, b.at = max(b.level, -idle*state.Span), now
 	more := state.Fresh
-	if had.Seq > 0 && had.Start == state.Start {
+	if had.Seq > 0 && had.Incarnation == state.Incarnation {
 		more = state.Total - had.Total
 		if b.total += more; more < 0 && b.level >= 0 {
 			b.level = max(0, b.level+more*window)
@@ -204,7 +204,7 @@ type node = talker[algorithms.WindowState]
 func newNode(name string, alg algorithms.Params) *node {
 	n := &node{Table: New[algorithms.WindowState](algorithms.SlidingWindow, 1000), name: name}
 	n.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true}, 1000)
-	n.SetUnreachable(^uint64(0))
+	n.SetMissed(^uint64(0))
 	return n
 }
 

@@ -80,9 +80,9 @@ func (t *Table[S]) shift(st *stripe[S], i uint32, b *SyncConfig, now, step int64
 	case t.bucket == nil:
 		l.Resend |= algorithms.Unconfirmed
 		e.sentSeq = 0
-	case step > 0 && !b.AtOnce:
+	case step > 0 && !b.StoreDecides:
 		l.Resend |= algorithms.Forgotten
-		l.Retain()
+		l.KeepRemote()
 	}
 	st.markDirty(i, e)
 }
@@ -91,13 +91,13 @@ func (t *Table[S]) shift(st *stripe[S], i uint32, b *SyncConfig, now, step int64
 // everything that is stored has.
 func (st *stripe[S]) since(taken Taken) int64 { return taken.At + st.clock.moved - taken.clock.moved }
 
-// isEarly reports whether other nodes may not have followed the last step yet.
-func (t *Table[S]) isEarly(b *SyncConfig, now int64) bool {
+// inStepGrace reports whether other nodes may not have followed the last step yet.
+func (t *Table[S]) inStepGrace(b *SyncConfig, now int64) bool {
 	stepped := t.stepped.Load()
 	return stepped != 0 && now-stepped < int64(stepGrace+2*b.Interval)
 }
 
-// current returns a key that is synced, and the caller's now by the table's clock.
+// current returns a key with what is known of its syncs, and the caller's now by the table's clock.
 func (t *Table[S]) current(st *stripe[S], i uint32, now int64) (e entry[S], at int64) {
 	return t.withSyncState(st, i), st.clock.In(now)
 }

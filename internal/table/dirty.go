@@ -5,11 +5,11 @@ import (
 )
 
 // A stripe lists its dirty keys by their slots: those to send to the store, or to ask it about. A
-// request puts a key in the list dirty. The next Tick moves it to outgoing, and a drain makes a
-// message of it. A key that can't wait for the Tick is in urgent as well, for an early sync.
+// request puts a key in the list dirty. The next Tick moves it to outgoing, and dequeue has a
+// message made of it. A key that can't wait for the Tick is in urgent as well, for an early sync.
 //
 // Nothing is taken out of the middle of a list. So one may name a slot twice, a slot that has gone,
-// or one whose flag another list's drain has cleared. Who reads a list passes over these.
+// or one whose flag was cleared when another list was read. Who reads a list passes over these.
 
 // flags of an entry. dirty and urgent belong to the slot, not to the key: they say that a list
 // names it.
@@ -18,16 +18,16 @@ const (
 	urgent
 	// inFlight: a message about the key is in flight.
 	inFlight
-	// confirm: it is dirty only to ask once more what others sent meanwhile.
-	confirm
-	// confirming: the message in flight is that one.
-	confirming
+	// reread: it is dirty only to read once more what others sent meanwhile.
+	reread
+	// rereading: the message in flight is that one.
+	rereading
 	// asking: a message that asks for more is in flight.
 	asking
 	// failed: the store could not do the last message. The key waits for the next cycle, whatever
 	// is asked of it.
 	failed
-	// denied: a request that was denied has had it synced early since one was admitted.
+	// denied: a denied request has had the key synced early, and none was admitted since.
 	denied
 )
 
@@ -66,31 +66,31 @@ func (t *Table[S]) Tick() {
 	}
 }
 
-// drain takes keys off the lists and has take make messages of each, under the lock of its stripe,
-// until there are about most. Keys with a message under way wait for another cycle. Like each it
-// does little under a lock and goes from stripe to stripe, on from where the last one ended. now is
-// the caller's clock; take gets the table's.
-func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take func(entry[S], int64) int) {
+// dequeue takes keys off the lists and has take make messages of each, under the lock of its
+// stripe, until there are about most. Keys with a message under way wait for another cycle. Like
+// each it does little under a lock and goes from stripe to stripe, on from where the last one
+// ended. now is the caller's clock; take gets the table's.
+func (t *Table[S]) dequeue(b *SyncConfig, now int64, most int, onlyUrgent bool, take func(entry[S], int64) int) {
 	for more := true; more; {
 		more = false
 		for range t.stripes {
 			if most <= 0 {
 				return
 			}
-			s := t.drained.Add(1) % stripeCount
+			s := t.nextStripe.Add(1) % stripeCount
 			bit := uint64(1) << s
-			if early && t.urgent.Load()&bit == 0 {
+			if onlyUrgent && t.urgent.Load()&bit == 0 {
 				continue
 			}
 			st := &t.stripes[s]
 			from, flag := &st.outgoing, dirty
-			if early {
+			if onlyUrgent {
 				from, flag = &st.urgent, urgent
 			}
 			st.mu.Lock()
-			most -= t.drainList(st, from, flag, b, now, min(most, walk), take)
+			most -= t.dequeueFrom(st, from, flag, b, now, min(most, walk), take)
 			left := len(*from) > 0
-			if early && !left {
+			if onlyUrgent && !left {
 				t.urgent.And(^bit)
 			}
 			st.mu.Unlock()
@@ -99,8 +99,8 @@ func (t *Table[S]) drain(b *SyncConfig, now int64, most int, early bool, take fu
 	}
 }
 
-// drainList is drain for a few slots of one list.
-func (t *Table[S]) drainList(st *stripe[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64) int) (taken int) {
+// dequeueFrom is dequeue for a few slots of one list.
+func (t *Table[S]) dequeueFrom(st *stripe[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64) int) (taken int) {
 	for looked := 0; looked < walk && len(*from) > 0 && taken < most; looked++ {
 		end := len(*from) - 1
 		i := (*from)[end]

@@ -14,10 +14,10 @@ const (
 	// earlyPause is the least time between two early syncs of one key.
 	earlyPause = 5 * time.Millisecond
 	// earlyShare of what a key has left, by the estimate, that may be unsent before it is synced
-	// early: 1/share.
+	// early: one part of so many.
 	earlyShare = 8
-	// earlyGrain is the part of a limit, 1/grain, below which what all nodes have unsent, by the
-	// estimate, is worth no early sync. Without it a client at its limit would cause one for
+	// earlyGrain is the part of a limit, one of so many, below which what all nodes have unsent, by
+	// the estimate, is worth no early sync. Without it a client at its limit would cause one for
 	// each request that is admitted.
 	earlyGrain = 64
 	// earlyRefresh is how often in an interval a key at its limit may be synced only to learn what
@@ -27,15 +27,15 @@ const (
 	// there were so many: what is older counts half as much with each sync. With fewer, chance
 	// makes a node that sees little of a client take its share for a fraction of what it is.
 	leastMine = 32
-	// maxScale bounds the estimate of how much more than this node all nodes take in.
-	maxScale = 1000
+	// maxAllPerMine bounds the estimate of how much more than this node all nodes take in.
+	maxAllPerMine = 1000
 )
 
 // An estimate is what a key knows of its syncs. The zero value is that of a key that had none.
 type estimate struct {
-	At    int64   // of the last reply, 0 never
-	scale float32 // K: units spent on all nodes for each one here, lately; 0 unknown
-	half  float32 // admitted here in half of the interval before the last reply, or more: see Sent
+	At             int64   // of the last reply, 0 never
+	allPerMine     float32 // K: units spent on all nodes for each one here, lately; 0 unknown
+	inHalfInterval float32 // admitted here in half an interval before that, or more: see Sent
 
 	pastMine uint32 // spent here and
 	pastAll  uint32 // on all nodes in the syncs before, the older ones less and less
@@ -57,13 +57,13 @@ func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remai
 	if now-s.At < int64(earlyPause) {
 		return false
 	}
-	if s.scale == 0 {
+	if s.allPerMine == 0 {
 		return true // the second sync shows this node's share
 	}
 	if limit.History > 0 && l.Attempts <= 1 && l.Prev.Unsent() > 0 {
 		return true // the first request of an epoch: others may want what came just before it
 	}
-	unseen := float64(l.Unsent(limit.History)) * max(1, float64(s.scale))
+	unseen := float64(l.Unsent(limit.History)) * max(1, float64(s.allPerMine))
 	return unseen > 0 && unseen*earlyShare*float64(max(1, regions)) >= float64(remaining) && unseen*earlyGrain >= sizeOf(limit)
 }
 
@@ -80,7 +80,7 @@ func sizeOf(l algorithms.Limit) float64 {
 // keys of the stripe wait to be sent, this one waits as well.
 func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remaining, now int64) bool {
 	size, passed := sizeOf(l), now-s.At
-	if s.scale <= 1 || passed < max(int64(rate/earlyRefresh), int64(earlyPause)) || float64(remaining)*earlyGrain > size {
+	if s.allPerMine <= 1 || passed < max(int64(rate/earlyRefresh), int64(earlyPause)) || float64(remaining)*earlyGrain > size {
 		return false
 	}
 	return float64(passed)*float64(l.N)*earlyGrain >= size*float64(l.Window)
@@ -89,7 +89,7 @@ func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remainin
 // nextAsk returns in how long the store should be asked about a key once more, 0 for not before the
 // next cycle. passed is the time since the last answer but one. It is for keys of which units are
 // reserved: no share is known of them, and others may be spending the units that are left. After
-// news the next question comes soon, otherwise after half as long again as there were none. The
+// news the next question comes soon. Otherwise the time between two grows by half each time. The
 // only node that knows a key has nothing to ask. Where a unit is less than a grain of the limit, or
 // many are left, it can wait.
 func nextAsk(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, remaining, passed int64, news bool) (after time.Duration) {
@@ -107,23 +107,23 @@ func nextAsk(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, r
 	return after
 }
 
-// Pending estimates what others have spent that this node can't see yet: for each unit of its own
+// Unseen estimates what others have spent that this node can't see yet: for each unit of its own
 // that it has not sent, and each that it sent while theirs were in flight, as many more as its
 // share of what is spent makes likely.
-func (s *estimate) Pending(l *algorithms.Ledger, history int) int64 {
-	if s.scale <= 1 || !l.Synced {
+func (s *estimate) Unseen(l *algorithms.Ledger, history int) int64 {
+	if s.allPerMine <= 1 || !l.Synced {
 		return 0
 	}
-	return int64(math.Ceil((float64(s.scale) - 1) * (float64(l.Unsent(history)) + float64(s.half))))
+	return int64(math.Ceil((float64(s.allPerMine) - 1) * (float64(l.Unsent(history)) + float64(s.inHalfInterval))))
 }
 
 // conclude works out K from what is noted.
 func (s *estimate) conclude(lately bool) {
 	switch {
 	case s.pastMine > 0:
-		s.scale = float32(min(max(1, float64(s.pastAll)/float64(s.pastMine)), maxScale))
+		s.allPerMine = float32(min(max(1, float64(s.pastAll)/float64(s.pastMine)), maxAllPerMine))
 	case lately:
-		s.scale = 1
+		s.allPerMine = 1
 	}
 	if s.pastMine > leastMine {
 		s.pastMine, s.pastAll = s.pastMine/2, s.pastAll/2
@@ -138,16 +138,16 @@ func (s *estimate) noteSpent(mine, theirs int64, lately bool) {
 		s.pastMine = add32(s.pastMine, mine)
 		s.pastAll = add32(s.pastAll, mine+theirs)
 	} else {
-		s.pastMine, s.pastAll, s.scale = 0, 0, 0
+		s.pastMine, s.pastAll, s.allPerMine = 0, 0, 0
 	}
 	s.conclude(lately)
 }
 
 // Alone notes that no share is known, and nothing is expected of others.
-func (s *estimate) Alone() { s.scale = 1 }
+func (s *estimate) Alone() { s.allPerMine = 1 }
 
 // Sent notes how much the last sync sent, how long that took, and how much time has passed since
-// the one before. What others push is on average half an interval old when it is pulled, for which
+// the one before. What others say is on average half an interval old when it is read, for which
 // an estimate counts. Where the store is far away, all nodes take what is left in turn, one denying
 // while another admits, so that a node's own doesn't show what the others have on the way: then it
 // is a whole interval, and half of what it was before, where that is more. Buckets drain in that
@@ -156,9 +156,9 @@ func (s *estimate) Sent(units int64, took, passed time.Duration) {
 	half := units / 2
 	if far := min(took-earlyPause, passed); far > 0 {
 		part := float64(far) / float64(passed)
-		half = max(half+int64(float64(half)*part), int64(float64(s.half)/2*part))
+		half = max(half+int64(float64(half)*part), int64(float64(s.inHalfInterval)/2*part))
 	}
-	s.half = float32(half)
+	s.inHalfInterval = float32(half)
 }
 
 // add32 adds to a number that ends at its largest value.

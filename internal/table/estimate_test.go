@@ -17,13 +17,13 @@ func TestEarlySyncsGoByTheLimitOfTheRequest(t *testing.T) {
 	}
 	spent := &algorithms.Ledger{Synced: true, Cur: algorithms.EpochCount{Own: 3}, Attempts: 3}
 	const t0 = int64(1e18)
-	x := &estimate{At: t0, scale: 1}
+	x := &estimate{At: t0, allPerMine: 1}
 	for n, want := range map[int64]bool{5: true, 24: true, 50_000: false} {
 		if got := x.NeedsSync(spent, limit(n), n-3, t0+second, 1); got != want {
 			t.Errorf("3 of %d unsent: early %v, want %v", n, got, want)
 		}
 	}
-	x.scale = 3 // others have most of the traffic
+	x.allPerMine = 3 // others have most of the traffic
 	for _, test := range []struct {
 		n, remaining, after int64
 		want                bool
@@ -49,8 +49,8 @@ func TestDenialsOfAKeyAreEarlyOnce(t *testing.T) {
 	for _, limit := range []int64{3, 1000} {
 		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: 30 * 24 * time.Hour}
 		n, other, s := newNode("n", alg), newNode("other", alg), newStore()
-		n.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true, Certain: true}, 1000)
-		n.SetUnreachable(0)
+		n.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true, NoEstimates: true}, 1000)
+		n.SetMissed(0)
 		take(other.Table, alg, 1, t0)
 		other.sync(s, t0)
 		early := 0
@@ -80,7 +80,7 @@ func TestDenialsThatCountAreEarlyOnce(t *testing.T) {
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 3, Window: 30 * 24 * time.Hour}
 	n, s := newNode("n", alg), newStore()
 	n.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true}, 1000)
-	n.SetUnreachable(0)
+	n.SetMissed(0)
 	early, now := 0, t0
 	request := func() {
 		d := take(n.Table, alg, 1, now)

@@ -86,7 +86,7 @@ func heapInUse() int64 {
 }
 
 // mostShared is what all shared counters take at most.
-const mostShared = sharedCounters * bytesOfKey
+const mostShared = overflowCounters * bytesOfKey
 
 // An attacker who comes with a new key for each request neither frees himself or anybody else, nor
 // fills the memory. When he has gone, the memory is free again.
@@ -103,7 +103,7 @@ func TestRotatedKeys(t *testing.T) {
 		if bytes := f.table.OverflowBytes(); bytes > mostShared {
 			t.Errorf("limit %d: shared counters have %d bytes", limit, bytes)
 		}
-		if most := min(200_000, sharedCounters*limit); got.attackers > most || got.attackers < most/2 {
+		if most := min(200_000, overflowCounters*limit); got.attackers > most || got.attackers < most/2 {
 			t.Errorf("limit %d: %d of the attackers' requests admitted, want %d at most and half of that at least", limit, got.attackers, most)
 		}
 		f.now += 3 * int64(time.Minute)

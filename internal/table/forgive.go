@@ -13,9 +13,9 @@ import (
 // node hears of it by the answer to what it says next. Resets of the record that the store tells of
 // before the record does go the same way.
 
-// forgiven is the latest such reset of a key. It ends when what was spent before can count no more
+// keyReset is the latest such reset of a key. It ends when what was spent before can count no more
 // since the store was last known to have its stamp: the store keeps it longer.
-type forgiven struct {
+type keyReset struct {
 	reset.Reset
 	// when is when it was applied, by the callers' clock.
 	when int64
@@ -33,12 +33,12 @@ func (t *Table[S]) ForgiveKey(key keys.Key, since, now int64) {
 	}
 	e, at := st.at(i), st.clock.In(now)
 	own, remote := t.machine.Spent(&e.state, b.Limit, at)
-	if own+remote == 0 && (!b.IsShared() || e.syncState != nil && e.At >= st.clock.In(since)) {
+	if own+remote == 0 && (!b.IsSynced() || e.syncState != nil && e.At >= st.clock.In(since)) {
 		return
 	}
 	stamp := max(at/int64(time.Microsecond), t.resetOf(st, e.id, at).Stamp+1)
-	t.forgive(st, b, i, now, resetAt(stamp, at, b))
-	if !b.IsShared() {
+	t.applyReset(st, b, i, now, resetAt(stamp, at, b))
+	if !b.IsSynced() {
 		return
 	}
 	t.machine.Ledger(&e.state).Resend |= algorithms.Settled // so that a process that ends sends it
@@ -47,19 +47,20 @@ func (t *Table[S]) ForgiveKey(key keys.Key, since, now int64) {
 	}
 }
 
-// forgive applies the reset of one key, by a response here, or of which the store has told. Where
-// nothing counts that was spent before it, only its stamp is taken. The stripe's lock is held.
-func (t *Table[S]) forgive(st *stripe[S], b *SyncConfig, i uint32, now int64, r reset.Reset) {
+// applyReset applies the reset of one key, by a response here, or of which the store has told.
+// Where nothing counts that was spent before it, only its stamp is taken. The stripe's lock is
+// held.
+func (t *Table[S]) applyReset(st *stripe[S], b *SyncConfig, i uint32, now int64, r reset.Reset) {
 	if st.forgiven == nil {
-		st.forgiven = make(map[keys.ID]forgiven)
+		st.forgiven = make(map[keys.ID]keyReset)
 	}
-	one := forgiven{r, st.forgiven[st.slot(i).id].when}
+	one := keyReset{r, st.forgiven[st.slot(i).id].when}
 	if resetAt(r.Stamp, r.At, b).Until > st.clock.In(now) {
 		one.when = now
 		t.resetKey(st, b, i, now, r)
 	}
 	st.forgiven[st.slot(i).id] = one
-	if b.IsShared() {
+	if b.IsSynced() {
 		t.changed(st, b, st.at(i), i)
 	}
 }
@@ -83,8 +84,8 @@ func resetAt(stamp, server int64, b *SyncConfig) reset.Reset {
 	return r
 }
 
-// eachForgiven calls f with the map of each stripe, under its lock.
-func (t *Table[S]) eachForgiven(f func(of *map[keys.ID]forgiven)) {
+// eachKeyReset calls f with the map of each stripe, under its lock.
+func (t *Table[S]) eachKeyReset(f func(of *map[keys.ID]keyReset)) {
 	for s := range t.stripes {
 		st := &t.stripes[s]
 		st.mu.Lock()

@@ -46,7 +46,7 @@ func forgiveLaw[S any](t *testing.T, p algorithms.Params, seed uint64) {
 	for i := range 3 {
 		n := &forgiver[S]{talker: talker[S]{Table: NewOf(p.Kind, algorithms.MachineBy[S](p.Kind, p.Calendar), 1000), name: fmt.Sprint(i)}}
 		n.Configure(SyncConfig{Params: p, Interval: time.Second, Early: seed%2 == 0}, 1000)
-		n.SetUnreachable(^uint64(0))
+		n.SetMissed(^uint64(0))
 		nodes = append(nodes, n)
 	}
 	var late []func()
@@ -191,9 +191,9 @@ func TestAGrantOfBeforeAForgiving(t *testing.T) {
 	for _, p := range []algorithms.Params{{Kind: algorithms.SlidingWindow}, {Kind: algorithms.FixedWindow}} {
 		p.Limit, p.Window, p.Reserves = 100, 1000*time.Hour, true
 		tab, l, key, now := New[algorithms.WindowState](p.Kind, 10), p.Compile(), keys.KeyOf(forgivenKey), int64(t0)
-		tab.Configure(SyncConfig{Params: p, Interval: time.Second, AtOnce: true}, 10)
+		tab.Configure(SyncConfig{Params: p, Interval: time.Second, StoreDecides: true}, 10)
 		ask := func(seq int64) *Update {
-			m, busy, ok := tab.Asking(l, key, forgivenKey, now, seq)
+			m, busy, ok := tab.AskUpdate(l, key, forgivenKey, now, seq)
 			if busy || !ok {
 				t.Fatal("the key can't ask")
 			}
@@ -203,7 +203,7 @@ func TestAGrantOfBeforeAForgiving(t *testing.T) {
 			now += int64(time.Millisecond)
 			reply := cell.Reply{Held: m.State, Sum: cell.Sum{Stamp: m.State.Stamp, Epoch: m.State.Epoch, Totals: []int64{total}}}
 			reply.Held.Seq--
-			took, _ := tab.Granted(now, now, m, &reply, []Grantee{{Limit: l, N: 1, Want: reserving, Admitted: true}}, nil)
+			took, _ := tab.AskAnswered(now, now, m, &reply, []Asker{{Limit: l, N: 1, Want: reserving, Admitted: true}}, nil)
 			return took[0]
 		}
 		first := grant(ask(1), 1)

@@ -22,8 +22,8 @@ func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, id keys.ID, now int64)
 	if had == nil {
 		reports = t.saved.Look(id, l, at)
 		if _, idle := t.idle(st, l, now); !idle && t.keys.Load() >= t.maxKeys.Load() {
-			if shared := t.shared.Load(); shared != nil {
-				f.shared.Store(shared.Fork(l, sharedOf(key), keys.ID{}, now))
+			if shared := t.overflow.Load(); shared != nil {
+				f.overflow.Store(shared.Fork(l, overflowOf(key), keys.ID{}, now))
 			}
 			f.chargeBeyond(l, key, now, t.spentOf(reports, l, at))
 			return f
@@ -38,7 +38,7 @@ func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, id keys.ID, now int64)
 	}
 	s.state = t.machine.Clone(&had.state)
 	if one, ok := st.forgiven[id]; ok {
-		to.forgiven = map[keys.ID]forgiven{id: one}
+		to.forgiven = map[keys.ID]keyReset{id: one}
 	}
 	t.reservations.CopyTo(&f.reservations, key)
 	if t.bucket != nil { // what is said from now on has a later name, even if it is read before
@@ -56,7 +56,7 @@ func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, id keys.ID, now int64)
 // has no room for a key that comes later.
 func (t *Table[S]) fork() *Table[S] {
 	f := &Table[S]{kind: t.kind, machine: t.machine, bucket: t.bucket}
-	f.lost.Store(t.lost.Load())
+	f.missed.Store(t.missed.Load())
 	f.stepped.Store(t.stepped.Load())
 	f.offset.Store(t.offset.Load())
 	f.resets.Store(t.resets.Load())
@@ -94,5 +94,5 @@ func (t *Table[S]) Remote(l algorithms.Limit, key keys.Key, now int64) (remote i
 	}
 	e, at := t.current(st, i, now)
 	_, remote = t.machine.Spent(&e.state, l, at)
-	return remote, e.regions&inOthers != 0
+	return remote, e.regions&inOtherRegions != 0
 }

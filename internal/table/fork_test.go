@@ -127,11 +127,11 @@ func (m *forked[S]) sync(rt *rapid.T) {
 // image is all of a table that a look at a key could change.
 func (m *forked[S]) image(key keys.Key) []any {
 	st := m.stripe(key)
-	all := []any{m.Keys(), m.Overflowed(), m.Offset(), m.shared.Load(), m.urgent.Load(), st.size, st.hand, len(st.dirty), len(st.urgent), m.saved.Left()}
-	if shared := m.shared.Load(); shared != nil {
+	all := []any{m.Keys(), m.Overflowed(), m.Offset(), m.overflow.Load(), m.urgent.Load(), st.size, st.hand, len(st.dirty), len(st.urgent), m.saved.Left()}
+	if shared := m.overflow.Load(); shared != nil {
 		all = append(all, shared.Keys())
-		st := shared.stripe(sharedOf(key))
-		if i, s := st.find(sharedOf(key)); s != nil {
+		st := shared.stripe(overflowOf(key))
+		if i, s := st.find(overflowOf(key)); s != nil {
 			all = append(all, shared.machine.Clone(&st.slot(i).state))
 		}
 	}
@@ -154,7 +154,7 @@ func (m *forked[S]) sameByID(rt *rapid.T, raw []byte, n int64, want Taken) {
 	if saved := m.saved.Left()[id] != nil; (s != nil || saved) != ok {
 		rt.Fatalf("%s: by its ID it is found %t", raw, ok)
 	}
-	if !ok || s == nil && (m.shared.Load() != nil || m.Keys() >= int(m.maxKeys.Load())) {
+	if !ok || s == nil && (m.overflow.Load() != nil || m.Keys() >= int(m.maxKeys.Load())) {
 		return // shared counters know no IDs
 	}
 	got := m.Fork(m.limit, key, id, m.now).Take(m.limit, key, nil, m.now, n, allWaits)

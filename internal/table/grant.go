@@ -13,19 +13,19 @@ import (
 // While it is on its way nothing else is said of the key: a state without the grant would take it
 // back. After a call without an answer that is what happens.
 
-// A Grantee is a request that the store was asked for.
-type Grantee struct {
+// An Asker is a request that the store was asked for.
+type Asker struct {
 	Limit    algorithms.Limit
 	N        int64
 	Want     algorithms.Want
 	Admitted bool
 }
 
-// Asking is Say for one key of which more is asked, until Granted or Ungranted. ok is false where
-// the table is full and has no slot for the key, and busy while it is asked for otherwise, or where
-// something was said under a later number: that would take back what is granted. Number 0 is for
-// forks, which only read: the answer comes back through Merge.
-func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool) {
+// AskUpdate is the update of one key of which more is asked, until AskAnswered or AskUnanswered. ok
+// is false where the table is full and has no slot for the key, and busy while it is asked for
+// otherwise, or where something was said under a later number: that would take back what is
+// granted. Number 0 is for forks, which only read: the answer comes back through Merge.
+func (t *Table[S]) AskUpdate(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool) {
 	b := t.config.Load()
 	if b == nil {
 		return m, false, false
@@ -44,9 +44,9 @@ func (t *Table[S]) Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq
 	return t.updateOf(b, e, at, seq, 0, one[:0])[0], false, true
 }
 
-// Granted takes in the answer to a message that asked for more at now, and appends what each of
+// AskAnswered takes in the answer to a message that asked for more at now, and appends what each of
 // the requests is told: in their order, so that each one sees what is left by those before it.
-func (t *Table[S]) Granted(now, server int64, update *Update, reply *cell.Reply, all []Grantee, dst []Taken) (took []Taken, forgot bool) {
+func (t *Table[S]) AskAnswered(now, server int64, update *Update, reply *cell.Reply, all []Asker, dst []Taken) (took []Taken, forgot bool) {
 	b := t.config.Load()
 	// What is granted is of the store's time. Where its clock has taken a step, or no heartbeat was
 	// answered yet, the answer tells before they do.
@@ -127,9 +127,9 @@ func (update *Update) add(b *SyncConfig, epoch, units int64, isBucket bool) {
 	}
 	if b.Params.Reserves {
 		if update.State.Epoch < epoch {
-			update.State.Open = 0
+			update.State.Reserved = 0
 		}
-		update.State.Open += units
+		update.State.Reserved += units
 	}
 	for update.State.Epoch < epoch {
 		update.State.Totals = append([]int64{0}, update.State.Totals...)
@@ -155,7 +155,7 @@ func (t *Table[S]) stateOf(b *SyncConfig, server int64, reply *cell.Reply, repor
 }
 
 // decideBucketGrant is decideGrant for a bucket.
-func (t *Table[S]) decideBucketGrant(server int64, g *Grantee, level algorithms.BucketLevel, behind int64, taken *Taken) {
+func (t *Table[S]) decideBucketGrant(server int64, g *Asker, level algorithms.BucketLevel, behind int64, taken *Taken) {
 	if g.Admitted {
 		behind += g.N
 	}
@@ -174,7 +174,7 @@ func (t *Table[S]) decideBucketGrant(server int64, g *Grantee, level algorithms.
 
 // decideGrant works out what a request is told, where so many units were granted to those behind
 // it.
-func (t *Table[S]) decideGrant(s *S, server int64, g *Grantee, behind int64, taken *Taken) {
+func (t *Table[S]) decideGrant(s *S, server int64, g *Asker, behind int64, taken *Taken) {
 	l := t.machine.Ledger(s)
 	c, _ := l.At(l.Epoch)
 	c.Remote -= behind
@@ -192,12 +192,12 @@ func (t *Table[S]) decideGrant(s *S, server int64, g *Grantee, behind int64, tak
 	l.Put(l.Epoch, c)
 }
 
-// Ungranted notes that a message got no answer: the next one, soon, takes back what it may have
+// AskUnanswered notes that a message got no answer: the next one, soon, takes back what it may have
 // been granted.
-func (t *Table[S]) Ungranted(update *Update) {
+func (t *Table[S]) AskUnanswered(update *Update) {
 	st, i, ok := t.lock(update.Key)
 	defer st.mu.Unlock()
-	if b := t.config.Load(); ok && b.IsShared() {
+	if b := t.config.Load(); ok && b.IsSynced() {
 		e := t.withSyncState(st, i)
 		e.flags &^= asking
 		e.At = 0 // nothing that was known before is remembered
@@ -212,9 +212,9 @@ func (t *Table[S]) Prepare(b SyncConfig) { t.config.CompareAndSwap(nil, b.Compil
 // changed notes that a key differs from what the store has of it. Where the store decides on each
 // request it is said at once.
 func (t *Table[S]) changed(st *stripe[S], b *SyncConfig, e entry[S], i uint32) {
-	e.flags &^= confirm
+	e.flags &^= reread
 	st.markDirty(i, e)
-	if b.AtOnce && e.flags&(asking|urgent) == 0 && t.markUrgent(st, i, e) {
+	if b.StoreDecides && e.flags&(asking|urgent) == 0 && t.markUrgent(st, i, e) {
 		b.Waker.Wake()
 	}
 }

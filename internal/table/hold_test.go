@@ -142,7 +142,7 @@ func TestDrainingLooksAtFewPlacesThatHaveGone(t *testing.T) {
 	tab := newTable(10, hour)
 	st := &tab.stripes[0]
 	st.outgoing = make([]uint32, 10*walk)
-	if tab.drainList(st, &st.outgoing, dirty, tab.config.Load(), t0, million, nil); len(st.outgoing) != 9*walk {
+	if tab.dequeueFrom(st, &st.outgoing, dirty, tab.config.Load(), t0, million, nil); len(st.outgoing) != 9*walk {
 		t.Errorf("%d of %d slots are left after one hold, want %d", len(st.outgoing), 10*walk, 9*walk)
 	}
 }

@@ -5,7 +5,7 @@ import "github.com/caddy-tide/ratelimit/internal/keys"
 // An index finds the slot of a key: open addressing with a word a slot, which is a tag of 32 bits
 // from the key's hash, and above it which slot, plus one. A look-up reads one cache line where a Go
 // map reads three. Keys that share a tag are told apart by the owner, who also locks. The zero
-// Index is empty.
+// index is empty.
 type index struct {
 	words []uint64 // a power of two of them, at most seven eighths used
 	n     int

@@ -49,12 +49,12 @@ func (r *Reservations) IsRecovering(now int64, interval time.Duration) bool {
 // known of them is kept: they may not have followed the last step of the clock, or not have sent
 // again what was lost.
 func (t *Table[S]) mayBeIncomplete(b *SyncConfig, now int64) bool {
-	return t.goesByStore(b) && t.reservations.IsRecovering(now, b.Interval) || t.isEarly(b, now)
+	return t.goesByStore(b) && t.reservations.IsRecovering(now, b.Interval) || t.inStepGrace(b, now)
 }
 
 // goesByStore reports whether the store is believed after that time even where it has less of
 // others than is known here. They may have refunded it. Or the store decides, and it was emptied:
 // what a node had spent that has ended since is nowhere then.
 func (t *Table[S]) goesByStore(b *SyncConfig) bool {
-	return b.Params.Reserves || b.AtOnce && t.bucket == nil
+	return b.Params.Reserves || b.StoreDecides && t.bucket == nil
 }

@@ -9,58 +9,58 @@ import (
 // syncState is what an entry knows of its syncs, beside the ledger in its state.
 type syncState struct {
 	estimate
-	// full is the largest limit that was found used up here, and fullIn when: see lately.
+	// full is the largest limit that was found used up here, and fullIn when: see recentPeriod.
 	full    uint32
 	fullIn  uint8
 	flags   uint8
-	regions uint8 // inOthers or 0
-	// sentSeq is the number of the latest update, 0 where its answer is to be ignored: see
-	// update.go. answered is that of the last one that was answered, of a bucket.
+	regions uint8 // inOtherRegions or 0
+	// sentSeq is the number of the latest update, and answered that of the last one that was
+	// answered, of a bucket.
 	sentSeq, answered int64
 }
 
-// inOthers is set where another region has the key too.
-const inOthers uint8 = 1
+// inOtherRegions is set where another region has the key too.
+const inOtherRegions uint8 = 1
 
 // observe brings a key that is synced to now, and estimates what others spent unseen.
-func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64) (e entry[S], pending int64) {
+func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64) (e entry[S], unseen int64) {
 	e = t.withSyncState(st, i)
 	t.machine.Advance(&e.state, l, now)
 	ledger := t.machine.Ledger(&e.state)
 	if e.At != 0 && now-e.At > int64(3*b.Interval+time.Second) {
 		ledger.Synced = false // and so no estimate either
 	}
-	if b.Certain {
+	if b.NoEstimates {
 		return e, 0
 	}
-	if pending = t.pending(e, ledger, l.History); pending > 0 && b.Mixed && b.Early {
-		pending = t.bound(b, e, l, now, pending)
+	if unseen = t.unseen(e, ledger, l.History); unseen > 0 && b.LimitsVary && b.Early {
+		unseen = t.bound(b, e, l, now, unseen)
 	}
-	return e, pending
+	return e, unseen
 }
 
 // record notes that a key is dirty after so many attempts, which were decided as d under a limit.
 // An attempt is a request, however many units it asks for: else one request could have this node
 // take itself for the only one. It reports whether the replicator should be woken.
 func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, attempts int64) (wake bool) {
-	if b.AtOnce && d.N == 0 {
+	if b.StoreDecides && d.N == 0 {
 		return false // it has only looked
 	}
 	l := t.machine.Ledger(&e.state)
 	l.Attempts = add32(l.Attempts, attempts)
-	if b.Mixed && !d.Allowed && attempts > 0 {
+	if b.LimitsVary && !d.Allowed && attempts > 0 {
 		t.noteFull(b, e, limit, d)
 	}
-	e.flags &^= confirm
+	e.flags &^= reread
 	st.markDirty(i, e)
 	regions := b.Regions
-	if e.regions&inOthers != 0 {
+	if e.regions&inOtherRegions != 0 {
 		regions = 1
 	}
 	if d.Allowed {
 		e.flags &^= denied
 	}
-	if !b.Early || b.Certain && l.Synced || e.flags&(urgent|inFlight|failed) != 0 {
+	if !b.Early || b.NoEstimates && l.Synced || e.flags&(urgent|inFlight|failed) != 0 {
 		return false
 	}
 	// Denials that count tell nobody more than that the key is spent.
@@ -74,17 +74,17 @@ func (t *Table[S]) record(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d 
 	return t.markUrgent(st, i, e)
 }
 
-// pending is the estimate of what others have spent unseen, unless the shard of the key is lost.
-func (t *Table[S]) pending(e entry[S], l *algorithms.Ledger, history int) int64 {
-	if lost := t.lost.Load(); lost != 0 && lost>>(e.id[0]&63)&1 != 0 {
+// unseen is the estimate of what others have spent unseen, unless the shard of the key is missed.
+func (t *Table[S]) unseen(e entry[S], l *algorithms.Ledger, history int) int64 {
+	if missed := t.missed.Load(); missed != 0 && missed>>(e.id[0]&63)&1 != 0 {
 		return 0
 	}
-	return e.Pending(l, history)
+	return e.Unseen(l, history)
 }
 
-// SetUnreachable sets the shards that can't be reached, a bit each: estimates for their keys stop.
+// SetMissed sets the shards that can't be reached, a bit each: estimates for their keys stop.
 // A key's shard is the lowest six bits of its ID's first byte.
-func (t *Table[S]) SetUnreachable(shards uint64) { t.lost.Store(shards) }
+func (t *Table[S]) SetMissed(shards uint64) { t.missed.Store(shards) }
 
 // lose notes that the store has forgotten something of a key. known is set where all is being sent
 // again for that loss already. It reports whether the loss is news.
@@ -112,7 +112,7 @@ func (t *Table[S]) Forgotten(now int64, sure bool) (keys int) {
 		return 0
 	}
 	// A step of the clock ends leases, which looks the same.
-	return t.forgotten(sure && !t.isEarly(b, now))
+	return t.forgotten(sure && !t.inStepGrace(b, now))
 }
 
 // forgotten is Forgotten; keep says whether what is known of the others stays.
@@ -120,9 +120,9 @@ func (t *Table[S]) forgotten(keep bool) (keys int) {
 	t.eachSynced(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
 		if l.Resend |= algorithms.Forgotten; keep {
-			l.Retain()
+			l.KeepRemote()
 		}
-		e.flags &^= confirm
+		e.flags &^= reread
 		keys++
 	})
 	return keys
@@ -139,7 +139,7 @@ func (t *Table[S]) ResendRest() {
 
 // eachSynced is each for a table that is synced. Every key has a sync state then.
 func (t *Table[S]) eachSynced(f func(*stripe[S], uint32, entry[S])) {
-	if !t.config.Load().IsShared() {
+	if !t.config.Load().IsSynced() {
 		return
 	}
 	t.walking.Lock()
@@ -157,7 +157,7 @@ func (t *Table[S]) ResetAcks() {
 	t.reservations.Lose()
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	over := inFlight | failed | confirm | confirming // a call that asks goes on
+	over := inFlight | failed | reread | rereading // a call that asks goes on
 	t.each(func(st *stripe[S], i uint32, _ entry[S]) {
 		e := t.withSyncState(st, i)
 		l := t.machine.Ledger(&e.state)
@@ -176,13 +176,14 @@ type Totals struct {
 	// Own was counted here and Remote on other nodes; Unsent is the part of Own that the store
 	// doesn't have.
 	Own, Remote, Unsent int64
-	// Mark differs where what was counted here of some key in some epoch does, chance excepted.
-	Mark uint64
+	// Fingerprint differs where what was counted here of some key in some epoch does, chance
+	// excepted.
+	Fingerprint uint64
 
-	// pendingKeys is how many keys have counts that the store lacks or has lost, and pending what
+	// missingKeys is how many keys have counts that the store lacks or has lost, and missing what
 	// they are. Of corrections other keys the store has too much, or lacks that they are settled.
-	pendingKeys, corrections int
-	pending                  int64
+	missingKeys, corrections int
+	missing                  int64
 }
 
 // Totals walks over all keys.
@@ -198,21 +199,21 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 		own, remote := t.machine.Spent(&e.state, b.Limit, now)
 		l := t.machine.Ledger(&e.state)
 		unsent := l.Unsent(b.Limit.History)
-		pending := unsent
+		missing := unsent
 		if l.Resend&^algorithms.Settled != 0 {
-			pending = own
+			missing = own
 		}
 		sum.Keys++
 		sum.Own, sum.Remote = sum.Own+own, sum.Remote+remote
 		sum.Unsent += unsent
 		for age := range int64(b.Limit.History + 1) {
 			if c, ok := l.At(l.Epoch - age); ok && c.Own > 0 {
-				sum.Mark += e.key.A * uint64((l.Epoch-age)<<20+c.Own)
+				sum.Fingerprint += e.key.A * uint64((l.Epoch-age)<<20+c.Own)
 			}
 		}
-		if pending > 0 {
-			sum.pendingKeys++
-			sum.pending += pending
+		if missing > 0 {
+			sum.missingKeys++
+			sum.missing += missing
 		} else if l.Corrects(b.Limit.History) {
 			sum.corrections++
 		}
@@ -225,7 +226,7 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 // much, or lacks that they are settled.
 func (t *Table[S]) Unsent(now int64) (keys int, requests int64, corrections int) {
 	sum := t.Totals(now)
-	return sum.pendingKeys, sum.pending, sum.corrections
+	return sum.missingKeys, sum.missing, sum.corrections
 }
 
 // withSyncState returns a slot as at does, with a sync state where it has none yet.

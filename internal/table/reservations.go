@@ -36,7 +36,7 @@ type reservedKey struct {
 	own []*ReservedGroup
 	// others is what other nodes had reserved in an epoch, as of the last reply.
 	others []reservedByOthers
-	// rate is that of a bucket, as far as Drain was told.
+	// rate is that of a bucket, as far as SetDrainRate was told.
 	rate int64
 }
 
@@ -125,10 +125,10 @@ func (r *Reservations) Add(key keys.Key, n, epoch, until, window int64) {
 	})
 }
 
-// Drain notes at which rate the bucket of a key drains from now on, so that nothing in it counts
-// from an instant on. Where that is faster than before, what is reserved ends to count sooner. A
-// limit of 0 leaves the rate as it is.
-func (r *Reservations) Drain(key keys.Key, rate, until int64) {
+// SetDrainRate notes at which rate the bucket of a key drains from now on, so that nothing in it
+// counts from an instant on. Where that is faster than before, what is reserved ends to count
+// sooner. A limit of 0 leaves the rate as it is.
+func (r *Reservations) SetDrainRate(key keys.Key, rate, until int64) {
 	if rate == 0 {
 		return
 	}
@@ -183,9 +183,9 @@ func (e *reservedKey) undrained(g *ReservedGroup, now int64) int64 {
 	return min(g.n, saturate.MulDiv(e.rate, g.ends-now, g.window))
 }
 
-// Rate notes at which rate the bucket of a key drains from now on. What stands in it ends to count
-// as much sooner or later.
-func (r *Reservations) Rate(key keys.Key, rate, now int64) {
+// RescaleDrains notes at which rate the bucket of a key drains from now on. What stands in it ends
+// to count as much sooner or later.
+func (r *Reservations) RescaleDrains(key keys.Key, rate, now int64) {
 	if rate == 0 {
 		return
 	}
@@ -223,8 +223,8 @@ func (r *Reservations) ExpireSooner(key keys.Key, after *ReservedGroup, n int64)
 	})
 }
 
-// Ended reports whether the units of a group count no more at now, as far as Drain was told. Units
-// without a group always count.
+// Ended reports whether the units of a group count no more at now, as far as SetDrainRate was told.
+// Units without a group always count.
 func (r *Reservations) Ended(key keys.Key, g *ReservedGroup, now int64) (ended bool) {
 	if g != nil {
 		r.look(key, func(*reservedKey) { ended = now >= g.ends })

@@ -33,7 +33,7 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 			return true
 		})
 		if had == nil && next.All.Stamp > 0 || had != nil && next.All.Stamp > had.All.Stamp {
-			t.shared.Store(nil) // its keys are not known one by one
+			t.overflow.Store(nil) // its keys are not known one by one
 		}
 		t.each(func(st *stripe[S], i uint32, e entry[S]) {
 			if r := next.Of(e.id); r.Replaces(t.resetOf(st, e.id, at)) {
@@ -56,12 +56,12 @@ func (t *Table[S]) isForgiven(st *stripe[S], id keys.ID, taken Taken) bool {
 func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r reset.Reset) int64 {
 	t.reservations.Forget(st.slot(i).key)
 	at := st.clock.In(now)
-	if !b.IsShared() { // no other node has to tell its epochs from those before
+	if !b.IsSynced() { // no other node has to tell its epochs from those before
 		return t.machine.Reset(&st.slot(i).state, b.Limit, at, max(b.Epochs.At(r.At), b.Epochs.At(at)))
 	}
 	e := t.withSyncState(st, i)
 	forgiven := t.machine.Reset(&e.state, b.Limit, at, b.Epochs.At(r.At))
-	*e.syncState = syncState{flags: e.flags &^ (confirm | confirming | failed)}
+	*e.syncState = syncState{flags: e.flags &^ (reread | rereading | failed)}
 	st.markDirty(i, e)
 	return forgiven
 }
@@ -77,10 +77,10 @@ func (t *Table[S]) resetOf(st *stripe[S], id keys.ID, at int64) (r reset.Reset) 
 	return r
 }
 
-// Forgive is called before Resume, with the resets that saved counts were counted under, nil where
-// they are not those of this table. It drops the counts that a later reset forgives, and the table
-// remembers the rest as applied.
-func (t *Table[S]) Forgive(now int64, counts SavedCounts, under *reset.Set) {
+// DropReset is called before Resume, with the resets that saved counts were counted under, nil
+// where they are not those of this table. It drops the counts that a later reset forgives, and the
+// table remembers the rest as applied.
+func (t *Table[S]) DropReset(now int64, counts SavedCounts, under *reset.Set) {
 	if under == nil {
 		return
 	}
@@ -94,13 +94,13 @@ func (t *Table[S]) Forgive(now int64, counts SavedCounts, under *reset.Set) {
 // ForgetResets prepares for another store, which knows of others.
 func (t *Table[S]) ForgetResets() {
 	t.resets.Store(nil)
-	t.eachForgiven(func(of *map[keys.ID]forgiven) { *of = nil })
+	t.eachKeyReset(func(of *map[keys.ID]keyReset) { *of = nil })
 }
 
 // Resets are those that the keys count under, nil for none.
 func (t *Table[S]) Resets() *reset.Set {
 	single := &reset.Set{Keys: make(map[[16]byte]reset.Reset)}
-	t.eachForgiven(func(of *map[keys.ID]forgiven) {
+	t.eachKeyReset(func(of *map[keys.ID]keyReset) {
 		for id, one := range *of {
 			single.Keys[id] = one.Reset
 		}

@@ -24,8 +24,8 @@ type Synced interface {
 	// corrections is of how many other keys it has something else than it should.
 	Unsent(now int64) (keys int, requests int64, corrections int)
 
-	// SetUnreachable sets the shards of which the store can't be reached, a bit each.
-	SetUnreachable(shards uint64)
+	// SetMissed sets the shards of which the store can't be reached, a bit each.
+	SetMissed(shards uint64)
 	// SetClock sets how far the store's clock is ahead of now, the node's.
 	SetClock(now int64, ahead, uncertainty time.Duration)
 	// Forgotten notes that the store has forgotten the totals of all keys, or may have, and returns
@@ -36,12 +36,12 @@ type Synced interface {
 	ResetAcks()
 }
 
-// Asked is what Redis decides by in one limit.
-type Asked interface {
+// Strict is what Redis decides by in one limit.
+type Strict interface {
 	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken Taken, ok bool)
-	Asking(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool)
-	Granted(now, server int64, update *Update, reply *cell.Reply, all []Grantee, dst []Taken) (took []Taken, forgot bool)
-	Ungranted(update *Update)
+	AskUpdate(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool)
+	AskAnswered(now, server int64, update *Update, reply *cell.Reply, all []Asker, dst []Taken) (took []Taken, forgot bool)
+	AskUnanswered(update *Update)
 	Merge(now, server int64, updates []Update, replies []cell.Reply) (forgot bool)
 	Refund(l algorithms.Limit, key keys.Key, t Taken, n int64)
 	ReservationOf(l algorithms.Limit, key keys.Key, t Taken) Reserved

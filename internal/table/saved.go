@@ -14,8 +14,7 @@ import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 )
 
-// SavedCounts are what keys had spent, by their IDs: what outlives a process. To the process that
-// takes it up it is remote.
+// SavedCounts are what keys had spent, by their IDs: what outlives a process.
 type SavedCounts map[[16]byte][]algorithms.Report
 
 // A savedStore holds SavedCounts in parts with a lock each, so that no request waits for a walk
@@ -83,7 +82,7 @@ func (s *savedStore) look(id [16]byte, l algorithms.Limit, now int64, takes bool
 	if takes {
 		delete(p.counts, id)
 	}
-	return scaleOf(l, all.epochs, now).renumber(reports)
+	return numberingOf(l, all.epochs, now).renumber(reports)
 }
 
 // Prune drops the keys that have not come back in time: nothing they had spent counts any more. It
@@ -93,10 +92,10 @@ func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
 	if all == nil {
 		return 0
 	}
-	scale := scaleOf(l, all.epochs, now)
+	numbering := numberingOf(l, all.epochs, now)
 	all.each(func(counts SavedCounts) {
 		maps.DeleteFunc(counts, func(_ [16]byte, reports []algorithms.Report) bool {
-			return !slices.ContainsFunc(scale.renumber(reports), scale.matters)
+			return !slices.ContainsFunc(numbering.renumber(reports), numbering.matters)
 		})
 		left += len(counts)
 	})
@@ -110,9 +109,9 @@ func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
 // it returns true. A part's lock is held meanwhile.
 func (s *savedStore) Drop(l algorithms.Limit, now int64, f func(id [16]byte, reports []algorithms.Report) bool) {
 	if all := s.held.Load(); all != nil {
-		scale := scaleOf(l, all.epochs, now)
+		numbering := numberingOf(l, all.epochs, now)
 		all.each(func(counts SavedCounts) {
-			maps.DeleteFunc(counts, func(id [16]byte, reports []algorithms.Report) bool { return f(id, scale.renumber(reports)) })
+			maps.DeleteFunc(counts, func(id [16]byte, reports []algorithms.Report) bool { return f(id, numbering.renumber(reports)) })
 		})
 	}
 }
@@ -136,26 +135,26 @@ func (h *heldCounts) each(f func(SavedCounts)) {
 	}
 }
 
-// A scale is how a key that was never seen counts epochs now, and how fast its bucket drains where
-// what was saved says nothing of that.
-type scale struct {
+// A numbering is how a key that was never seen counts epochs now, and how fast its bucket drains
+// where what was saved says nothing of that.
+type numbering struct {
 	epoch, now int64
 	limit      algorithms.Limit
 }
 
-func scaleOf(l algorithms.Limit, epochs algorithms.Epochs, now int64) scale {
-	return scale{epoch: epochs.At(now), now: now, limit: l}
+func numberingOf(l algorithms.Limit, epochs algorithms.Epochs, now int64) numbering {
+	return numbering{epoch: epochs.At(now), now: now, limit: l}
 }
 
 // hasDrained reports whether nothing is left of the level of a report.
-func (n scale) hasDrained(r algorithms.Report) bool {
+func (n numbering) hasDrained(r algorithms.Report) bool {
 	rate := float64(cmp.Or(r.Rate, n.limit.N)) / float64(n.limit.Window)
 	return r.Level <= rate*float64(n.now-r.LevelAt)
 }
 
 // renumber brings what was saved to the epochs of now. The clock may have been set back since: then
 // all that is held moves there, as in a ledger, and nobody waits for a time that may never come.
-func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
+func (n numbering) renumber(reports []algorithms.Report) []algorithms.Report {
 	newest := int64(math.MinInt64)
 	for _, r := range reports {
 		newest = max(newest, r.Epoch)
@@ -171,7 +170,7 @@ func (n scale) renumber(reports []algorithms.Report) []algorithms.Report {
 }
 
 // matters says that a decision can still use a report.
-func (n scale) matters(r algorithms.Report) bool {
+func (n numbering) matters(r algorithms.Report) bool {
 	if r.LevelAt > 0 {
 		return !n.hasDrained(r)
 	}

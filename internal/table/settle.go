@@ -31,15 +31,14 @@ func (t *Taken) until() int64 {
 	return t.At - t.clock.ahead + int64(t.Reset)
 }
 
-// reserve notes what was just taken, in an epoch. It notes as
-// well at which rate a bucket drains now, also where that was denied. The stripe's lock is
-// held.
+// reserve notes what was just taken, in an epoch. It notes as well at which rate a bucket drains
+// now, also where that was denied. The stripe's lock is held.
 func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch int64) {
 	if taken.number = uint32(epoch); taken.Allowed {
 		t.reservations.Add(key, taken.N, epoch, taken.until(), l.Window)
 	}
 	if t.kind.Traits().Draining {
-		t.reservations.Drain(key, l.N, taken.until())
+		t.reservations.SetDrainRate(key, l.N, taken.until())
 	}
 }
 
@@ -47,7 +46,7 @@ func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch
 func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken) {
 	now := taken.At - taken.clock.ahead
 	taken.inParts = true
-	t.reservations.Rate(key, l.N, now)
+	t.reservations.RescaleDrains(key, l.N, now)
 	if taken.Allowed {
 		taken.number = t.reservations.AddOne(key, taken.N, 0, taken.until(), l.N, l.Window)
 	}
@@ -83,7 +82,7 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		return
 	}
 	e, at := entry[S]{slot: st.slot(i)}, st.since(r.Taken)
-	if b.IsShared() {
+	if b.IsSynced() {
 		e = t.withSyncState(st, i)
 		t.changed(st, b, e, i)
 	}
@@ -93,7 +92,7 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		t.reservations.ExpireSooner(key, r.group, back)
 	}
 	epoch := t.reservations.Remove(key, r.group, r.N)
-	if b.IsShared() {
+	if b.IsSynced() {
 		t.machine.Ledger(&e.state).Resend |= algorithms.Settled
 	}
 	if back > 0 && !forgiven {
@@ -136,13 +135,13 @@ func (t *Table[S]) AdmitsReleased(l algorithms.Limit, key keys.Key, now, n int64
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
 	if !ok {
-		shared := t.shared.Load()
-		return shared != nil && shared.AdmitsReleased(l, sharedOf(key), now, n)
+		shared := t.overflow.Load()
+		return shared != nil && shared.AdmitsReleased(l, overflowOf(key), now, n)
 	}
-	e, at, pending := entry[S]{slot: st.slot(i)}, st.clock.In(now), int64(0)
-	if b := t.config.Load(); b.IsShared() {
-		e, pending = t.observe(st, b, l, i, at)
+	e, at, unseen := entry[S]{slot: st.slot(i)}, st.clock.In(now), int64(0)
+	if b := t.config.Load(); b.IsSynced() {
+		e, unseen = t.observe(st, b, l, i, at)
 	}
-	ask := reservedAsk{Limit: l, Key: key, Now: now, At: at, Pending: pending, N: n}
+	ask := reservedAsk{Limit: l, Key: key, Now: now, At: at, Unseen: unseen, N: n}
 	return t.admitsReleased(&e.state, ask)
 }

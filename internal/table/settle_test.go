@@ -108,19 +108,19 @@ func TestOthersAreToldWhatIsOpen(t *testing.T) {
 		seq++
 		tab.Tick()
 		updates := tab.TakeUpdates(t0, seq, 10, false, nil)
-		if first(updates) != 1 || updates[0].State.Open != open {
+		if first(updates) != 1 || updates[0].State.Reserved != open {
 			t.Fatalf("%+v is said, want 1, of which %d are open", updates, open)
 		}
 		return updates
 	}
 	updates := say(1)
 	tab.Settle(key, r, t0, 1) // while the message is under way
-	tab.Merge(t0, t0, updates, []cell.Reply{{Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}, Open: 2}}})
+	tab.Merge(t0, t0, updates, []cell.Reply{{Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}, Reserved: 2}}})
 	if tab.Take(l, key, []byte("k"), t0, 1, 0).Allowed || !tab.AdmitsReleased(l, key, t0, 1) {
 		t.Error("beside one of another node that is open: want a denial that ends with it")
 	}
 	updates = say(0)
-	held := cell.State{Seq: 1, Epoch: epoch, Totals: []int64{1}, Open: 1}
+	held := cell.State{Seq: 1, Epoch: epoch, Totals: []int64{1}, Reserved: 1}
 	tab.Merge(t0, t0, updates, []cell.Reply{{Held: held, Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}}}})
 	if tab.AdmitsReleased(l, key, t0, 1) {
 		t.Error("with all settled: the denial is for good")
@@ -153,7 +153,7 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			}
 			merge := func(now int64, updates []Update) {
 				state := &updates[0].State
-				tab.Merge(now, tab.in(now), updates, []cell.Reply{{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{state.At(state.Epoch) + open}, Open: state.Open + open}}})
+				tab.Merge(now, tab.in(now), updates, []cell.Reply{{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{state.At(state.Epoch) + open}, Reserved: state.Reserved + open}}})
 			}
 			merge(t0, say(t0))
 			now := t0 + int64(time.Second)
@@ -166,7 +166,7 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			}
 			updates := say(now)
 			m := updates[0].State
-			if first(updates) != 1 || m.Open != 1 || m.Epoch != r.At/int64(time.Hour)+int64(by/time.Hour) {
+			if first(updates) != 1 || m.Reserved != 1 || m.Epoch != r.At/int64(time.Hour)+int64(by/time.Hour) {
 				t.Errorf("%s, a step of %v: said is %+v, want 1, which is open", kind, by, m)
 			}
 			if _, others := tab.Reservations().In(key, r.At/int64(time.Hour)); others != 0 {
@@ -215,7 +215,7 @@ func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 			t.Fatal("nothing is said")
 		}
 		state := &updates[0].State
-		h := cell.Reply{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{first(updates) + total}, Open: state.Open + open}}
+		h := cell.Reply{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{first(updates) + total}, Reserved: state.Reserved + open}}
 		if !lost && held > 0 {
 			h.Held = cell.State{Seq: seq - 1, Epoch: state.Epoch, Totals: []int64{held}}
 		}

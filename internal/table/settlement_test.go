@@ -302,11 +302,11 @@ func TestASharedCounterSettlesInUnits(t *testing.T) {
 					sum += l.cost
 				}
 			}
-			shared := c.shared.Load()
+			shared := c.overflow.Load()
 			if shared == nil {
 				t.Fatal("the key has a slot")
 			}
-			shared.With(sharedOf(c.key), func(s *algorithms.WindowState) {
+			shared.With(overflowOf(c.key), func(s *algorithms.WindowState) {
 				if own, _ := shared.machine.Ledger(s).Sum(0); own != sum {
 					t.Errorf("%d spent, want %d", own, sum)
 				}

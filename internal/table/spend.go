@@ -31,18 +31,18 @@ func (t *Table[S]) EachSpend(now int64, f func(Spend)) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	at, counted := t.in(now), b.IsShared()
+	at, counted := t.in(now), b.IsSynced()
 	epoch, epochs := b.Epochs.At(at), int64(max(2, b.Limit.History+1))
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
-		s := Spend{Key: e.key, ID: e.id, Regions: e.syncState != nil && e.regions&inOthers != 0}
+		s := Spend{Key: e.key, ID: e.id, Regions: e.syncState != nil && e.regions&inOtherRegions != 0}
 		level, _ := t.machine.Level(&e.state, b.Limit, at)
 		s.Used = int64(math.Ceil(level))
 		for age := int64(0); age < epochs && t.bucket == nil; age++ {
 			c, _ := l.At(epoch - age)
 			s.Used += c.Total()
 		}
-		if !b.IsShared() { // a log has the older ones elsewhere
+		if !b.IsSynced() { // a log has the older ones elsewhere
 			own, _ := t.machine.Spent(&e.state, b.Limit, at)
 			s.Used = max(s.Used, own)
 		}

@@ -37,11 +37,11 @@ type Table[S any] struct {
 	// config is what the latest configuration says; requests bring their own limits.
 	config atomic.Pointer[SyncConfig]
 	// offset is added to the clock of callers: see Clock.
-	offset  atomic.Int64
-	shared  atomic.Pointer[Table[S]] // of keys beyond max_keys, nil where there are none
-	lost    atomic.Uint64
-	maxKeys atomic.Int64
-	kind    algorithms.Kind
+	offset   atomic.Int64
+	overflow atomic.Pointer[Table[S]] // of keys beyond max_keys, nil where there are none
+	missed   atomic.Uint64
+	maxKeys  atomic.Int64
+	kind     algorithms.Kind
 
 	stripes [stripeCount]stripe[S]
 
@@ -55,8 +55,8 @@ type Table[S any] struct {
 
 	// urgent has a bit for each stripe with keys that should not wait for the next sync.
 	urgent atomic.Uint64
-	// drained counts the stripes that were drained.
-	drained atomic.Uint32
+	// nextStripe is where dequeue goes on, modulo stripeCount.
+	nextStripe atomic.Uint32
 
 	// walking lets one walk over all keys at a time; requests don't take it.
 	walking sync.Mutex
@@ -89,7 +89,7 @@ type stripe[S any] struct {
 	outgoing []uint32 // dirty before the last cycle began, not sent yet
 	free     []uint32
 
-	forgiven map[keys.ID]forgiven // see forgive.go
+	forgiven map[keys.ID]keyReset // see forgive.go
 
 	_ [40]byte // to whole cache lines: the neighbour's lock is on another one
 }
@@ -101,7 +101,7 @@ type slot[S any] struct {
 	id    keys.ID // last: requests don't read it
 }
 
-// entry is a slot with what is known of its syncs, nil in a table that is not synced.
+// entry is a slot with what is known of its syncs, nil where nobody has asked for that yet.
 type entry[S any] struct {
 	*slot[S]
 	*syncState
@@ -127,7 +127,7 @@ func NewOf[S any](kind algorithms.Kind, machine algorithms.Machine[S], maxKeys i
 func (t *Table[S]) Configure(b SyncConfig, maxKeys int) {
 	old := t.config.Swap(b.Compile())
 	t.maxKeys.Store(int64(maxKeys))
-	if b.IsShared() && !old.IsShared() {
+	if b.IsSynced() && !old.IsSynced() {
 		t.Resend()
 	}
 }
@@ -184,16 +184,16 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 		}
 	}
 	b, n, want := t.config.Load(), a.N, a.Want
-	e, pending, shared := entry[S]{slot: s}, int64(0), b.IsShared()
+	e, unseen, synced := entry[S]{slot: s}, int64(0), b.IsSynced()
 	*taken = Taken{N: n, At: st.clock.In(a.Now), clock: st.clock}
-	if shared {
-		e, pending = t.observe(st, b, a.Limit, i, taken.At)
+	if synced {
+		e, unseen = t.observe(st, b, a.Limit, i, taken.At)
 	}
-	if taken.Result = t.machine.Take(&e.state, a.Limit, taken.At, n, pending); !taken.Allowed {
+	if taken.Result = t.machine.Take(&e.state, a.Limit, taken.At, n, unseen); !taken.Allowed {
 		want |= algorithms.WantRetry
 	}
 	if want != 0 {
-		taken.Waits = t.machine.Waits(&e.state, a.Limit, taken.At, n, pending, want)
+		taken.Waits = t.machine.Waits(&e.state, a.Limit, taken.At, n, unseen, want)
 	}
 	if taken.Estimated {
 		taken.Retry = e.Retry(b.Interval, taken.At, taken.Retry)
@@ -209,7 +209,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	if want&Again != 0 {
 		attempts = 0
 	}
-	wake := shared && t.record(st, b, e, i, taken, a.Limit, attempts)
+	wake := synced && t.record(st, b, e, i, taken, a.Limit, attempts)
 	st.mu.Unlock()
 	if wake {
 		b.Waker.Wake()
@@ -396,7 +396,7 @@ func (t *Table[S]) correct(key keys.Key, taken Taken, f func(s *S, at int64)) {
 		return
 	}
 	f(&st.slot(i).state, st.since(taken))
-	if b.IsShared() {
+	if b.IsSynced() {
 		t.changed(st, b, t.withSyncState(st, i), i)
 	}
 }
@@ -410,8 +410,7 @@ func (t *Table[S]) Room(l algorithms.Limit, key keys.Key, raw []byte, now int64)
 	if !ok {
 		return 0, false
 	}
-	e, at := t.current(st, i, now)
-	return t.machine.Take(&e.state, l, at, 0, 0).Remaining, true
+	return t.machine.Take(&st.slot(i).state, l, st.clock.In(now), 0, 0).Remaining, true
 }
 
 // Wait returns how long it takes until a key has room for n units, as far as its counts tell; 0
@@ -423,12 +422,12 @@ func (t *Table[S]) Wait(l algorithms.Limit, key keys.Key, now, n int64) time.Dur
 	if !ok {
 		return 0
 	}
-	e, at := t.current(st, i, now)
-	if t.machine.Take(&e.state, l, at, 0, 0).Remaining >= n {
+	state, at := &st.slot(i).state, st.clock.In(now)
+	if t.machine.Take(state, l, at, 0, 0).Remaining >= n {
 		return 0
 	}
-	if !t.reservations.isEmpty(key) && t.admitsReleased(&e.state, reservedAsk{Limit: l, Key: key, Now: now, At: at, N: n}) {
+	if !t.reservations.isEmpty(key) && t.admitsReleased(state, reservedAsk{Limit: l, Key: key, Now: now, At: at, N: n}) {
 		return 0
 	}
-	return t.machine.Waits(&e.state, l, at, n, 0, algorithms.WantRetry).Retry
+	return t.machine.Waits(state, l, at, n, 0, algorithms.WantRetry).Retry
 }

@@ -79,7 +79,7 @@ func TestMaxKeysIsHardAndNoBypass(t *testing.T) {
 // unshared is the first key from one on whose shared counter nobody has.
 func unshared(tab *windows, from int) int {
 	for i := from; ; i++ {
-		key := sharedOf(keys.KeyOf(raw(i)))
+		key := overflowOf(keys.KeyOf(raw(i)))
 		if _, s := tab.beyond().stripe(key).find(key); s == nil {
 			return i
 		}

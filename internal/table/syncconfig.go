@@ -18,14 +18,15 @@ type SyncConfig struct {
 	Interval time.Duration
 	// Early syncs keys before the next cycle when they are new or near their limit.
 	Early bool
-	// AtOnce is set where the store decides on each request: what else changes is said at once.
-	AtOnce bool
-	// Certain leaves out what others have probably spent unseen. A key is synced early only where
-	// it was not synced lately.
-	Certain bool
-	// Mixed says that limits differ from request to request. Params are then those of a request
-	// without a number.
-	Mixed bool
+	// StoreDecides is set where the store decides on each request: what else changes is said at
+	// once.
+	StoreDecides bool
+	// NoEstimates leaves out what others have probably spent unseen. A key is synced early only
+	// where it was not synced lately.
+	NoEstimates bool
+	// LimitsVary says that limits differ from request to request. Params are then those of a
+	// request without a number.
+	LimitsVary bool
 	// Regions is how many regions a key may be spent in before this node hears of it, 0 or 1 where
 	// there is only this one.
 	Regions int
@@ -40,8 +41,8 @@ type SyncConfig struct {
 	Epochs algorithms.Epochs
 }
 
-// IsShared reports whether what a table counts is synced.
-func (b *SyncConfig) IsShared() bool { return b != nil && b.Interval != 0 }
+// IsSynced reports whether what a table counts is synced.
+func (b *SyncConfig) IsSynced() bool { return b != nil && b.Interval != 0 }
 
 // AsksAgain reports whether keys are asked about before the next cycle without a request.
 func (b *SyncConfig) AsksAgain() bool { return b.Params.Reserves && b.Early && b.After != nil }

@@ -22,29 +22,29 @@ type Update struct {
 	At int64
 	// Reasons are why it is said where the store seems to have it.
 	Reasons algorithms.Resend
-	// Size, Rate, Asked and Filled are those of a bucket: see algorithms.BucketUpdate.
-	Size, Rate    int64
-	Asked, Filled bool
+	// Size, Rate, Decided and Filled are those of a bucket: see algorithms.BucketUpdate.
+	Size, Rate      int64
+	Decided, Filled bool
 }
 
 // TakeUpdates takes keys out, until there are most, and appends what is to be said of them to dst,
-// under a number above all before: the keys that are outgoing, or where early is set the urgent
+// under a number above all before: the keys that are outgoing, or where urgent is set the urgent
 // ones. Each comes back through Merge or Unanswered; until then its key has no other. now is the
 // caller's clock.
-func (t *Table[S]) TakeUpdates(now, seq int64, most int, early bool, dst []Update) []Update {
+func (t *Table[S]) TakeUpdates(now, seq int64, most int, urgent bool, dst []Update) []Update {
 	b := t.config.Load()
-	if !b.IsShared() {
+	if !b.IsSynced() {
 		return dst
 	}
 	t.taking.Lock()
 	defer t.taking.Unlock()
-	t.drain(b, now, most, early, func(e entry[S], now int64) int {
-		if early && !b.AtOnce && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(earlyPause)) {
+	t.dequeue(b, now, most, urgent, func(e entry[S], now int64) int {
+		if urgent && !b.StoreDecides && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(earlyPause)) {
 			return 0 // it was answered since; what came after waits for the next cycle
 		}
 		dst = t.updateOf(b, e, now, seq, b.Interval, dst)
-		if e.flags |= inFlight; !early && e.flags&confirm != 0 {
-			e.flags = e.flags&^confirm | confirming
+		if e.flags |= inFlight; !urgent && e.flags&reread != 0 {
+			e.flags = e.flags&^reread | rereading
 		}
 		return 1
 	})
@@ -62,17 +62,17 @@ func (t *Table[S]) updateOf(b *SyncConfig, e entry[S], now, seq int64, interval 
 	}
 	m := Update{Key: e.key, ID: e.id, At: now, Reasons: l.Resend}
 	m.State = cell.State{Seq: seq, Stamp: t.resetOf(t.stripe(e.key), e.id, now).Stamp, Epoch: l.Epoch}
-	m.State.Open, _ = t.reservations.In(e.key, l.Epoch)
+	m.State.Reserved, _ = t.reservations.In(e.key, l.Epoch)
 	e.sentSeq, l.Resend = seq, l.Resend&^algorithms.Settled
 	if t.bucket != nil {
 		if seq == 0 {
-			interval = algorithms.OnlyAsks
+			interval = algorithms.ReadsOnly
 		}
 		has := t.bucket.Update(&e.state, b.Limit, now, interval)
 		l.Prepare(l.Epoch)
-		m.Size, m.Rate, m.Asked, m.Filled = has.Size, has.Rate, has.Asked, has.Filled
-		m.State.Start, m.State.Total, m.State.Fresh, m.State.Span = has.Start, has.Total, has.Fresh, has.Span
-		m.State.Acked, m.State.Whole, m.State.Rest = e.answered, has.Whole, has.Rest
+		m.Size, m.Rate, m.Decided, m.Filled = has.Size, has.Rate, has.Decided, has.Filled
+		m.State.Incarnation, m.State.Total, m.State.Fresh, m.State.Span = has.Start, has.Total, has.Fresh, has.Span
+		m.State.AnsweredSeq, m.State.Whole, m.State.Rest = e.answered, has.Whole, has.Rest
 		return append(dst, m)
 	}
 	end := 0
@@ -96,7 +96,7 @@ func (t *Table[S]) Merge(now, server int64, updates []Update, replies []cell.Rep
 	if b == nil {
 		return false
 	}
-	early := t.mayBeIncomplete(b, now)
+	incomplete := t.mayBeIncomplete(b, now)
 	reports := make([]algorithms.Report, 0, b.Limit.History+1)
 	for i := range updates {
 		m, h := &updates[i], &replies[i]
@@ -105,14 +105,14 @@ func (t *Table[S]) Merge(now, server int64, updates []Update, replies []cell.Rep
 			e, at := t.current(st, j, now)
 			e.flags &^= inFlight
 			if m.State.Seq == e.sentSeq {
-				forgot = t.mergeOne(b, e, at, server, m, h, early, reports) || forgot
+				forgot = t.mergeOne(b, e, at, server, m, h, incomplete, reports) || forgot
 			}
-			if e.flags&dirty == 0 && (e.flags&failed != 0 || e.flags&confirming == 0) {
-				e.flags |= confirm // others may have said something after this one asked
+			if e.flags&dirty == 0 && (e.flags&failed != 0 || e.flags&rereading == 0) {
+				e.flags |= reread // others may have said something after this one asked
 				st.markDirty(j, e)
 			}
-			if e.flags &^= confirming; h.Under > t.resetOf(st, m.ID, at).Stamp {
-				t.forgive(st, b, j, now, resetAt(h.Under, server, b))
+			if e.flags &^= rereading; h.Under > t.resetOf(st, m.ID, at).Stamp {
+				t.applyReset(st, b, j, now, resetAt(h.Under, server, b))
 			}
 		}
 		st.mu.Unlock()
@@ -121,7 +121,7 @@ func (t *Table[S]) Merge(now, server int64, updates []Update, replies []cell.Rep
 }
 
 // mergeOne merges the answer to the latest message of one key. There is room for reports.
-func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Update, h *cell.Reply, early bool, reports []algorithms.Report) (forgot bool) {
+func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Update, h *cell.Reply, incomplete bool, reports []algorithms.Report) (forgot bool) {
 	rejected := e.flags&failed != 0
 	e.flags &^= failed
 	l := t.machine.Ledger(&e.state)
@@ -144,34 +144,34 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Upd
 	var sent, theirs int64
 	var less bool
 	if t.bucket != nil {
-		doubt := l.Resend&algorithms.Forgotten != 0 && (l.IsRetained() || h.Held.Seq == 0)
-		if sent, theirs, less = t.mergeBucket(b, e, now, m, h, doubt || !b.AtOnce && server > now+int64(drift)); !less {
-			l.DropRetained()
+		doubt := l.Resend&algorithms.Forgotten != 0 && (l.KeepsRemote() || h.Held.Seq == 0)
+		if sent, theirs, less = t.mergeBucket(b, e, now, m, h, doubt || !b.StoreDecides && server > now+int64(drift)); !less {
+			l.FreeRemote()
 		}
 	} else {
-		sent, theirs, less = t.mergeEpochs(b, e, now, first, last, m, h, early, reports)
+		sent, theirs, less = t.mergeEpochs(b, e, now, first, last, m, h, incomplete, reports)
 	}
 	if l.Resend &^= m.Reasons &^ algorithms.Settled; less {
 		forgot = t.lose(l, known)
 	}
 	if t.goesByStore(b) {
-		l.DropRetained()
+		l.FreeRemote()
 	}
 	if b.Params.Reserves {
 		e.Alone()
-		t.reservations.setOthers(m.Key, h.Sum.Epoch, max(0, h.Sum.Open-openOf(m, h)))
+		t.reservations.setOthers(m.Key, h.Sum.Epoch, max(0, h.Sum.Reserved-ownReserved(m, h)))
 	} else {
 		e.noteSpent(sent, theirs, lately)
 	}
-	if e.regions &^= inOthers; h.Regions {
-		e.regions |= inOthers
+	if e.regions &^= inOtherRegions; h.Regions {
+		e.regions |= inOtherRegions
 	}
 	passed, units := now-e.At, sent
 	if t.bucket != nil {
 		units = 0 // they drain meanwhile
 	}
 	e.Sent(units, time.Duration(now-m.At), time.Duration(passed))
-	if e.At = now; b.AtOnce {
+	if e.At = now; b.StoreDecides {
 		e.At = m.At
 	}
 	t.askAgain(b, e, passed, sent > 0 || theirs > 0)
@@ -180,7 +180,7 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Upd
 
 // mergeEpochs takes in what all have spent in the epochs that count. It returns how much the store
 // has that it had not, of this node and of others, and whether it has less than it had confirmed.
-func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64, m *Update, h *cell.Reply, early bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
+func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64, m *Update, h *cell.Reply, incomplete bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	for epoch := first; epoch <= last; epoch++ {
 		held, mine := h.Held.At(epoch), m.State.At(epoch)
@@ -188,7 +188,7 @@ func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64
 			mine = held // the store has had this message before, or it only asks
 		}
 		c, _ := l.At(epoch)
-		remote, lost, ok := l.Ack(epoch, held, mine, h.Sum.In(epoch), early)
+		remote, lost, ok := l.Ack(epoch, held, mine, h.Sum.In(epoch), incomplete)
 		if !ok {
 			continue
 		}
@@ -213,7 +213,7 @@ func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Update, 
 	e.answered = max(e.answered, m.State.Seq)
 	level, _ := t.machine.Level(&e.state, b.Limit, now)
 	less = level > 0 && (h.Held.Total < c.Acked || doubt && t.hasLess(b, e, now, m, h, level))
-	if less && h.Held.Start == m.State.Start && h.Held.Seq > 0 {
+	if less && h.Held.Incarnation == m.State.Incarnation && h.Held.Seq > 0 {
 		if h.Held.Seq < m.State.Seq {
 			l.Cur.Acked = m.State.Total // what was said is in the bucket now
 		}
@@ -222,13 +222,13 @@ func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Update, 
 	}
 	mine := m.State.Total
 	if h.Held.Seq >= m.State.Seq {
-		if mine = 0; h.Held.Start == m.State.Start {
+		if mine = 0; h.Held.Incarnation == m.State.Incarnation {
 			mine = h.Held.Total // the store has had this message before, or it only asks
-		} else if m.State.Seq == 0 && h.Held.Start > m.State.Start {
+		} else if m.State.Seq == 0 && h.Held.Incarnation > m.State.Incarnation {
 			mine = c.Own // it has what was said after the fork
 		}
 	}
-	reply := algorithms.BucketReply{Added: h.Sum.Added, Total: mine, Others: max(0, h.Sum.Total-mine), BucketLevel: levelOf(&h.Sum, now), OnlyAsked: m.State.Seq == 0}
+	reply := algorithms.BucketReply{Added: h.Sum.Added, Total: mine, Others: max(0, h.Sum.Total-mine), BucketLevel: levelOf(&h.Sum, now), ReadOnly: m.State.Seq == 0}
 	t.bucket.MergeReply(&e.state, b.Limit, now, reply)
 	if b.Params.Reserves {
 		// Where others have refunded what stood in it, what this node has reserved there ends to
@@ -268,7 +268,7 @@ func lessThanSaid(m *Update, h *cell.Reply, first, last int64) bool {
 }
 
 // openOf is the part of what is open in a sum that is this node's.
-func openOf(m *Update, h *cell.Reply) int64 {
+func ownReserved(m *Update, h *cell.Reply) int64 {
 	mine := &m.State
 	if h.Held.Seq >= mine.Seq {
 		mine = &h.Held // the store has had this message before, or it only asks
@@ -276,7 +276,7 @@ func openOf(m *Update, h *cell.Reply) int64 {
 	if h.Sum.Epoch != mine.Epoch {
 		return 0
 	}
-	return mine.Open
+	return mine.Reserved
 }
 
 // Unanswered gives messages back that got no answer. Their keys stay dirty.
@@ -285,7 +285,7 @@ func (t *Table[S]) Unanswered(updates []Update) {
 		st, j, ok := t.lock(updates[i].Key)
 		if ok {
 			e := t.withSyncState(st, j)
-			e.flags &^= inFlight | confirming
+			e.flags &^= inFlight | rereading
 			t.machine.Ledger(&e.state).Resend |= updates[i].Reasons & algorithms.Settled
 			st.markDirty(j, e)
 		}

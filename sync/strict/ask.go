@@ -23,7 +23,7 @@ import (
 
 // A Counter is what Redis decides by in one limit of a zone.
 type Counter struct {
-	Table  table.Asked
+	Table  table.Strict
 	Source *ratesync.Source
 }
 
@@ -42,7 +42,8 @@ type Request struct {
 	Remembers, Queues bool
 }
 
-// ErrFull is the error of a request whose key has no counter of its own: this node decides.
+// ErrFull is the error of a request whose key has no counter of its own, or whose counter was in
+// use for too long: this node decides.
 var ErrFull = errors.New("the key has no counter of its own")
 
 // keyQueues are the queues of one zone's keys.
@@ -94,7 +95,7 @@ func (a *keyQueues) lock(key keys.Key) (unlock func(), queues *map[keys.Key]*key
 }
 
 // Ask has Redis decide on a request of a zone, in all limits or none, and appends to dst what each
-// limit says: the units are taken where that is Granted. An error means that Redis has not decided.
+// limit says: the units are taken where that is Allowed. An error means that Redis has not decided.
 // The end of the context is one as well, and what is granted later is refunded.
 func (s *Limiter) Ask(ctx context.Context, zone string, r *Request, dst []table.Taken) ([]table.Taken, error) {
 	id := keys.IDOf(r.Raw)
@@ -418,7 +419,7 @@ func (m *batch) pushOnce(s *Limiter) (busy, ok bool) {
 	}
 	m.PushCall = ratesync.NewPushCall(ratesync.NextSeq(sources...))
 	for i, c := range first.Counters {
-		update, busy, ok := c.Table.Asking(first.Limits[i], first.Key, m.of.raw, m.now, m.Seq)
+		update, busy, ok := c.Table.AskUpdate(first.Limits[i], first.Key, m.of.raw, m.now, m.Seq)
 		if busy || !ok {
 			return busy, ok
 		}
@@ -432,7 +433,7 @@ func (m *batch) pushOnce(s *Limiter) (busy, ok bool) {
 // abort ends what push began: the call was not made, or has no answer.
 func (m *batch) abort() {
 	for i := range m.updates {
-		m.waiters[0].Counters[i].Table.Ungranted(&m.updates[i])
+		m.waiters[0].Counters[i].Table.AskUnanswered(&m.updates[i])
 	}
 	m.updates = nil
 }
@@ -538,14 +539,14 @@ func (m *batch) parse() (result, error) {
 // deliver hands out what was granted. In each run those who are still there go first. What nobody
 // uses is refunded.
 func (m *batch) deliver() {
-	order, all, next := make([]*waiter, 0, len(m.waiters)), make([]table.Grantee, 0, len(m.waiters)), m.waiters
+	order, all, next := make([]*waiter, 0, len(m.waiters)), make([]table.Asker, 0, len(m.waiters)), m.waiters
 	for run, one := range m.Asks {
 		waiters := next[:one.Count]
 		next = next[one.Count:]
 		slices.SortStableFunc(waiters, func(a, b *waiter) int { return boolInt(a.gone) - boolInt(b.gone) })
 		for i, w := range waiters {
 			order = append(order, w)
-			all = append(all, table.Grantee{N: w.N, Want: w.Want, Admitted: int64(i) < m.Grants[run]})
+			all = append(all, table.Asker{N: w.N, Want: w.Want, Admitted: int64(i) < m.Grants[run]})
 		}
 	}
 	now, server := clock.Now(), m.Now*int64(time.Microsecond)
@@ -555,7 +556,7 @@ func (m *batch) deliver() {
 			all[j].Limit = w.Limits[i]
 		}
 		forgot := false
-		if took, forgot = c.Table.Granted(now, server, &m.updates[i], &m.Answer.Cells[i], all, took[:0]); forgot {
+		if took, forgot = c.Table.AskAnswered(now, server, &m.updates[i], &m.Answer.Cells[i], all, took[:0]); forgot {
 			c.Source.FoundLoss()
 		}
 		for j, w := range order {

@@ -29,7 +29,7 @@ const allWaits = algorithms.WantNext | algorithms.WantReset
 // A tableOfCells is a table of any state.
 type tableOfCells interface {
 	table.Synced
-	table.Asked
+	table.Strict
 	Configure(b table.SyncConfig, maxKeys int)
 	Take(l algorithms.Limit, key keys.Key, raw []byte, now, n int64, want algorithms.Want) table.Taken
 	Penalize(l algorithms.Limit, key keys.Key, t table.Taken, n int64)
@@ -89,7 +89,7 @@ func (x *tables) of(zone string, r algorithms.Params) *aTable {
 	if one == nil {
 		by := tableFor(r, 1_000_000)
 		one = &aTable{by, zone, ratesync.NewSource(by, spec)}
-		by.Configure(table.SyncConfig{Params: r, Interval: time.Second, AtOnce: true, Waker: one.source.Waker}, 1_000_000)
+		by.Configure(table.SyncConfig{Params: r, Interval: time.Second, StoreDecides: true, Waker: one.source.Waker}, 1_000_000)
 		one.Reset(clock.Now(), x.resets[zone])
 		if !x.ended {
 			x.rep.Attach(one.source, time.Second)

@@ -26,11 +26,11 @@ type backlogs struct {
 // noteBacklog tells of requests that have waited for too long, once Redis answers. Where it
 // doesn't, the outage is told of, for which they have waited.
 func (s *Limiter) noteBacklog(c *circuit, r result) {
-	if c.overdue.Load() == 0 || r != answered && r != unreachable {
+	if c.overdue.Load() == 0 || r != answered && r != unanswered {
 		return
 	}
 	n := c.overdue.Swap(0)
-	if r == unreachable || n == 0 {
+	if r == unanswered || n == 0 {
 		return
 	}
 	now := time.Now().UnixNano()

@@ -44,7 +44,7 @@ func TestNobodyWaitsForACallLongerThanTheTimeout(t *testing.T) {
 		}
 		told(0, "before")
 		overdue()
-		s.noteBacklog(c, unreachable)
+		s.noteBacklog(c, unanswered)
 		told(0, "where Redis doesn't answer, that is what is told")
 		overdue()
 		told(1, "a backlog")

@@ -13,8 +13,8 @@ import (
 // ErrBanned is the error of a call for a key that is banned.
 var ErrBanned = errors.New("the key is banned")
 
-// Carry has the calls for a zone look at its bans from now on, nil for none.
-func (s *Limiter) Carry(zone string, r *ban.Register) {
+// CheckBans has the calls for a zone look at its bans from now on, nil for none.
+func (s *Limiter) CheckBans(zone string, r *ban.Register) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make(map[string]*ban.Register)

@@ -21,11 +21,11 @@ const (
 	firstWait = 10 * time.Millisecond
 	lastWait  = 100 * time.Millisecond
 	// farTimeouts is how many timeouts an answer may take that shows Redis to be far away, and
-	// farTime bounds what that adds to a long one. measureRate is the time between two attempts to
-	// find out.
-	farTimeouts = 5
-	farTime     = 2 * time.Second
-	measureRate = time.Second
+	// farTime bounds what that adds to a long one. measureInterval is the time between two attempts
+	// to find out.
+	farTimeouts     = 5
+	farTime         = 2 * time.Second
+	measureInterval = time.Second
 )
 
 // probeScript does what the others do: it takes a master with memory that lets this user write.
@@ -83,9 +83,9 @@ func (s *Limiter) trip(id [16]byte, cause error) {
 	s.work.Go(func() { s.probe(c, shard) })
 }
 
-// confirm reports whether Redis is there though a call was not answered in time. All calls that are
+// isThere reports whether Redis is there though a call was not answered in time. All calls that are
 // late at once wait for one probe.
-func (s *Limiter) confirm(id [16]byte, cause error) bool {
+func (s *Limiter) isThere(id [16]byte, cause error) bool {
 	c, shard := s.circuitOf(id)
 	c.mu.Lock()
 	check := c.check
@@ -172,7 +172,7 @@ func (s *Limiter) probe(c *circuit, shard int) {
 		select {
 		case <-s.probes.Done():
 			return
-		case <-time.After(wait/2 + ratesync.Part(s.node, wait/2)):
+		case <-time.After(wait/2 + ratesync.NodeOffset(s.node, wait/2)):
 		}
 		if err := s.probeOnce(s.probes, shard); err == nil || !s.isSevere(err) {
 			break
@@ -197,7 +197,7 @@ func (s *Limiter) measure(ctx context.Context, c *circuit, shard int) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(measureRate):
+		case <-time.After(measureInterval):
 		}
 	}
 }

@@ -96,11 +96,11 @@ func (s *Limiter) UnavailableFor(id keys.ID) error {
 type result int
 
 const (
-	answered    result = iota
-	rejected           // Redis rejects what is done to this key, and has done nothing
-	unreachable        // nobody knows whether it was done, and Redis does not answer
-	late               // nobody knows whether it was done, but Redis answers
-	outdated           // Redis has done nothing, as the key was reset since
+	answered   result = iota
+	rejected          // Redis rejects what is done to this key, and has done nothing
+	unanswered        // nobody knows whether it was done, and Redis does not answer
+	late              // nobody knows whether it was done, but Redis answers
+	outdated          // Redis has done nothing, as the key was reset since
 )
 
 // resultOf finds out what became of a call.
@@ -109,14 +109,14 @@ func (s *Limiter) resultOf(id keys.ID, err error) result {
 	case err == nil:
 		return answered
 	case s.ctx.Err() != nil:
-		return unreachable
+		return unanswered
 	case !s.isSevere(err):
 		return rejected
-	case redisconn.IsLate(err) && s.confirm(id, err):
+	case redisconn.IsLate(err) && s.isThere(id, err):
 		return late
 	}
 	s.trip(id, err)
-	return unreachable
+	return unanswered
 }
 
 // Status tells of the circuits that keep requests from waiting for a Redis that does not answer.

@@ -70,7 +70,7 @@ func runClasses[S any](c classes, seed uint64) (o outcome) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	w, k := sim.NewNetwork(epoch+rng.Int64N(int64(10*sec)), c.latency, seed), keysOf(1)[0]
 	exact := algorithms.MachineOf[S](c.kind)
-	tables, _ := joinAll[S](w, c.nodes, c.params(), table.SyncConfig{Interval: c.rate, Mixed: !c.alike}, false)
+	tables, _ := joinAll[S](w, c.nodes, c.params(), table.SyncConfig{Interval: c.rate, LimitsVary: !c.alike}, false)
 	var truth S
 	take := func(node int, l algorithms.Limit, pays bool) {
 		now := w.Now()

@@ -301,7 +301,7 @@ func checkACLStrict(t *testing.T, shared *limits.Redis, l *limits.Limit, raw []b
 			t.Fatalf("%s: Ask = %v, %v", s.Name, took, err)
 		}
 		if i == 0 {
-			l.Table.Refund(l.Enforced, keys.KeyOf(raw), took[0], 1)
+			l.Table.Refund(l.Effective, keys.KeyOf(raw), took[0], 1)
 		}
 	}
 	l.Take(keys.KeyOf(raw), raw, clock.Now(), 1, 0)

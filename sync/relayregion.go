@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// linkTimeout is how long an answer of another region may take.
-	linkTimeout = 3 * time.Second
-	// linkCalls is how many calls to one other region are under way at once.
-	linkCalls = 8
-	// busyInterval is how often another region is read where few things have changed there in the
+	// regionTimeout is how long an answer of another region may take.
+	regionTimeout = 3 * time.Second
+	// regionCalls is how many calls to one other region are under way at once.
+	regionCalls = 8
+	// fewInterval is how often another region is read where few things have changed there in the
 	// last second.
-	busyInterval = 10 * time.Millisecond
+	fewInterval = 10 * time.Millisecond
 )
 
-// A pair is the way from this region to another one, whose Redis it only reads.
-type pair struct {
+// An otherRegion is the way from this region to another one, whose Redis it only reads.
+type otherRegion struct {
 	x        *relay
 	name     string
 	client   redis.UniversalClient
@@ -36,15 +36,15 @@ type pair struct {
 	record   RegionRecord
 	messages atomic.Int64 // cells and bans that were read, for metrics
 
-	// Only run uses these. lower are cells that had less than before. readAt is when the cursors
-	// were last read here, beaten when all nodes there had sent a heartbeat, lostAt when one of
-	// them has found a loss, and compared when the clocks were compared.
-	lower                            map[string]lowered
-	readAt, beaten, lostAt, compared time.Time
-	// met is when that region has read last of this node, and strange set where it has not for so
-	// long that it was logged.
-	met     time.Time
-	strange bool
+	// Only run uses these. shortfalls are cells that had less than before. readAt is when the
+	// cursors were last read here, heartbeats when all nodes there had sent a heartbeat, lostAt
+	// when one of them has found a loss, and compared when the clocks were compared.
+	shortfalls                           map[string]shortfall
+	readAt, heartbeats, lostAt, compared time.Time
+	// readHereAt is when that region has last read of this node, and readsElsewhere set where it
+	// has not for so long that it was logged.
+	readHereAt     time.Time
+	readsElsewhere bool
 
 	mu sync.Mutex // guards what follows
 	// readTo is, by shard, up to which score each sorted set there was read, and changed when few
@@ -52,9 +52,9 @@ type pair struct {
 	readTo  [ShardCount]int64
 	knows   bool // that was read
 	changed time.Time
-	// answered is when its Redis has last, and heard when it was known to have read this region's,
-	// zero for never.
-	answered, heard time.Time
+	// answered is when its Redis has last, and readUsAt when it was known to have read this
+	// region's, zero for never.
+	answered, readUsAt time.Time
 	// node is which one reads there, has up to which clock it has read this control record, and
 	// read up to which its record was read here.
 	node      string
@@ -66,27 +66,27 @@ type pair struct {
 	why, failed string
 	offset      time.Duration // see compare
 	apart       bool          // the clocks are, as was logged
-	// pulled is when, by this region's Redis, all was read last that has changed there, 0 before
-	// that is known, and backlog how much has changed here since.
-	pulled, backlog int64
+	// caughtUpAt is when, by this region's Redis, all was read last that has changed there, 0
+	// before that is known, and backlog how much has changed here since.
+	caughtUpAt, backlog int64
 }
 
-func newPair(x *relay, name string, client redis.UniversalClient) *pair {
+func newOtherRegion(x *relay, name string, client redis.UniversalClient) *otherRegion {
 	_, cluster := client.(*redis.ClusterClient)
-	return &pair{
-		x: x, name: name, client: client, keys: x.r.keys.In(cluster), record: x.r.record.OfRegion(), lower: map[string]lowered{},
+	return &otherRegion{
+		x: x, name: name, client: client, keys: x.r.keys.In(cluster), record: x.r.record.OfRegion(), shortfalls: map[string]shortfall{},
 	}
 }
 
-// begin has the pair be read by this node from now on.
-func (p *pair) begin() {
+// begin has the region be read by this node from now on.
+func (p *otherRegion) begin() {
 	server := p.x.r.serverNow()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.answered, p.heard, p.beaten, p.lostAt, p.met = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Now()
+	p.answered, p.readUsAt, p.heartbeats, p.lostAt, p.readHereAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Now()
 	p.readAt, p.knows = time.Time{}, false
-	if p.pulled == 0 {
-		p.pulled = server
+	if p.caughtUpAt == 0 {
+		p.caughtUpAt = server
 	}
 }
 
@@ -100,8 +100,8 @@ type call struct {
 }
 
 // run reads what has changed in the other region, until the end of ctx.
-func (p *pair) run(ctx context.Context) {
-	calls := make(chan *call, linkCalls)
+func (p *otherRegion) run(ctx context.Context) {
+	calls := make(chan *call, regionCalls)
 	var work sync.WaitGroup
 	defer work.Wait()
 	work.Go(func() { p.call(ctx, calls) })
@@ -118,7 +118,7 @@ func (p *pair) run(ctx context.Context) {
 			p.count(ctx)
 		case err == nil && c.due:
 			p.mu.Lock()
-			p.pulled, p.backlog = c.server, 0
+			p.caughtUpAt, p.backlog = c.server, 0
 			p.mu.Unlock()
 			if all {
 				walked = time.Now()
@@ -128,18 +128,18 @@ func (p *pair) run(ctx context.Context) {
 }
 
 // call begins calls, as often as is due.
-func (p *pair) call(ctx context.Context, calls chan<- *call) {
+func (p *otherRegion) call(ctx context.Context, calls chan<- *call) {
 	defer close(calls)
 	var read time.Time
 	for ctx.Err() == nil {
 		began := time.Now()
 		c := &call{server: p.x.r.serverNow(), start: p.x.r.now(), done: make(chan struct{})}
 		p.mu.Lock()
-		after, rate := p.readTo, p.x.Interval
+		after, interval := p.readTo, p.x.Interval
 		if began.Sub(p.changed) < time.Second {
-			rate = min(rate, busyInterval)
+			interval = min(interval, fewInterval)
 		}
-		c.due = p.knows && began.Sub(read) >= rate
+		c.due = p.knows && began.Sub(read) >= interval
 		p.mu.Unlock()
 		most := 0
 		if c.due {
@@ -151,12 +151,12 @@ func (p *pair) call(ctx context.Context, calls chan<- *call) {
 			c.end = p.x.r.now()
 		}()
 		calls <- c
-		pauseFor(ctx, min(rate, waitRate)-time.Since(began))
+		pauseFor(ctx, min(interval, waitInterval)-time.Since(began))
 	}
 }
 
 // busy notes that so many names were read that had changed. Few are read soon again.
-func (p *pair) busy(names int, at time.Time) {
+func (p *otherRegion) busy(names int, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.changed = at; names > fewNames {
@@ -165,7 +165,7 @@ func (p *pair) busy(names int, at time.Time) {
 }
 
 // take takes in what a call has read, and where it is due reads what comes after, or all there is.
-func (p *pair) take(ctx context.Context, c *call, all bool) error {
+func (p *otherRegion) take(ctx context.Context, c *call, all bool) error {
 	own := p.readCursors(ctx)
 	p.mu.Lock()
 	p.knows = own == nil // else this region's Redis has a trouble
@@ -186,8 +186,8 @@ func (p *pair) take(ctx context.Context, c *call, all bool) error {
 	if !c.due || own != nil {
 		return own
 	}
-	for _, names := range p.fallen() {
-		err = errors.Join(err, p.pull(ctx, fetched{names: names}))
+	for _, names := range p.confirmedShortfalls() {
+		err = errors.Join(err, p.copyHere(ctx, fetched{names: names}))
 	}
 	for shard, page := range c.pages {
 		err = errors.Join(err, p.follow(ctx, shard, page))
@@ -200,7 +200,7 @@ func (p *pair) take(ctx context.Context, c *call, all bool) error {
 
 // readStatus notes how the region stands, by what was read. A clock there that has stepped back
 // makes nothing older than it is.
-func (p *pair) readStatus(page *page) error {
+func (p *otherRegion) readStatus(page *page) error {
 	if len(page.rest) != 9 {
 		return ErrReply
 	}
@@ -217,17 +217,17 @@ func (p *pair) readStatus(page *page) error {
 		}
 		return t
 	}
-	p.beaten, p.lostAt = later(p.beaten, at(status[1])), later(p.lostAt, at(status[2]))
-	p.meet(status[5], page.read)
+	p.heartbeats, p.lostAt = later(p.heartbeats, at(status[1])), later(p.lostAt, at(status[2]))
+	p.noteReader(status[5], page.read)
 	has, _ := count(status[6])
 	entries, _ := page.rest[8].([]any)
 	if why, rejected := strings.CutPrefix(status[7], "!"); rejected {
-		p.x.forbids(p.name, redisconn.Rejection(why))
+		p.x.logForbidden(p.name, redisconn.Rejection(why))
 	}
 	p.record.Receive(status[7], entries)
 	p.mu.Lock()
 	moves := p.answered.IsZero() || p.has != has || p.read != p.record.Clock()
-	p.answered, p.heard, p.node, p.has, p.read = page.read, later(p.heard, at(status[3])), status[4], has, p.record.Clock()
+	p.answered, p.readUsAt, p.node, p.has, p.read = page.read, later(p.readUsAt, at(status[3])), status[4], has, p.record.Clock()
 	p.version = p.record.Version()
 	p.mu.Unlock()
 	if moves {
@@ -236,14 +236,14 @@ func (p *pair) readStatus(page *page) error {
 	return nil
 }
 
-// meet notes of which node of this region that one has read. It logs once that it is another one
-// for longer than it takes until it has noticed that the relay changes.
-func (p *pair) meet(node string, at time.Time) {
+// noteReader notes of which node of this region that one has read. It logs once that it is another
+// one for longer than it takes until it has noticed that the relay changes.
+func (p *otherRegion) noteReader(node string, at time.Time) {
 	switch {
 	case node == "" || node == p.x.node:
-		p.met, p.strange = at, false
-	case !p.strange && at.Sub(p.met) > relayLease+2*relayInterval:
-		p.strange = true
+		p.readHereAt, p.readsElsewhere = at, false
+	case !p.readsElsewhere && at.Sub(p.readHereAt) > relayLease+2*relayInterval:
+		p.readsElsewhere = true
 		p.x.r.logger.Error("a region reads another redis under the name of this one, and nothing that is counted here; give each region a name of its own in `here`, and all nodes the same URLs",
 			warning.Field(warning.WrongRegion), zap.String("here", p.x.Here), zap.String("region", p.name))
 	}
@@ -257,11 +257,11 @@ func later(a, b time.Time) time.Time {
 }
 
 // pages reads names after scores there, of a Cluster by one pipeline for each of its masters.
-func (p *pair) pages(ctx context.Context, after [ShardCount]int64, most int) []page {
+func (p *otherRegion) pages(ctx context.Context, after [ShardCount]int64, most int) []page {
 	if !p.keys.cluster {
 		return []page{p.page(ctx, 0, after[0], most)}
 	}
-	ctx, cancel := CallContext(ctx, linkTimeout)
+	ctx, cancel := CallContext(ctx, regionTimeout)
 	defer cancel()
 	asked, replies := p.startRead(), make([]*redis.Cmd, ShardCount)
 	for _, eval := range []func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd{toldScript.EvalSha, toldScript.Eval} {
@@ -284,8 +284,8 @@ func (p *pair) pages(ctx context.Context, after [ShardCount]int64, most int) []p
 }
 
 // page reads names after a score there. Several have one score, and those are never parted.
-func (p *pair) page(ctx context.Context, shard int, after int64, most int) page {
-	ctx, cancel := CallContext(ctx, linkTimeout)
+func (p *otherRegion) page(ctx context.Context, shard int, after int64, most int) page {
+	ctx, cancel := CallContext(ctx, regionTimeout)
 	defer cancel()
 	asked := p.startRead()
 	keys, args := p.asks(shard, after, most)
@@ -293,7 +293,7 @@ func (p *pair) page(ctx context.Context, shard int, after int64, most int) page 
 }
 
 // parsed is the page of a reply to what was asked.
-func (p *pair) parsed(asked fetched, shard int, after int64, reply *redis.Cmd) page {
+func (p *otherRegion) parsed(asked fetched, shard int, after int64, reply *redis.Cmd) page {
 	head := p.keys.head
 	if p.keys.cluster {
 		head += strconv.Itoa(shard) + "}:"
@@ -304,7 +304,7 @@ func (p *pair) parsed(asked fetched, shard int, after int64, reply *redis.Cmd) p
 }
 
 // asks are the keys and arguments of told.lua at the other region. Shard 0 has how that stands.
-func (p *pair) asks(shard int, after int64, most int) (keys []string, args []any) {
+func (p *otherRegion) asks(shard int, after int64, most int) (keys []string, args []any) {
 	keys, args = []string{p.keys.Told(shard)}, []any{after, most, "read"}
 	if shard > 0 {
 		return keys, args
@@ -317,9 +317,9 @@ func (p *pair) asks(shard int, after int64, most int) (keys []string, args []any
 
 // count notes how much has changed here since all was read there, which waits as long to be read by
 // that region.
-func (p *pair) count(ctx context.Context) {
+func (p *otherRegion) count(ctx context.Context) {
 	p.mu.Lock()
-	since := p.pulled / int64(time.Microsecond)
+	since := p.caughtUpAt / int64(time.Microsecond)
 	p.mu.Unlock()
 	n := int64(0)
 	for shard := range p.x.r.keys.shards() {
@@ -345,7 +345,7 @@ func (e *regionError) Error() string {
 }
 
 // fail notes why the other Redis does not answer.
-func (p *pair) fail(err error) {
+func (p *otherRegion) fail(err error) {
 	why := redisconn.Classify(err)
 	if _, ok := err.(*regionError); ok {
 		why = err.Error()
@@ -357,7 +357,7 @@ func (p *pair) fail(err error) {
 
 // kept is what is kept of the region, as relay.lua has it. Of one that was lost and was not heard
 // of since it is kept that it is, as the clock may have been set back.
-func (p *pair) kept() []any {
+func (p *otherRegion) kept() []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ago := func(at time.Time) string {
@@ -369,13 +369,13 @@ func (p *pair) kept() []any {
 		}
 		return ""
 	}
-	shown := fmt.Sprint(!p.lost, " ", p.pulled, " ", p.backlog, " ", int64(p.offset), " ", p.failed)
-	return []any{p.name, ago(p.answered), ago(p.heard), shown, p.node, p.read, p.has}
+	shown := fmt.Sprint(!p.lost, " ", p.caughtUpAt, " ", p.backlog, " ", int64(p.offset), " ", p.failed)
+	return []any{p.name, ago(p.answered), ago(p.readUsAt), shown, p.node, p.read, p.has}
 }
 
 // noteReach notes why the region is lost, as relay.lua says, and reports whether it is not. The
 // relay logs once that it is, and once that it is back.
-func (p *pair) noteReach(why string) (reached bool) {
+func (p *otherRegion) noteReach(why string) (reached bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if why == "?" {

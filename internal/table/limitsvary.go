@@ -17,20 +17,20 @@ import (
 // Until its limit is found used up, more than a node's share can pass. Early syncs bound that to
 // what comes within a round trip. So without them the estimate holds as a whole, for all requests.
 
-// bound returns the most of pending units that may have been spent.
-func (t *Table[S]) bound(b *SyncConfig, e entry[S], limit algorithms.Limit, now, pending int64) int64 {
-	full := int64(e.fullAt(lately(b, now)))
+// bound returns the most of unseen units that may have been spent.
+func (t *Table[S]) bound(b *SyncConfig, e entry[S], limit algorithms.Limit, now, unseen int64) int64 {
+	full := int64(e.fullAt(recentPeriod(b, now)))
 	if limit.Size <= full {
-		return pending
+		return unseen
 	}
 	used := limit.Size - t.machine.Take(&e.state, limit, now, 0, 0).Remaining
-	return min(pending, max(0, full-used))
+	return min(unseen, max(0, full-used))
 }
 
-// lately numbers the time: each number is for an interval and a second more, and where windows
-// begin empty for a quarter of one as well, as it takes a flood that long to use it up. Only the
-// lowest bits are kept.
-func lately(b *SyncConfig, now int64) uint8 {
+// recentPeriod numbers the time: each number is for an interval and a second more, and where
+// windows begin empty for a quarter of one as well, as it takes a flood that long to use it up.
+// Only the lowest bits are kept.
+func recentPeriod(b *SyncConfig, now int64) uint8 {
 	each := int64(b.Interval + time.Second)
 	if b.Params.Kind.Traits().Fixed {
 		each += b.Limit.Window / 4
@@ -44,7 +44,7 @@ func (t *Table[S]) noteFull(b *SyncConfig, e entry[S], limit algorithms.Limit, d
 	if d.Estimated && t.machine.Take(&e.state, limit, d.At, 0, 0).Remaining > limit.Size/earlyGrain {
 		return
 	}
-	at := lately(b, d.At)
+	at := recentPeriod(b, d.At)
 	if size := uint32(min(limit.Size, math.MaxUint32)); size >= e.fullAt(at) {
 		e.full, e.fullIn = size, at
 	}
