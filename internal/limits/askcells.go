@@ -29,7 +29,7 @@ func (e *Evaluation) askRedis(p *check, r *http.Request) (decided decision, done
 		e.taken = e.taken[:had]
 		if errors.Is(err, strict.ErrBanned) {
 			p.wait = p.restOf(p.ask.Raw, p.shadow, e.Now)
-			return banned, p.wait > 0, true
+			return banned, p.wait > 0, false // 0 also where there is no room to note the ban
 		}
 		return admits, false, !errors.Is(err, strict.ErrFull) && !errors.Is(err, errDecidesHere)
 	}
