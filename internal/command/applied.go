@@ -52,7 +52,7 @@ func changed[T any](p printer, client client, method, path string, c any, descri
 func applied(o control.Outcome) string {
 	switch {
 	case o.EndsWithProcess:
-		return "Applied by this node until its process ends: nothing is saved without persist."
+		return "Applied by this node until its process ends: without a working persist nothing is saved."
 	case !o.Shared:
 		return "Applied by this node, which counts for itself."
 	case o.Regions > 0:

@@ -131,7 +131,7 @@ func (c *Control) conclude(ctx context.Context, began int64, entries ...Entry) O
 	defer c.mu.Unlock()
 	for _, e := range entries {
 		t, ok := parseTarget(e.ID)
-		o.EndsWithProcess = o.EndsWithProcess || ok && !e.IsDeletion() && !o.Shared && c.keep == nil
+		o.EndsWithProcess = o.EndsWithProcess || ok && !e.IsDeletion() && !o.Shared && (c.keep == nil || c.keep.fails)
 		if later := c.record.copies[e.ID]; ok && later != nil && later.wins(e) {
 			o.Later = append(o.Later, c.describe(later.Entry, t))
 		}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -51,6 +52,10 @@ func TestAnUnsavedChangeEndsWithTheProcess(t *testing.T) {
 	}
 	if o, err := n.Change(context.Background(), Change{Target: target}); err != nil || o.EndsWithProcess {
 		t.Errorf("what is taken back: %+v, %v", o, err)
+	}
+	n.Keep(nil, func([]byte) error { return errors.New("a full disk") })
+	if o, err := n.Change(context.Background(), Change{Target: target, Body: share(1), For: time.Hour}); err != nil || !o.EndsWithProcess {
+		t.Errorf("what could not be saved: %+v, %v", o, err)
 	}
 }
 

@@ -113,8 +113,8 @@ func (r *repo) short() {
 			r.report(page, "it has %d words, at most %d: what is evidence goes to docs/internals", words, most)
 		}
 	}
-	if sum > 22_700 {
-		r.report("docs", "README.md and the pages outside docs/internals have %d words, at most 22,700", sum)
+	if sum > 23_000 {
+		r.report("docs", "README.md and the pages outside docs/internals have %d words, at most 23,000", sum)
 	}
 }
 

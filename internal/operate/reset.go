@@ -61,13 +61,18 @@ func serveReset(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config
 		return nil, err
 	}
 	change := control.Change{Target: control.Target{Zone: req.Zone}, For: lasts(zone), Who: who(r, req.By)}
-	unknown := false
+	unknown, stay := false, stays(zone, req.All)
 	if !req.All {
 		k, err := keyOf(zone, req.Key, req.ID)
 		if err != nil {
 			return nil, err
 		}
 		change.Key, unknown = &k.ID, isUncounted(zone, k)
+		if rules := zone.AtRuntime.Load(); rules != nil {
+			if o := rules.OverrideOf(k.ID, k.Raw); o != nil && o.Deny {
+				stay = append(stay, fmt.Sprintf("an operator denies this key; `caddy rate-limit ban %s <key> --remove` ends that", zone.Name))
+			}
+		}
 	}
 	o, forgiven, err := config.Control().Reset(r.Context(), change)
 	switch {
@@ -77,7 +82,7 @@ func serveReset(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config
 		return nil, fail(http.StatusInternalServerError, err)
 	}
 	return ResetDone{
-		Zone: change.Zone, All: req.All, ID: change.IDText(), Forgiven: forgiven, Units: zone.CountsUnits(), Unknown: unknown && forgiven == 0, Pending: o.Unsent, Stays: stays(zone, req.All), Outcome: o,
+		Zone: change.Zone, All: req.All, ID: change.IDText(), Forgiven: forgiven, Units: zone.CountsUnits(), Unknown: unknown && forgiven == 0, Pending: o.Unsent, Stays: stay, Outcome: o,
 	}, nil
 }
 

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// OnlyClientsIn returns a header, a cookie or a parameter of the query in a template of which
-// nothing else tells clients apart but an address, "" where something else does or nothing. A
+// OnlyClientsIn returns a header, a cookie, a parameter of the query or the body in a template of
+// which nothing else tells clients apart but an address, "" where something else does or nothing. A
 // header that claims an address is left out: Check warns of it. Beside an address so is one with a
 // secret, as backends take only those that they gave out.
 func OnlyClientsIn(template string) (name string) {
@@ -14,7 +14,7 @@ func OnlyClientsIn(template string) (name string) {
 	for _, p := range parts {
 		switch {
 		case p.literal || !p.tells || p.address:
-		case p.several == nil && p.text != headerPrefix+"Cookie" || claimsAddress(p.text):
+		case p.several == nil && p.text != headerPrefix+"Cookie" && !strings.HasPrefix(p.text, requestPrefix+"body") || claimsAddress(p.text):
 			return ""
 		case HasAddress(template) && isSecret(p.text) && strings.HasPrefix(p.text, headerPrefix):
 			return ""

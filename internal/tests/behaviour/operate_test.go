@@ -363,13 +363,22 @@ func TestAnOverrideOfABannedKeySaysSo(t *testing.T) {
 	if banned("deny") {
 		t.Error("a ban is said to precede an operator's deny")
 	}
-	sitetest.AnswerOf[operate.ResetDone](t, http.MethodPost, "/rate_limit/reset", `{"zone":"login","key":"192.0.2.1"}`)
+	const key = `{"zone":"login","key":"192.0.2.1"}`
+	if r := reset(t, key); len(r.Stays) != 1 || !strings.Contains(r.Stays[0], "--remove") {
+		t.Errorf("a reset of a key that an operator denies says %q", r.Stays)
+	}
+	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, key)
+	s.Admits("192.0.2.1", 2, 1)
+	if status, text := sitetest.Ask(http.MethodDelete, sitetest.Overrides, key); status != http.StatusNotFound || !strings.Contains(text, "rate-limit reset login") {
+		t.Errorf("removing an override that the zone's own ban was taken for: %d %s", status, text)
+	}
+	reset(t, key)
 	if banned("unlimited") {
 		t.Error("a key is said to be banned after a reset")
 	}
 	s.Admits("192.0.2.1", 3, 3)
 	// For a second run of the test.
-	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, `{"zone":"login","key":"192.0.2.1"}`)
+	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, key)
 }
 
 // Who is banned, and who has an override, is there with its text where log_key is on, and never
