@@ -122,8 +122,8 @@ func nodes() *cobra.Command {
 		Long: `
 Lists the nodes that share their counts with the one that is asked: their
 versions, when each was last heard, and whether it has applied what was changed
-at run time: unknown where it was last heard more than ten seconds ago, as while
-Redis is away.`,
+at run time, as far as the node that is asked has read when it was asked last.
+It can't read while Redis is away.`,
 		Example:     "  caddy rate-limit nodes",
 		Annotations: guide("operate.md#see-who-spends-the-most-and-which-nodes-there-are"),
 		Args:        noArguments,

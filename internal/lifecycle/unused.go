@@ -23,7 +23,7 @@ func (c *Config) checkOverrides() {
 	zones := c.Control().OverridesByZone()
 	for _, name := range slices.Sorted(maps.Keys(zones)) {
 		if c.zone(name) == nil && !c.Once.IsQuiet(warning.UnusedOverrides) {
-			c.Logger.Warn(fmt.Sprintf("the overrides of zone %q, %d in all, have no effect here, as the configuration doesn't have that zone; if it was renamed, set them for its new name, and then remove these by `caddy rate-limit override '%[1]s' --file /dev/null --replace --force`; if only other nodes have it, all is well", name, zones[name]),
+			c.Logger.Warn(fmt.Sprintf("the overrides of zone %q, %d in all, have no effect here, as the configuration doesn't have that zone; if other nodes have it, all is well, and if it was renamed, set them for its new name, and then remove these by `caddy rate-limit override '%[1]s' --file /dev/null --replace --force`", name, zones[name]),
 				warning.Field(warning.UnusedOverrides), zap.String("zone", name))
 		}
 	}

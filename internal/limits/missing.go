@@ -66,7 +66,7 @@ func (s *settlement) whyMissing(complete bool) metrics.Event {
 func sourceOf(t *config.ResponseTerm) string {
 	switch {
 	case t.Header != "":
-		return "in its header " + t.Header + "; have the upstream send it"
+		return "in its header " + t.Header + "; have the upstream send it, and no header_down remove it"
 	case t.Units != "":
 		return "in " + t.Units + " once it had ended; write what has one then"
 	}

@@ -115,6 +115,10 @@ func (e *Evaluation) recordDenial(p *check, r *http.Request) {
 	}
 }
 
+// keylessWait is how long a client waits at most that is denied as it sends no key: it may send one
+// at once.
+const keylessWait = time.Minute
+
 // blame adds the zone that denies to the denial, and counts and logs it if it did so without
 // counting. began is one in which a ban begins, nil for none.
 func (e *Evaluation) blame(r *http.Request, began *check) {
@@ -135,7 +139,7 @@ func (e *Evaluation) blame(r *http.Request, began *check) {
 	}
 	d := &e.Denial
 	if z != nil && !lost {
-		d.Wait = max(d.Wait, z.FirstWindow())
+		d.Wait = max(d.Wait, min(z.FirstWindow(), keylessWait))
 	}
 	switch {
 	case bars != nil:
@@ -175,7 +179,7 @@ func (z *Zone) recordClosed(decided decision, rest time.Duration, now int64, d a
 	case !d.Shadow:
 		return 0
 	case decided == noKey:
-		rest, d.Key = z.FirstWindow(), nil
+		rest, d.Key = min(z.FirstWindow(), keylessWait), nil
 		z.Denials.Denied(now, answer.LoggedDenial{Request: d.Request, Wait: rest, Shadow: true})
 	case decided == unavailable:
 		rest, d.Key = time.Second, nil

@@ -135,6 +135,8 @@ type Changed struct {
 	// StandIn is the key of requests of an address that bring none, where an address was given as a
 	// key that requests bring, "" for none.
 	StandIn string `json:"stand_in,omitempty"`
+	// Unknown is set where no node has counted the key of an override.
+	Unknown bool `json:"unknown,omitempty"`
 	// AllZones is what is said of all zones, which precedes what is said of one, nil for nothing.
 	AllZones *control.EntryState `json:"all_zones,omitempty"`
 	control.Outcome
@@ -169,6 +171,7 @@ func changes(
 		if change.Who = who(r, body.By); !remove {
 			change.By = byOf(r, body.By)
 		}
+		unknown := !remove && body.Limit != "" && isUnknown(config, body)
 		outcome, err := config.Control().Change(r.Context(), change)
 		switch {
 		case errors.Is(err, control.ErrNone) && change.Key != nil && config.BansOf(change.Zone).UntilOf(*change.Key) != nil:
@@ -187,7 +190,7 @@ func changes(
 				entry = one
 			}
 		}
-		return Changed{entry, remove, holds, bannedUntil(config, change), standIn(config, body), allZones(config, change), outcome}, nil
+		return Changed{entry, remove, holds, bannedUntil(config, change), standIn(config, body), unknown, allZones(config, change), outcome}, nil
 	}
 }
 
@@ -210,6 +213,16 @@ func standIn(config *lifecycle.Config, req ChangeRequest) string {
 		return ""
 	}
 	return text
+}
+
+// isUnknown reports whether no node has counted the key of an override, which may be mistyped.
+func isUnknown(config *lifecycle.Config, req ChangeRequest) bool {
+	zone, err := findZone(config, req.Zone)
+	if err != nil || req.Key == nil {
+		return false
+	}
+	k, err := keyOf(zone, req.Key, "")
+	return err == nil && isUncounted(zone, k)
 }
 
 // allZones is what is said of all zones, where a change says for which keys one is enforced.

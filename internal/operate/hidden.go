@@ -33,7 +33,6 @@ func (s *search) warnHidden() {
 	r = s.server.Errors.WithError(r, caddyhttp.HandlerError{StatusCode: to.Advised().Status})
 	w := routeWalk{server: s.server, ofErrors: true, reach: func(Limiter, []string) (bool, error) { return true, nil }}
 	_, err = w.routes(s.server.Errors.Routes, &r)
-	isSilent := func(name string) bool { return slices.Contains(silent, name) }
 	n := len(w.notRun) - 1
 	if err != nil || n < 0 || slices.ContainsFunc(w.notRun[:n], func(name string) bool { return !isSilent(name) }) {
 		return
@@ -46,6 +45,8 @@ func (s *search) warnHidden() {
 
 // silent are handlers that answer nothing, beside those that change the request.
 var silent = []string{"encode", "templates", "tracing", "log_append", "request_body"}
+
+func isSilent(name string) bool { return slices.Contains(silent, name) }
 
 // statusOf returns the status that a handler is configured to answer with, 0 where that is not
 // known.

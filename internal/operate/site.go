@@ -85,7 +85,8 @@ func Explain(app *caddyhttp.App, q ExplainRequest) (site ExplainedSite, err erro
 	site = ExplainedSite{Server: name, Handlers: []Reached{}}
 	err = WalkRoutes(server, &r, func(l Limiter, notRun []string) (bool, error) {
 		handler, err := ExplainZones(l.Zones(), r)
-		site.Handlers = append(site.Handlers, Reached{NotRun: slices.Clone(notRun), Explained: handler})
+		notRun = slices.DeleteFunc(slices.Clone(notRun), isSilent)
+		site.Handlers = append(site.Handlers, Reached{NotRun: notRun, Explained: handler})
 		return true, err
 	})
 	site.ClientIP, _ = caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
@@ -261,8 +262,8 @@ func (w *routeWalk) handler(h caddyhttp.MiddlewareHandler, r **http.Request) (en
 	case *caddyhttp.Subroute:
 		return w.routes(h.Routes, r)
 	case *reverseproxy.Handler:
-		if slices.ContainsFunc(h.HandleResponse, handsOn) { // as forward_auth has it
-			w.notRun = append(w.notRun, name)
+		if slices.ContainsFunc(h.HandleResponse, handsOn) { // which is how forward_auth is adapted
+			w.notRun = append(w.notRun, "forward_auth")
 			return false, nil
 		}
 	case *caddyhttp.Invoke:

@@ -236,7 +236,7 @@ func TestExplainNamesWhatItDidNotRun(t *testing.T) {
 	l := sitetest.NewLifetime(t)
 	l.Load(l.Config("", explainedSite, ""))
 	x, err := sitetest.Explained(t, operate.ExplainRequest{URL: "http://site/ordered/x", RemoteIP: "203.0.113.9"})
-	if err != nil || len(x.Handlers) != 1 || strings.Join(x.Handlers[0].NotRun, " ") != "authentication reverse_proxy" || x.ClientIP != "203.0.113.9" {
+	if err != nil || len(x.Handlers) != 1 || strings.Join(x.Handlers[0].NotRun, " ") != "authentication forward_auth" || x.ClientIP != "203.0.113.9" {
 		t.Errorf("%+v, %v; want one handler, behind authentication and forward_auth", x, err)
 	}
 	if z := x.Handlers[0].Zones[0]; z.Key == nil || *z.Key != "203.0.113.9" || z.Limits[0].Limit != 5 {

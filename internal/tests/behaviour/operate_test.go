@@ -349,6 +349,27 @@ func TestSyncIsReported(t *testing.T) {
 	}
 }
 
+// The answer to an override says where no node has counted the key, which may be mistyped.
+func TestAnOverrideOfAnUnknownKeySaysSo(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("api", "limit 1/30d"))
+	s.Admits("192.0.2.1", 1, 1)
+	for key, want := range map[string]bool{"192.0.2.1": false, "192.0.2.2": true} {
+		body := fmt.Sprintf(`{"zone":"api","key":%q,"limit":"5/30d"}`, key)
+		if got := sitetest.Changed(t, http.MethodPost, sitetest.Overrides, body).Unknown; got != want {
+			t.Errorf("the answer says that no node has counted %s: %v", key, got)
+		}
+		sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, body)
+	}
+}
+
+// A client that sends no key waits a minute at most, however long the window is.
+func TestADenialWithoutAKeyIsShort(t *testing.T) {
+	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("api", "key {http.request.header.X-Api-Key}\nempty_key deny\nlimit 5/30d"))
+	if a := s.Get("192.0.2.1"); a.Status != http.StatusTooManyRequests || a.Header.Get("Retry-After") != "60" {
+		t.Errorf("without a key: %d %v", a.Status, a.Header)
+	}
+}
+
 // A ban precedes an override that admits, and the answer to the change says so. A reset ends it.
 func TestAnOverrideOfABannedKeySaysSo(t *testing.T) {
 	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("login", "limit 1/30d\nban 1h"))
