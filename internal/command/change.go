@@ -258,7 +258,7 @@ func (p printer) change(client client, path string, c change) error {
 			b.line("%s was taken for the key itself; if it is the id of one, repeat this with --id, and remove this override.", c.name)
 		}
 		if done.Unknown {
-			b.line("No node has counted %s yet: a key is written as 'caddy rate-limit explain' shows it.", c.name)
+			b.line("No node has counted %s yet. If it is mistyped, repeat this with --remove: a key is written as 'caddy rate-limit explain' shows it.", c.name)
 		}
 		if done.StandIn != "" {
 			b.line("%s was taken for the key that requests bring; those of that address that bring none have the key %s: if they are meant, repeat this with it.", c.name, done.StandIn)

@@ -36,7 +36,7 @@ func ParseWindow(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("the window %q has no unit; write %ss for seconds, or use m, h or d", spelling.Clip(s), spelling.Clip(s))
 	}
 	if err != nil {
-		return 0, fmt.Errorf("the window %q is not a duration of %s at most; write one like 1s, 90s, 1m, 1h or 1d, or day, week, month or year", spelling.Clip(s), WindowText(MaxWindow))
+		return 0, fmt.Errorf("the window %q is not a duration of %s at most; write one like 1s, 90s, 1m, 1h or 1d", spelling.Clip(s), WindowText(MaxWindow))
 	}
 	return asLength(window), checkWindow(window)
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// OnlyClientsIn returns a header, a cookie, a parameter of the query or the body in a template of
+// OnlyClientsIn returns a header, a cookie, the query or the body in a template of
 // which nothing else tells clients apart but an address, "" where something else does or nothing. A
 // header that claims an address is left out: Check warns of it. Beside an address so is one with a
 // secret, as backends take only those that they gave out.
@@ -13,8 +13,10 @@ func OnlyClientsIn(template string) (name string) {
 	parts, _ := parse(template) // Check reports the error
 	for _, p := range parts {
 		switch {
+		case isOfURIOrBody(p.text) && !p.literal:
+			name = p.text
 		case p.literal || !p.tells || p.address:
-		case p.several == nil && p.text != headerPrefix+"Cookie" && !strings.HasPrefix(p.text, requestPrefix+"body") || claimsAddress(p.text):
+		case p.several == nil && p.text != headerPrefix+"Cookie" || claimsAddress(p.text):
 			return ""
 		case HasAddress(template) && isSecret(p.text) && strings.HasPrefix(p.text, headerPrefix):
 			return ""
@@ -23,6 +25,12 @@ func OnlyClientsIn(template string) (name string) {
 		}
 	}
 	return name
+}
+
+// isOfURIOrBody reports whether a placeholder has the query whole, or the body.
+func isOfURIOrBody(name string) bool {
+	name, ok := strings.CutPrefix(name, requestPrefix)
+	return ok && (slices.Contains([]string{"uri", "uri.query", "orig_uri", "orig_uri.query"}, name) || strings.HasPrefix(name, "body"))
 }
 
 // TellsNobody reports whether no part of a template tells clients apart: there is none, or they
@@ -35,5 +43,5 @@ func TellsNobody(template string) bool {
 // BoundsAll reports whether a zone with such a key, which may be "" for the default, holds for a
 // client whatever it sends.
 func BoundsAll(template string) bool {
-	return template == "" || HasAddress(template) && OnlyClientsIn(template) == "" || TellsNobody(template)
+	return template == "" || OnlyClientsIn(template) == "" && (HasAddress(template) || TellsNobody(template))
 }

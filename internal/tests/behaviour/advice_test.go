@@ -48,6 +48,7 @@ var advisedSites = map[string]struct{ code, global, site, mended string }{
 	"an exception of a claimed address": {warning.ForgeableKey, "", zoneOf("except header X-Real-IP 10.*"), zoneOf("except 10.0.0.0/8")},
 	"an exception of what calls itself": {warning.ForgeableKey, "", zoneOf("except header User-Agent *Uptime*"), zoneOf("except 203.0.113.7")},
 	"an address and the body":           {warning.ClientsKey, "", zoneOf("key \"{client_ip} {http.request.body}\""), zoneOf("key \"{client_ip} {http.request.body}\"") + "rate_limit 50/30d\n"},
+	"an address and the whole URI":      {warning.ClientsKey, "", zoneOf("key \"{client_ip} {uri}\""), zoneOf("key \"{client_ip} {path}\"")},
 	"an address and a program's name":   {warning.ClientsKey, "", zoneOf("key \"{client_ip} {header.User-Agent}\""), zoneOf("key \"{client_ip} {header.User-Agent}\"") + "rate_limit 50/30d\n"},
 	"paths with a comma":                {warning.ExactPath, "", zoneOf("match path /login*, /register*"), zoneOf("match path /login* /register*")},
 	"two stars":                         {warning.ExactPath, "", zoneOf("match path /api/**"), zoneOf("match path /api/*")},
