@@ -50,9 +50,9 @@ type link struct {
 	seq         atomic.Int64
 	cycle.Waker // asks for a sync of what is urgent
 
-	mu   sync.Mutex  // one Attach or Detach at a time
-	last *attachment // the latest one, also when it has ended
-	at   atomic.Pointer[attachment]
+	mu      sync.Mutex  // one Attach or Detach at a time
+	last    *attachment // the latest one, also when it has ended
+	session atomic.Pointer[attachment]
 }
 
 // attachment is a link at a Replicator.
@@ -93,7 +93,7 @@ func (l *link) Node() string { return l.node }
 // answer, for HasShardOf; all or none where there is no Cluster. A client that is not attached
 // misses nothing: its configuration is about to begin or to end.
 func (l *link) UnavailableShards() uint64 {
-	at := l.at.Load()
+	at := l.session.Load()
 	if at == nil {
 		return 0
 	}
@@ -109,7 +109,7 @@ func (l *link) IsUnavailable(raw []byte) bool {
 
 // Status returns how far the sync has come, nil where the client is not attached.
 func (l *link) Status() *TableStatus {
-	if at := l.at.Load(); at != nil {
+	if at := l.session.Load(); at != nil {
 		return at.progress.Status(at.group.r.reachedAt.Load())
 	}
 	return nil
@@ -121,7 +121,7 @@ func (l *link) Status() *TableStatus {
 func (g *group) attach(l *link, interval time.Duration, set func(at *attachment)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	old := l.at.Load()
+	old := l.session.Load()
 	if old != nil && old.group == g {
 		old.interval.Store(int64(interval))
 		set(old)
@@ -134,7 +134,7 @@ func (g *group) attach(l *link, interval time.Duration, set func(at *attachment)
 	set(at)
 	last := l.last
 	l.last = at
-	l.at.Store(at)
+	l.session.Store(at)
 	g.r.Start()
 	g.r.mu.Lock()
 	g.links[l] = struct{}{}
@@ -161,12 +161,12 @@ func (g *group) attach(l *link, interval time.Duration, set func(at *attachment)
 func (l *link) Detach() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.at.Load()
+	at := l.session.Load()
 	if at == nil {
 		return
 	}
 	reason := at.group.flush(l, at)
-	l.at.Store(nil)
+	l.session.Store(nil)
 	at.leave(l)
 	l.syncer.left(at.group.r, reason)
 }

@@ -102,7 +102,7 @@ func (s *Source) PushLate() {
 	s.mu.Lock()
 	at := s.last
 	s.mu.Unlock()
-	if at == nil || s.at.Load() != nil || s.late.Add(1) > 1 {
+	if at == nil || s.session.Load() != nil || s.late.Add(1) > 1 {
 		return // its loop says it, or who does is under way
 	}
 	r := at.group.r

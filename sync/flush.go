@@ -123,7 +123,7 @@ func (g *group) flushAll(f *flush, links []*link) {
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, l := range links {
-		at := l.at.Load()
+		at := l.session.Load()
 		if at == nil || at.group != g {
 			continue
 		}

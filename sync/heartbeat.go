@@ -284,7 +284,7 @@ func (r *Replicator) retry(back uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for l := range r.counts.links {
-		if at := l.at.Load(); at != nil && at.lastFailed.Load()&back != 0 {
+		if at := l.session.Load(); at != nil && at.lastFailed.Load()&back != 0 {
 			at.due.Store(true)
 			l.Wake()
 		}

@@ -12,7 +12,7 @@ import (
 // Look asks the server about keys, and returns what it says, and its clock.
 // Nothing is written there.
 func (s *Source) Look(ctx context.Context, updates []table.Update) (replies []cell.Reply, server int64, err error) {
-	at := s.at.Load()
+	at := s.session.Load()
 	if at == nil {
 		return nil, 0, redisconn.ErrDown
 	}

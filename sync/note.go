@@ -50,7 +50,7 @@ func (r *Replicator) resend(nodes int64) {
 	}
 	within := cycle.ResendTime(nodes, keys)
 	for _, s := range all {
-		if at := s.at.Load(); at != nil {
+		if at := s.session.Load(); at != nil {
 			at.resendRestAt.Store(r.now() + int64(NodeOffset(s.node, within)))
 			s.Wake() // its loop waits until then
 		}

@@ -338,7 +338,7 @@ func (x *relay) numberInLua() string {
 // longestInterval is the longest time between syncs.
 func (x *relay) longestInterval() (longest time.Duration) {
 	for _, s := range x.r.attached() {
-		if at := s.at.Load(); at != nil {
+		if at := s.session.Load(); at != nil {
 			longest = max(longest, time.Duration(at.interval.Load()))
 		}
 	}

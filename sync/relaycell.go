@@ -393,13 +393,13 @@ func (p *otherRegion) pushCells(ctx context.Context, all []remoteCell) error {
 		return err
 	}
 	for i := range all {
-		if held := c.Answer.Cells[i].Held.Seq; held >= c.Call.Seq && held < c.Call.Seq+aDay {
+		if held := c.Answer.Cells[i].Previous.Seq; held >= c.Call.Seq && held < c.Call.Seq+aDay {
 			p.x.goBeyond(held)
 			return errOvertaken
 		}
 	}
 	for i := range all {
-		one, before := &all[i], &c.Answer.Cells[i].Held
+		one, before := &all[i], &c.Answer.Cells[i].Previous
 		if was, known := p.shortfalls[one.name]; known {
 			if !p.isConfirmed(was.read) {
 				continue

@@ -55,11 +55,11 @@ type otherRegion struct {
 	// answered is when its Redis has last, and readUsAt when it was known to have read this
 	// region's, zero for never.
 	answered, readUsAt time.Time
-	// node is which one reads there, has up to which clock it has read this control record, and
-	// read up to which its record was read here.
-	node      string
-	has, read int64
-	version   string // of its record, as it was read
+	// readerThere is which node reads there, ourControlRead up to which clock it has read this
+	// control record, and theirControlRead up to which its record was read here.
+	readerThere                      string
+	ourControlRead, theirControlRead int64
+	version                          string // of its record, as it was read
 	// lost is set while the region is lost, as was logged, and why says the reason, "" while it is
 	// not. failed is why its Redis last did not answer.
 	lost        bool
@@ -226,8 +226,8 @@ func (p *otherRegion) readStatus(page *page) error {
 	}
 	p.record.Receive(status[7], entries)
 	p.mu.Lock()
-	moves := p.answered.IsZero() || p.has != has || p.read != p.record.Clock()
-	p.answered, p.readUsAt, p.node, p.has, p.read = page.read, later(p.readUsAt, at(status[3])), status[4], has, p.record.Clock()
+	moves := p.answered.IsZero() || p.ourControlRead != has || p.theirControlRead != p.record.Clock()
+	p.answered, p.readUsAt, p.readerThere, p.ourControlRead, p.theirControlRead = page.read, later(p.readUsAt, at(status[3])), status[4], has, p.record.Clock()
 	p.version = p.record.Version()
 	p.mu.Unlock()
 	if moves {
@@ -370,7 +370,7 @@ func (p *otherRegion) kept() []any {
 		return ""
 	}
 	shown := fmt.Sprint(!p.lost, " ", p.caughtUpAt, " ", p.backlog, " ", int64(p.offset), " ", p.failed)
-	return []any{p.name, ago(p.answered), ago(p.readUsAt), shown, p.node, p.read, p.has}
+	return []any{p.name, ago(p.answered), ago(p.readUsAt), shown, p.readerThere, p.theirControlRead, p.ourControlRead}
 }
 
 // noteReach notes why the region is lost, as relay.lua says, and reports whether it is not. The

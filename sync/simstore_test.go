@@ -144,11 +144,11 @@ func (s *twoStores) isAlike(a, b *cell.Reply) bool {
 		level := func(h *cell.Reply) float64 {
 			return float64(h.Sum.Whole) + float64(h.Sum.Rest)/float64(s.p.Window.Microseconds())
 		}
-		return a.Held.Total == b.Held.Total && a.Sum.Total == b.Sum.Total && a.Sum.Rate == b.Sum.Rate && math.Abs(level(a)-level(b)) < .001
+		return a.Previous.Total == b.Previous.Total && a.Sum.Total == b.Sum.Total && a.Sum.Rate == b.Sum.Rate && math.Abs(level(a)-level(b)) < .001
 	}
 	epoch := wallClock() / int64(s.p.Epoch())
 	for age := range int64(s.p.Compile().History + 1) {
-		if a.Sum.In(epoch-age) != b.Sum.In(epoch-age) || a.Held.At(epoch-age) != b.Held.At(epoch-age) {
+		if a.Sum.In(epoch-age) != b.Sum.In(epoch-age) || a.Previous.At(epoch-age) != b.Previous.At(epoch-age) {
 			return false
 		}
 	}

@@ -55,7 +55,7 @@ func NewSlotSource(t *gauge.Table, zone string) *SlotSource {
 
 // Nodes is how many nodes there are, as far as this one knows.
 func (src *SlotSource) Nodes() int64 {
-	if at := src.at.Load(); at != nil {
+	if at := src.session.Load(); at != nil {
 		return at.group.r.Nodes()
 	}
 	return 1
@@ -65,7 +65,7 @@ func (src *SlotSource) Nodes() int64 {
 // another Redis leaves that, and has been flushed there. Attach waits for the network only for
 // that.
 func (s *Slots) Attach(src *SlotSource, interval time.Duration) {
-	if at := src.at.Load(); at != nil && at.group != &s.group {
+	if at := src.session.Load(); at != nil && at.group != &s.group {
 		src.Detach()
 	}
 	s.attach(&src.link, min(interval, gauge.Refresh), func(*attachment) {})

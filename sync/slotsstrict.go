@@ -71,7 +71,7 @@ func (s *Slots) decide(src *SlotSource, m gauge.Message) (a gauge.Answer, err er
 			break
 		}
 	}
-	if at := src.at.Load(); at != nil && redisconn.IsSevere(err) {
+	if at := src.session.Load(); at != nil && redisconn.IsSevere(err) {
 		if shards := shardsWith(s.r.cluster, m.ID); at.lastFailed.Or(shards)&shards != shards {
 			s.trips.Add(1)
 		}

@@ -93,7 +93,7 @@ func (s *Source) Cells(in Keyspace) Keys { return in.Cells(s.spec) }
 
 // FoundLoss notes that the server has lost something that it had confirmed.
 func (s *Source) FoundLoss() {
-	if at := s.at.Load(); at != nil {
+	if at := s.session.Load(); at != nil {
 		at.group.r.foundLoss()
 	}
 }
@@ -129,7 +129,7 @@ func (r *Replicator) Attach(s *Source, interval time.Duration) {
 
 // DetachFrom is Detach if the table is attached to r, and nothing otherwise.
 func (s *Source) DetachFrom(r *Replicator) {
-	if at := s.at.Load(); at != nil && at.group == &r.counts {
+	if at := s.session.Load(); at != nil && at.group == &r.counts {
 		s.Detach()
 	}
 }

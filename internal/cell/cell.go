@@ -149,16 +149,16 @@ func (s *Sum) In(epoch int64) int64 { return at(s.Epoch, s.Totals, epoch) }
 
 // A Reply is what the answer to a call says of a cell.
 type Reply struct {
-	// Held is what Redis had of the node's state before. Its Seq is 0 where it had none. Of a
+	// Previous is what Redis had of the node's state before. Its Seq is 0 where it had none. Of a
 	// bucket its Total includes what a call granted that came before.
-	Held State
-	Sum  Sum
+	Previous State
+	Sum      Sum
 	// Regions is set where another region has something of the cell.
 	Regions bool
-	// Under is the stamp of a reset that the node has not heard of; then nothing was said. Err is
+	// NewerStamp is that of a reset that the node has not heard of; then nothing was said. Err is
 	// an error about this key alone.
-	Under int64
-	Err   string
+	NewerStamp int64
+	Err        string
 }
 
 // An Answer is that to a call.

@@ -124,7 +124,7 @@ func (c *Call) Read(text string, a *Answer) error {
 
 // read reads the two lines of a cell.
 func (h *Reply) read(held, sum string, kind byte) bool {
-	*h = Reply{Held: State{Totals: h.Held.Totals[:0]}, Sum: Sum{Totals: h.Sum.Totals[:0]}}
+	*h = Reply{Previous: State{Totals: h.Previous.Totals[:0]}, Sum: Sum{Totals: h.Sum.Totals[:0]}}
 	if held == "!" {
 		h.Err = sum
 		return true
@@ -133,8 +133,8 @@ func (h *Reply) read(held, sum string, kind byte) bool {
 	var buffer [MaxTotals + 8]int64
 	s, ok := numbers(sum, buffer[:0])
 	if held == "@" {
-		h.Under = at(0, s, 0)
-		return ok && len(s) == 1 && h.Under > 0
+		h.NewerStamp = at(0, s, 0)
+		return ok && len(s) == 1 && h.NewerStamp > 0
 	}
 	switch {
 	case sum == "":
@@ -154,10 +154,10 @@ func (h *Reply) read(held, sum string, kind byte) bool {
 	case !ok:
 		h.Err = NoSense
 	case kind == Bucket && len(f) == 6 && makesSense(f):
-		h.Held = State{Seq: f[0], Reserved: f[1], Incarnation: f[2], Total: f[3]}
+		h.Previous = State{Seq: f[0], Reserved: f[1], Incarnation: f[2], Total: f[3]}
 	case kind != Bucket && len(f) > 3 && makesSense(f):
-		totals := append(append(h.Held.Totals, f[1]), f[4:]...)
-		h.Held = State{Seq: f[0], Reserved: f[3], Epoch: f[2], Totals: totals}
+		totals := append(append(h.Previous.Totals, f[1]), f[4:]...)
+		h.Previous = State{Seq: f[0], Reserved: f[3], Epoch: f[2], Totals: totals}
 	default:
 		h.Err = NoSense
 	}

@@ -151,11 +151,11 @@ func (n *node) send(c *Call, now int64) Answer {
 // hear takes in the answer to a call.
 func (n *node) hear(c *Call, a Answer) (granted int64) {
 	h, s := a.Cells[0], c.Cells[0].State
-	if h.Under > 0 {
-		n.reset(h.Under, a.Now)
+	if h.NewerStamp > 0 {
+		n.reset(h.NewerStamp, a.Now)
 		return 0
 	}
-	if h.Held.Seq >= s.Seq || s.Stamp != n.stamp {
+	if h.Previous.Seq >= s.Seq || s.Stamp != n.stamp {
 		return 0
 	}
 	if len(a.Grants) > 0 {
@@ -182,7 +182,7 @@ func (n *node) hear(c *Call, a Answer) (granted int64) {
 // merge takes in what all have spent of windows.
 func (n *node) merge(h Reply, s State, now, granted int64) {
 	e := n.f.Epoch(now)
-	held, all := byEpoch(h.Held.Epoch, h.Held.Totals), byEpoch(h.Sum.Epoch, h.Sum.Totals)
+	held, all := byEpoch(h.Previous.Epoch, h.Previous.Totals), byEpoch(h.Sum.Epoch, h.Sum.Totals)
 	said := byEpoch(s.Epoch, s.Totals)
 	n.own[e] += granted
 	said[e] += granted

@@ -183,7 +183,7 @@ func holdCounts(e *Evaluation, p *check, h *Held) {
 		}
 	}
 	if p.slot > 0 {
-		if s := &e.slots[p.slot-1]; s.Allowed && !s.Again {
+		if s := &e.slots[p.slot-1]; s.Allowed && !s.AlreadyHeld {
 			s.HoldBy(h)
 		}
 	}

@@ -64,8 +64,8 @@ type TakenSlot struct {
 	gauge.State
 	// By is the limit that decided.
 	By *SlotLimit
-	// Again is set where the request has a slot of the key already, by another handler.
-	Again bool
+	// AlreadyHeld is set where the request has a slot of the key already, by another handler.
+	AlreadyHeld bool
 }
 
 // Release frees the slot, unless it is free, was handed over, or is another handler's.
@@ -76,7 +76,7 @@ func (t *TakenSlot) Release() {
 
 // GiveBack frees the slot of a request that ends here. It reports whether there was one.
 func (t *TakenSlot) GiveBack() bool {
-	if !t.Allowed || t.Again {
+	if !t.Allowed || t.AlreadyHeld {
 		return false
 	}
 	t.Release()
@@ -121,7 +121,7 @@ func (l *SlotLimit) DecideBy(redis *Redis, a *gauge.Ask, dry *Dry, r *http.Reque
 
 // again admits a request that has a slot already, and counts it once.
 func (l *SlotLimit) again(a *gauge.Ask) TakenSlot {
-	t := TakenSlot{State: l.Table.Peek(a), Again: true}
+	t := TakenSlot{State: l.Table.Peek(a), AlreadyHeld: true}
 	t.Allowed = true
 	return t
 }

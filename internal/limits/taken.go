@@ -54,7 +54,7 @@ func (l *Limit) again(a *table.Ask, now int64, byRedis bool) (is table.Taken) {
 	if byRedis {
 		return l.Table.Look(l.Effective, a.Key, now, a.N, l.Settings.Kind.Traits().Waits)
 	}
-	if is = l.Table.Take(l.Effective, a.Key, a.Raw, now, a.N, table.Again); is.Allowed {
+	if is = l.Table.Take(l.Effective, a.Key, a.Raw, now, a.N, table.Retried); is.Allowed {
 		l.Table.Refund(l.Effective, a.Key, is, a.N)
 	}
 	return is

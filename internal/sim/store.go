@@ -39,7 +39,7 @@ func (s *Store) Apply(now int64, node string, p algorithms.Params, updates []tab
 			c = &cellOf{states: make(map[string]cell.State), expires: now, at: now}
 			s.cells[updates[i].ID] = c
 		}
-		replies[i].Held = c.states[node]
+		replies[i].Previous = c.states[node]
 		if p.Kind.Traits().Draining {
 			replies[i].Sum = c.fill(now, node, p.Window, &updates[i])
 		} else {

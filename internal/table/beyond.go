@@ -28,7 +28,7 @@ func (t *Table[S]) beyond() *Table[S] {
 // takeBeyond decides for a key that found no slot. What an earlier process counted of it is spent
 // in its shared counter first.
 func (t *Table[S]) takeBeyond(a *Ask, taken *Taken) {
-	if a.N > 0 && a.Want&Again == 0 {
+	if a.N > 0 && a.Want&Retried == 0 {
 		t.overflowed.Add(1)
 	}
 	if !t.saved.IsEmpty() {

@@ -55,16 +55,16 @@ func (s *store) say(now int64, node string, b *SyncConfig, updates []Update) []c
 		if under := updates[i].State.Stamp; under > k.stamp {
 			*k = kept{updates: make(map[string]cell.State), stamp: under}
 		} else if under < k.stamp {
-			heard[i].Under = k.stamp
+			heard[i].NewerStamp = k.stamp
 			continue
 		}
-		heard[i].Held = k.updates[node]
+		heard[i].Previous = k.updates[node]
 		if b.Params.Kind.Traits().Draining {
 			window := b.Params.Window.Microseconds()
 			k.take(now/int64(time.Microsecond), window, k.updates[node], &updates[i])
 			heard[i].Sum = k.sum(window)
 		}
-		if state := updates[i].State; state.Seq > heard[i].Held.Seq {
+		if state := updates[i].State; state.Seq > heard[i].Previous.Seq {
 			state.Totals = slices.Clone(state.Totals)
 			k.updates[node] = state
 		}

@@ -157,7 +157,7 @@ func alone(updates []Update, heard []cell.Reply) []cell.Reply {
 	for i := range updates {
 		state := &updates[i].State
 		heard = append(heard, cell.Reply{Sum: cell.Sum{Epoch: state.Epoch, Totals: state.Totals}})
-		heard[i].Held.Epoch, heard[i].Held.Totals = state.Epoch, state.Totals
+		heard[i].Previous.Epoch, heard[i].Previous.Totals = state.Epoch, state.Totals
 	}
 	return heard
 }

@@ -201,8 +201,8 @@ func TestAGrantOfBeforeAForgiving(t *testing.T) {
 		}
 		grant := func(m *Update, total int64) Taken {
 			now += int64(time.Millisecond)
-			reply := cell.Reply{Held: m.State, Sum: cell.Sum{Stamp: m.State.Stamp, Epoch: m.State.Epoch, Totals: []int64{total}}}
-			reply.Held.Seq--
+			reply := cell.Reply{Previous: m.State, Sum: cell.Sum{Stamp: m.State.Stamp, Epoch: m.State.Epoch, Totals: []int64{total}}}
+			reply.Previous.Seq--
 			took, _ := tab.AskAnswered(now, now, m, &reply, []Asker{{Limit: l, N: 1, Want: reserving, Admitted: true}}, nil)
 			return took[0]
 		}

@@ -183,7 +183,7 @@ func (m *mover) sync(most int, urgent bool) int {
 	heard := make([]cell.Reply, len(updates))
 	for i := range updates {
 		h, state, before := &heard[i], &updates[i].State, m.store[updates[i].Key]
-		h.Held = cell.State{Seq: m.seq - 1, Epoch: state.Epoch, Totals: []int64{before}}
+		h.Previous = cell.State{Seq: m.seq - 1, Epoch: state.Epoch, Totals: []int64{before}}
 		if state.Epoch != m.now/int64(m.alg.Window) || m.rejects && m.random.IntN(9) == 0 {
 			h.Err = "WRONGTYPE"
 			continue

@@ -139,7 +139,7 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	}
 	a.Tick()
 	updates = a.TakeUpdates(now, 2, 1000, false, nil)
-	a.Merge(now, t0, updates, []cell.Reply{{Held: cell.State{Seq: 1, Epoch: epoch + 1, Totals: []int64{2, 5}}, Sum: cell.Sum{Epoch: epoch, Totals: []int64{32, 5}}}})
+	a.Merge(now, t0, updates, []cell.Reply{{Previous: cell.State{Seq: 1, Epoch: epoch + 1, Totals: []int64{2, 5}}, Sum: cell.Sum{Epoch: epoch, Totals: []int64{32, 5}}}})
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 30 || got.Unsent != 0 {
 		t.Errorf("Totals() = %+v after a sync, want all confirmed and 30 remote", got)
 	}
@@ -457,7 +457,7 @@ func TestWhatIsResentIsConfirmed(t *testing.T) {
 func TestAskingAgainIsNoAttempt(t *testing.T) {
 	a := newNode("a", hour)
 	take(a.Table, hour, 1, t0)
-	a.Take(hour.Compile(), keys.KeyOf(raw(1)), raw(1), t0, 1, Again)
+	a.Take(hour.Compile(), keys.KeyOf(raw(1)), raw(1), t0, 1, Retried)
 	a.With(keys.KeyOf(raw(1)), func(s *algorithms.WindowState) {
 		if l := window.Ledger(s); l.Attempts != 1 || l.Cur.Own != 2 {
 			t.Errorf("%+v, want two units by one attempt", *l)

@@ -49,14 +49,14 @@ type reservedByOthers struct{ epoch, n int64 }
 // which they were taken: they stand in the bucket in that order.
 type ReservedGroup struct {
 	epoch, until, n int64
-	// ends is when they really end to count: before until where a bucket drains faster since.
-	ends int64
+	// drainsAt is when they really end to count: before until where a bucket drains faster since.
+	drainsAt int64
 	// number is that of a request that is alone in its group, 0 for none, and window that of its
 	// limit.
 	number uint32
 	window int64
-	// above is what was taken after it and has been refunded since.
-	above int64
+	// refundedAbove is what was taken after it and has been refunded since.
+	refundedAbove int64
 }
 
 func (r *Reservations) stripe(key keys.Key) *reservationStripe { return &r.stripes[key.B>>60] }
@@ -118,7 +118,7 @@ func (r *Reservations) Add(key keys.Key, n, epoch, until, window int64) {
 	r.change(key, func(e *reservedKey) {
 		g := e.group(epoch, until)
 		if g == nil {
-			g = &ReservedGroup{epoch: epoch, until: until, ends: until}
+			g = &ReservedGroup{epoch: epoch, until: until, drainsAt: until}
 			e.own = append(e.own, g)
 		}
 		g.n += n
@@ -135,7 +135,7 @@ func (r *Reservations) SetDrainRate(key keys.Key, rate, until int64) {
 	r.look(key, func(e *reservedKey) {
 		for _, g := range e.own {
 			if e.rate != rate {
-				g.ends = min(g.ends, until)
+				g.drainsAt = min(g.drainsAt, until)
 			}
 		}
 		e.rate = rate
@@ -150,7 +150,7 @@ func (r *Reservations) AddOne(key keys.Key, n, epoch, until, rate, window int64)
 	}
 	r.change(key, func(e *reservedKey) {
 		e.rate = rate
-		e.own = append(e.own, &ReservedGroup{epoch: epoch, until: until, ends: until, n: n, number: number, window: window})
+		e.own = append(e.own, &ReservedGroup{epoch: epoch, until: until, drainsAt: until, n: n, number: number, window: window})
 	})
 	return number
 }
@@ -168,19 +168,19 @@ func (r *Reservations) FindOne(key keys.Key, number uint32) (found *ReservedGrou
 // Undrained returns how much of a request's units still stands in its bucket at now, and what was
 // taken after them and has been refunded since.
 func (r *Reservations) Undrained(key keys.Key, g *ReservedGroup, now int64) (n, refunded int64) {
-	r.look(key, func(e *reservedKey) { n, refunded = e.undrained(g, now), g.above })
+	r.look(key, func(e *reservedKey) { n, refunded = e.undrained(g, now), g.refundedAbove })
 	return n, refunded
 }
 
 // undrained is what of a group counts at now. Of a bucket that is what has yet to drain of it.
 func (e *reservedKey) undrained(g *ReservedGroup, now int64) int64 {
 	switch {
-	case now >= g.ends:
+	case now >= g.drainsAt:
 		return 0
 	case g.number == 0:
 		return g.n
 	}
-	return min(g.n, saturate.MulDiv(e.rate, g.ends-now, g.window))
+	return min(g.n, saturate.MulDiv(e.rate, g.drainsAt-now, g.window))
 }
 
 // RescaleDrains notes at which rate the bucket of a key drains from now on. What stands in it ends
@@ -194,8 +194,8 @@ func (r *Reservations) RescaleDrains(key keys.Key, rate, now int64) {
 			return
 		}
 		for _, g := range e.own {
-			if g.number > 0 && g.ends > now {
-				g.ends = now + saturate.MulDiv(g.ends-now, e.rate, rate)
+			if g.number > 0 && g.drainsAt > now {
+				g.drainsAt = now + saturate.MulDiv(g.drainsAt-now, e.rate, rate)
 			}
 		}
 		e.rate = rate
@@ -214,10 +214,10 @@ func (r *Reservations) ExpireSooner(key keys.Key, after *ReservedGroup, n int64)
 		}
 		for _, g := range e.own {
 			if moves && g.number > 0 && e.rate > 0 {
-				g.ends = saturate.Add(g.ends, -saturate.MulDivUp(n, g.window, 0, e.rate))
+				g.drainsAt = saturate.Add(g.drainsAt, -saturate.MulDivUp(n, g.window, 0, e.rate))
 			}
 			if moves = moves || g == after; !moves {
-				g.above += n
+				g.refundedAbove += n
 			}
 		}
 	})
@@ -227,7 +227,7 @@ func (r *Reservations) ExpireSooner(key keys.Key, after *ReservedGroup, n int64)
 // Units without a group always count.
 func (r *Reservations) Ended(key keys.Key, g *ReservedGroup, now int64) (ended bool) {
 	if g != nil {
-		r.look(key, func(*reservedKey) { ended = now >= g.ends })
+		r.look(key, func(*reservedKey) { ended = now >= g.drainsAt })
 	}
 	return ended
 }

@@ -45,8 +45,8 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 	return forgiven
 }
 
-// isForgiven reports whether what a request took was forgiven since.
-func (t *Table[S]) isForgiven(st *stripe[S], id keys.ID, taken Taken) bool {
+// wasReset reports whether what a request took was reset since.
+func (t *Table[S]) wasReset(st *stripe[S], id keys.ID, taken Taken) bool {
 	at := taken.At - taken.clock.ahead
 	one, ok := st.forgiven[id]
 	return ok && at <= one.when || t.resets.Load().Forgave(id, at)

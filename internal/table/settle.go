@@ -76,7 +76,7 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 	defer st.mu.Unlock()
 	if !ok {
 		t.reservations.Remove(key, r.group, r.N)
-		if t == main && r.group != nil && !t.isForgiven(st, keys.ID{}, r.Taken) {
+		if t == main && r.group != nil && !t.wasReset(st, keys.ID{}, r.Taken) {
 			t.chargeBeyond(r.limit, key, now, m-r.N)
 		}
 		return
@@ -86,7 +86,7 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		e = t.withSyncState(st, i)
 		t.changed(st, b, e, i)
 	}
-	forgiven := r.group == nil || t.isForgiven(st, e.id, r.Taken)
+	forgiven := r.group == nil || t.wasReset(st, e.id, r.Taken)
 	back := t.refundable(&e.state, key, r, st.clock.In(now), now, r.N-m)
 	if back > 0 && r.inParts {
 		t.reservations.ExpireSooner(key, r.group, back)

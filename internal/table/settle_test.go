@@ -121,7 +121,7 @@ func TestOthersAreToldWhatIsOpen(t *testing.T) {
 	}
 	updates = say(0)
 	held := cell.State{Seq: 1, Epoch: epoch, Totals: []int64{1}, Reserved: 1}
-	tab.Merge(t0, t0, updates, []cell.Reply{{Held: held, Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}}}})
+	tab.Merge(t0, t0, updates, []cell.Reply{{Previous: held, Sum: cell.Sum{Epoch: epoch, Totals: []int64{2}}}})
 	if tab.AdmitsReleased(l, key, t0, 1) {
 		t.Error("with all settled: the denial is for good")
 	}
@@ -217,7 +217,7 @@ func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 		state := &updates[0].State
 		h := cell.Reply{Sum: cell.Sum{Epoch: state.Epoch, Totals: []int64{first(updates) + total}, Reserved: state.Reserved + open}}
 		if !lost && held > 0 {
-			h.Held = cell.State{Seq: seq - 1, Epoch: state.Epoch, Totals: []int64{held}}
+			h.Previous = cell.State{Seq: seq - 1, Epoch: state.Epoch, Totals: []int64{held}}
 		}
 		held = first(updates)
 		tab.Merge(now, now, updates, []cell.Reply{h})

@@ -162,8 +162,8 @@ type Taken struct {
 	noted int64
 }
 
-// Again says in the want of a Take that the request has been counted as an attempt before.
-const Again algorithms.Want = 1 << 7
+// Retried says in the want of a Take that the request has been counted as an attempt before.
+const Retried algorithms.Want = 1 << 7
 
 // Take is Decide with the answer as a value.
 func (t *Table[S]) Take(l algorithms.Limit, key keys.Key, raw []byte, now, n int64, want algorithms.Want) (taken Taken) {
@@ -206,7 +206,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 		t.reserve(a.Limit, a.Key, taken, t.machine.Ledger(&e.state).Epoch)
 	}
 	attempts := min(n, 1)
-	if want&Again != 0 {
+	if want&Retried != 0 {
 		attempts = 0
 	}
 	wake := synced && t.record(st, b, e, i, taken, a.Limit, attempts)
@@ -392,7 +392,7 @@ func (t *Table[S]) correct(key keys.Key, taken Taken, f func(s *S, at int64)) {
 	b := t.config.Load()
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
-	if !ok || t.isForgiven(st, st.slot(i).id, taken) {
+	if !ok || t.wasReset(st, st.slot(i).id, taken) {
 		return
 	}
 	f(&st.slot(i).state, st.since(taken))

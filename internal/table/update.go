@@ -111,8 +111,8 @@ func (t *Table[S]) Merge(now, server int64, updates []Update, replies []cell.Rep
 				e.flags |= reread // others may have said something after this one asked
 				st.markDirty(j, e)
 			}
-			if e.flags &^= rereading; h.Under > t.resetOf(st, m.ID, at).Stamp {
-				t.applyReset(st, b, j, now, resetAt(h.Under, server, b))
+			if e.flags &^= rereading; h.NewerStamp > t.resetOf(st, m.ID, at).Stamp {
+				t.applyReset(st, b, j, now, resetAt(h.NewerStamp, server, b))
 			}
 		}
 		st.mu.Unlock()
@@ -129,22 +129,22 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Upd
 	newest := b.Epochs.At(server) // by the store's clock
 	first, last := max(l.Epoch, newest)-int64(b.Limit.History), min(l.Epoch, newest+1)
 	switch {
-	case h.Err != "", h.Under == 0 && t.bucket == nil && lessThanSaid(m, h, first, last):
+	case h.Err != "", h.NewerStamp == 0 && t.bucket == nil && lessThanSaid(m, h, first, last):
 		l.Resend |= algorithms.Forgotten // what the store holds of this key is in doubt
 		e.flags |= failed
 		return false
-	case h.Under > 0:
+	case h.NewerStamp > 0:
 		return false
 	}
 	if h.Sum.Stamp < m.State.Stamp {
-		h.Held, h.Sum = cell.State{}, cell.Sum{} // what was only asked about is forgiven
+		h.Previous, h.Sum = cell.State{}, cell.Sum{} // what was only asked about is forgiven
 	}
 	t.stripe(m.Key).noteHeld(b, server, m.ID, h.Sum.Stamp)
 	known, lately := l.Resend&algorithms.Forgotten != 0 && !rejected, l.Synced && e.At != 0
 	var sent, theirs int64
 	var less bool
 	if t.bucket != nil {
-		doubt := l.Resend&algorithms.Forgotten != 0 && (l.KeepsRemote() || h.Held.Seq == 0)
+		doubt := l.Resend&algorithms.Forgotten != 0 && (l.KeepsRemote() || h.Previous.Seq == 0)
 		if sent, theirs, less = t.mergeBucket(b, e, now, m, h, doubt || !b.StoreDecides && server > now+int64(drift)); !less {
 			l.FreeRemote()
 		}
@@ -183,8 +183,8 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Upd
 func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64, m *Update, h *cell.Reply, incomplete bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	for epoch := first; epoch <= last; epoch++ {
-		held, mine := h.Held.At(epoch), m.State.At(epoch)
-		if h.Held.Seq >= m.State.Seq {
+		held, mine := h.Previous.At(epoch), m.State.At(epoch)
+		if h.Previous.Seq >= m.State.Seq {
 			mine = held // the store has had this message before, or it only asks
 		}
 		c, _ := l.At(epoch)
@@ -212,19 +212,19 @@ func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Update, 
 	c := l.Cur
 	e.answered = max(e.answered, m.State.Seq)
 	level, _ := t.machine.Level(&e.state, b.Limit, now)
-	less = level > 0 && (h.Held.Total < c.Acked || doubt && t.hasLess(b, e, now, m, h, level))
-	if less && h.Held.Incarnation == m.State.Incarnation && h.Held.Seq > 0 {
-		if h.Held.Seq < m.State.Seq {
+	less = level > 0 && (h.Previous.Total < c.Acked || doubt && t.hasLess(b, e, now, m, h, level))
+	if less && h.Previous.Incarnation == m.State.Incarnation && h.Previous.Seq > 0 {
+		if h.Previous.Seq < m.State.Seq {
 			l.Cur.Acked = m.State.Total // what was said is in the bucket now
 		}
 		t.bucket.Restart(&e.state, now)
 		return 0, 0, true
 	}
 	mine := m.State.Total
-	if h.Held.Seq >= m.State.Seq {
-		if mine = 0; h.Held.Incarnation == m.State.Incarnation {
-			mine = h.Held.Total // the store has had this message before, or it only asks
-		} else if m.State.Seq == 0 && h.Held.Incarnation > m.State.Incarnation {
+	if h.Previous.Seq >= m.State.Seq {
+		if mine = 0; h.Previous.Incarnation == m.State.Incarnation {
+			mine = h.Previous.Total // the store has had this message before, or it only asks
+		} else if m.State.Seq == 0 && h.Previous.Incarnation > m.State.Incarnation {
 			mine = c.Own // it has what was said after the fork
 		}
 	}
@@ -259,7 +259,7 @@ func levelOf(sum *cell.Sum, now int64) algorithms.BucketLevel {
 // lessThanSaid reports whether an answer makes no sense: all have less in an epoch than this node
 // alone has said there.
 func lessThanSaid(m *Update, h *cell.Reply, first, last int64) bool {
-	for epoch := first; epoch <= last && h.Held.Seq < m.State.Seq; epoch++ {
+	for epoch := first; epoch <= last && h.Previous.Seq < m.State.Seq; epoch++ {
 		if h.Sum.In(epoch) < m.State.At(epoch) {
 			return true
 		}
@@ -270,8 +270,8 @@ func lessThanSaid(m *Update, h *cell.Reply, first, last int64) bool {
 // openOf is the part of what is open in a sum that is this node's.
 func ownReserved(m *Update, h *cell.Reply) int64 {
 	mine := &m.State
-	if h.Held.Seq >= mine.Seq {
-		mine = &h.Held // the store has had this message before, or it only asks
+	if h.Previous.Seq >= mine.Seq {
+		mine = &h.Previous // the store has had this message before, or it only asks
 	}
 	if h.Sum.Epoch != mine.Epoch {
 		return 0

@@ -511,7 +511,7 @@ func (m *batch) parse() (result, error) {
 	if m.bans != nil {
 		m.bans.Ack(now, m.Now, m.ban, ban.Parse(m.Answer.Bans[0]))
 	}
-	reset := slices.ContainsFunc(m.Answer.Cells, func(h cell.Reply) bool { return h.Under > 0 })
+	reset := slices.ContainsFunc(m.Answer.Cells, func(h cell.Reply) bool { return h.NewerStamp > 0 })
 	if m.Status == "" && !reset {
 		return answered, nil
 	}
