@@ -121,6 +121,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 // no clock: answered says what time it is.
 func FuzzAnswer(f *testing.F) {
 	f.Add("", "", "5 5", int64(5), true)
+	f.Add("", "", "", int64(5), true)
 	f.Add("", "3", "9 9 1.250", int64(5), true)
 	f.Add("", "3", "9 9 1.250 1700000000000", int64(5), false)
 	f.Add("", "!", "WRONGTYPE", int64(1), true)

@@ -111,6 +111,9 @@ func (c *Call) Read(text string, a *Answer) error {
 		if !ok || !a.Cells[i].read(held, sum, c.Cells[i].Rule[0]) {
 			return ErrReply
 		}
+		if c.Seq > 0 && sum == "" {
+			a.Cells[i].Err = NoSense // what was said is in the sum
+		}
 	}
 	a.Bans = a.Bans[:0]
 	for range c.Bans {

@@ -171,7 +171,7 @@ func changes(
 		if change.Who = who(r, body.By); !remove {
 			change.By = byOf(r, body.By)
 		}
-		unknown := !remove && body.Limit != "" && isUnknown(config, body)
+		unknown := !remove && body.Limit != "" && !change.Body.Range.IsValid() && isUnknown(config, body)
 		outcome, err := config.Control().Change(r.Context(), change)
 		switch {
 		case errors.Is(err, control.ErrNone) && change.Key != nil && config.BansOf(change.Zone).UntilOf(*change.Key) != nil:

@@ -267,7 +267,7 @@ func lessThanSaid(m *Update, h *cell.Reply, first, last int64) bool {
 	return false
 }
 
-// openOf is the part of what is open in a sum that is this node's.
+// ownReserved is the part of what is reserved in a sum that is this node's.
 func ownReserved(m *Update, h *cell.Reply) int64 {
 	mine := &m.State
 	if h.Previous.Seq >= mine.Seq {

@@ -353,7 +353,7 @@ func TestSyncIsReported(t *testing.T) {
 func TestAnOverrideOfAnUnknownKeySaysSo(t *testing.T) {
 	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("api", "limit 1/30d"))
 	s.Admits("192.0.2.1", 1, 1)
-	for key, want := range map[string]bool{"192.0.2.1": false, "192.0.2.2": true} {
+	for key, want := range map[string]bool{"192.0.2.1": false, "192.0.2.2": true, "192.0.3.0/24": false} {
 		body := fmt.Sprintf(`{"zone":"api","key":%q,"limit":"5/30d"}`, key)
 		if got := sitetest.Changed(t, http.MethodPost, sitetest.Overrides, body).Unknown; got != want {
 			t.Errorf("the answer says that no node has counted %s: %v", key, got)
