@@ -434,7 +434,7 @@ func TestAPenaltyIsBounded(t *testing.T) {
 			s.penalize(w.step(t), rapid.Int64Range(0, 30).Draw(t, "n"))
 		}
 		d := s.take(w.now, 1, 0)
-		longest := int64(window)
+		longest := int64(lengthAt(s, w.now, window))
 		switch k.name {
 		case "sliding_window":
 			longest *= 2
@@ -466,7 +466,7 @@ func TestAChargeIsBounded(t *testing.T) {
 				t.Fatalf("a charge of %d counts %d", n, added)
 			}
 		}
-		longest := int64(window)
+		longest := int64(lengthAt(s, w.now, window))
 		switch {
 		case k == slidingWindow:
 			longest *= 2
