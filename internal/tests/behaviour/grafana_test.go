@@ -233,7 +233,7 @@ handle {
 func TestAccessLogOfThePage(t *testing.T) {
 	_, site := sitetest.SiteInPage(t, "docs/observability.md", "api.example.com")
 	file := filepath.Join(t.TempDir(), "access.log")
-	s := sitetest.StartCaddy(t, "", strings.NewReplacer("100/1m", "2/1h", "\tlog\n", "\tlog {\n\t\toutput file "+file+"\n\t}\n").Replace(site))
+	s := sitetest.StartCaddy(t, "", strings.NewReplacer("100/1m", "2/1h", "output file access.log", "output file "+file).Replace(site))
 	for range 3 {
 		if _, err := s.Get(t.Context(), "HTTP/1.1"); err != nil {
 			t.Fatal(err)
