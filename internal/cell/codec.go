@@ -111,8 +111,8 @@ func (c *Call) Read(text string, a *Answer) error {
 		if !ok || !a.Cells[i].read(held, sum, c.Cells[i].Rule[0]) {
 			return ErrReply
 		}
-		if c.Seq > 0 && sum == "" {
-			a.Cells[i].Err = NoSense // what was said is in the sum
+		if h := &a.Cells[i]; c.Seq > 0 && (sum == "" || c.Cells[i].Rule[0] == Bucket && h.NewerStamp == 0 && h.Err == "" && h.Sum.At == 0) {
+			h.Err = NoSense // what was said is in the sum, of a bucket with the instant of its level
 		}
 	}
 	a.Bans = a.Bans[:0]
