@@ -209,17 +209,17 @@ func TestAStepBackLocksNobodyOut(t *testing.T) {
 			s.take(w.step(t), rapid.Int64Range(1, 3).Draw(t, "n"), 0)
 		}
 		limit, window := s.rule()
-		longest := int64(window) + lateness(int64(window))
+		now := w.now - rapid.OneOf(
+			rapid.Int64Range(0, int64(window)/4),
+			rapid.Int64Range(0, 3*int64(window)),
+			rapid.Just(epoch/2)).Draw(t, "back")
+		longest := int64(max(lengthAt(s, w.now, window), lengthAt(s, now, window))) + lateness(int64(window))
 		switch k.name {
 		case "sliding_window":
 			longest += int64(window)/limit + 1
 		case "token_bucket", "gcra", "leaky_bucket":
 			longest = size(s)*int64(window)/limit + 1 + lateness(int64(window))
 		}
-		now := w.now - rapid.OneOf(
-			rapid.Int64Range(0, int64(window)/4),
-			rapid.Int64Range(0, 3*int64(window)),
-			rapid.Just(epoch/2)).Draw(t, "back")
 		d := s.take(now, 1, 0)
 		if d.Allowed {
 			return
