@@ -179,7 +179,8 @@ func answered[S any](t *testing.T, alg algorithms.Params, whole, held, sum strin
 		} else {
 			tab.Merge(now, now, updates, c.Answer.Cells)
 			forgiven = forgiven || len(updates) > 0 && c.Answer.Cells[0].NewerStamp > 0
-			drained = drained || len(updates) > 0 && c.Answer.Cells[0].Err == "" && c.Answer.Cells[0].Sum.At > 0 // a level is believed
+			// A level is believed.
+			drained = drained || len(updates) > 0 && c.Answer.Cells[0].Err == "" && c.Answer.Cells[0].Sum.At > 0
 		}
 		c.Free()
 		got, exact := tab.Totals(now), whole == "" && !forgiven && !drained

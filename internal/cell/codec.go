@@ -112,7 +112,7 @@ func (c *Call) Read(text string, a *Answer) error {
 			return ErrReply
 		}
 		if h := &a.Cells[i]; c.Seq > 0 && (sum == "" || c.Cells[i].Rule[0] == Bucket && h.NewerStamp == 0 && h.Err == "" && h.Sum.At == 0) {
-			h.Err = NoSense // what was said is in the sum, of a bucket with the instant of its level
+			h.Err = NoSense // what was said is in the sum, of a bucket with an instant
 		}
 	}
 	a.Bans = a.Bans[:0]
