@@ -179,8 +179,12 @@ func answered[S any](t *testing.T, alg algorithms.Params, whole, held, sum strin
 		} else {
 			tab.Merge(now, now, updates, c.Answer.Cells)
 			forgiven = forgiven || len(updates) > 0 && c.Answer.Cells[0].NewerStamp > 0
-			// A level is believed.
-			drained = drained || len(updates) > 0 && c.Answer.Cells[0].Err == "" && c.Answer.Cells[0].Sum.At > 0
+			// A level is believed, also where it is lower.
+			if len(updates) > 0 && c.Answer.Cells[0].Err == "" && c.Answer.Cells[0].Sum.At > 0 {
+				s := &c.Answer.Cells[0].Sum
+				gone := float64(s.Rate) * float64(now/1000-s.At) / float64(alg.Window.Microseconds())
+				drained = drained || float64(s.Whole)-gone < float64(admitted)
+			}
 		}
 		c.Free()
 		got, exact := tab.Totals(now), whole == "" && !forgiven && !drained

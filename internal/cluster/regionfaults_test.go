@@ -610,6 +610,9 @@ func (m *regionRun) settle() time.Duration {
 	return took
 }
 
+// nodeName is the name of a field of a node.
+var nodeName = regexp.MustCompile(`^[\w-]{12}$`)
+
 // equal compares all Redis to each other and to what was admitted. Where the Redis of a region has
 // forgotten so much of a key, with those who had counted it, that it tells no other region of the
 // rest, those may go on to count what they knew.
@@ -622,18 +625,25 @@ func (m *regionRun) equal() error {
 			}
 			continue
 		}
-		all, least, most := map[string][]int{}, 0, 0
+		all, own, least, most := map[string][]int{}, map[string]int{}, 0, 0
 		for i, r := range m.all {
-			for key, n := range sums(m.t, r.redis, zone) {
+			for key, fields := range cells(m.t, r.redis, zone) {
 				if all[key] == nil {
 					all[key] = make([]int, len(m.all))
 				}
-				all[key][i] = n
+				all[key][i] = unitsOf(m.t, key, "sum", fields["sum"])
+				nodes := 0
+				for name, value := range fields {
+					if nodeName.MatchString(name) {
+						nodes += unitsOf(m.t, key, "", value)
+					}
+				}
+				own[key] = max(own[key], nodes)
 			}
 		}
 		for key, counts := range all {
 			low, high := slices.Min(counts), slices.Max(counts)
-			if low != high && (low >= len(counts)*m.limit/64 || m.lost[zone] == 0) {
+			if low != high && (own[key] >= m.limit/64 || m.lost[zone] == 0) {
 				return fmt.Errorf("zone %s: regions count %v of %s", zone, counts, key)
 			}
 			least, most = least+low, most+high
