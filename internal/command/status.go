@@ -112,6 +112,9 @@ func (p printer) zones(s operate.State, before *decisions) [][]string {
 		}
 		seen[z.Zone] = true
 		limit := limitText(z.Limit, z.Window, z.Concurrent) + z.Divided()
+		if z.LimitFrom != "" {
+			limit += " default"
+		}
 		rows = append(rows, slices.Concat([]string{z.Zone, limit}, ofZone, []string{number(z.Keys), z.Algorithm, z.SyncRate.String()}))
 	}
 	return rows

@@ -40,7 +40,7 @@ type Config struct {
 	Namespace string
 
 	zones   []*limits.Zone
-	checked bool // the overrides were, see checkOverrides
+	checked bool // what was set at run time was, see checkRuntime
 
 	ending    bool   // stopped, and no other configuration came after it
 	saved     spent  // when that was saved last
@@ -197,7 +197,7 @@ func (c *Config) housekeep() {
 		case <-second.C:
 			clock.CatchUp()
 			c.Control().Tick()
-			c.checkOverrides()
+			c.checkRuntime()
 		case <-minute.C:
 			c.checkSkipped()
 			for _, z := range c.zones {

@@ -8,14 +8,16 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
-// checkOverrides warns, once the control record is known, of each zone that has overrides and is
-// not in the configuration: it may have been renamed. It is to be called every second.
-func (c *Config) checkOverrides() {
+// checkRuntime tells, once the control record is known, what was set at run time before this
+// configuration started and may surprise: overrides of a zone that the configuration doesn't have,
+// as it may have been renamed, and zones that are not enforced. It is to be called every second.
+func (c *Config) checkRuntime() {
 	if c.checked || c.Control().IsShared() && !c.Control().IsEqual() {
 		return
 	}
@@ -26,6 +28,23 @@ func (c *Config) checkOverrides() {
 			c.Logger.Warn(fmt.Sprintf("the overrides of zone %q, %d in all, have no effect here, as the configuration doesn't have that zone; if other nodes have it, all is well, and if it was renamed, set them for its new name, and then remove these by `caddy rate-limit override '%[1]s' --file /dev/null --replace --force`", name, zones[name]),
 				warning.Field(warning.UnusedOverrides), zap.String("zone", name))
 		}
+	}
+	names := []string{""} // all zones
+	for _, z := range c.zones {
+		names = append(names, z.Name)
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		holding := c.Control().Holding(control.Target{Zone: name})
+		if len(holding) == 0 || *holding[0].Share == 1 {
+			continue
+		}
+		what, command := fmt.Sprintf("zone %q is", name), "'"+name+"'"
+		if name == "" {
+			what, command = "all zones are", "--all"
+		}
+		c.Logger.Warn(fmt.Sprintf("%s enforced for %g %% of the keys only, as was set at run time; end that by `caddy rate-limit enforce %s --remove`", what, 100*(*holding[0].Share), command),
+			zap.String("zone", name), zap.String("by", holding[0].By), zap.String("note", holding[0].Note))
 	}
 }
 

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/config"
+	"github.com/caddy-tide/ratelimit/internal/control"
+	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -112,5 +115,47 @@ func TestSkippedRequestsAreLookedFor(t *testing.T) {
 			t.Errorf("%d warnings, want one", n)
 		}
 		config.Stop()
+	})
+}
+
+// What was set at run time before a configuration started, and may surprise, is told when it
+// starts: whoever looks why nobody is limited reads the log of the node.
+//
+// bubble: it runs in one.
+func TestWhatWasSetAtRunTimeIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		z := zoneWith(t, config.Settings{Name: "login"}, []int64{5})
+		z.Redis, z.Sweep = nil, time.Minute
+		core, logs := observer.New(zap.WarnLevel)
+		c := &Config{Logger: zap.New(core), Once: new(warning.Once), Namespace: t.Name(), zones: []*limits.Zone{z}}
+		c.Start()
+		defer c.Stop()
+		for _, set := range []struct {
+			zone, limit string
+			share       float64
+		}{{"", "", 0}, {"login", "", 0.25}, {"gone", "", 0}, {"gone", "unlimited", -1}, {"login", "unlimited", -1}} {
+			ch := control.Change{Target: control.Target{Zone: set.zone}, Body: control.Body{Limit: set.limit, Note: "ticket"}, For: control.Forever}
+			if set.limit == "" {
+				ch.Share = &set.share
+			} else {
+				ch.Key = new(keys.ID)
+			}
+			if _, err := c.Control().Change(t.Context(), ch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		got := map[string]int{}
+		for _, line := range logs.All() {
+			got[line.Message]++
+		}
+		want := map[string]int{
+			`the overrides of zone "gone", 1 in all, have no effect here, as the configuration doesn't have that zone; if other nodes have it, all is well, and if it was renamed, set them for its new name, and then remove these by ` + "`caddy rate-limit override 'gone' --file /dev/null --replace --force`": 1,
+			"all zones are enforced for 0 % of the keys only, as was set at run time; end that by `caddy rate-limit enforce --all --remove`":                                                                                                                                                                       1,
+			`zone "login" is enforced for 25 % of the keys only, as was set at run time; end that by ` + "`caddy rate-limit enforce 'login' --remove`":                                                                                                                                                             1,
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("logged %v, want %v", got, want)
+		}
 	})
 }
