@@ -409,11 +409,7 @@ func (p parser) cost(z *Zone) error {
 
 // responseCost adds a source to what its response says that a request has cost.
 func (p parser) responseCost(z *Zone) error {
-	values, err := p.words()
-	if err != nil {
-		return err
-	}
-	t, err := config.ParseResponseTerm(values)
+	t, err := many(p, config.ParseResponseTerm)
 	z.ResponseCost = append(z.ResponseCost, t)
 	return err
 }
@@ -454,11 +450,7 @@ func (p parser) key() (string, error) {
 // ban reads how long a key is banned, after how many denied requests, and up to which length that
 // grows.
 func (p parser) ban() (*Ban, error) {
-	values, err := p.words()
-	if err != nil {
-		return nil, err
-	}
-	b, err := config.ParseBan(values)
+	b, err := many(p, config.ParseBan)
 	ban := &Ban{For: caddy.Duration(b.For), Growing: caddy.Duration(b.Growing)}
 	if b.After.Window != 0 {
 		ban.After = &BanAfter{config.Carried(b.After.Limit), caddy.Duration(b.After.Window)}
@@ -468,11 +460,7 @@ func (p parser) ban() (*Ban, error) {
 
 // calendar reads by which days, weeks, months and years begin.
 func (p parser) calendar() (*config.Calendar, error) {
-	values, err := p.words()
-	if err != nil {
-		return nil, err
-	}
-	return pointer(config.ParseCalendar(values))
+	return pointer(many(p, config.ParseCalendar))
 }
 
 // distributed reads the older plugin's block of that name.
@@ -767,6 +755,15 @@ func (p parser) words() ([]string, error) {
 	return values, nil
 }
 
+// many reads the option's values by parse.
+func many[T any](p parser, parse func([]string) (T, error)) (value T, err error) {
+	values, err := p.words()
+	if err != nil {
+		return value, err
+	}
+	return parse(values)
+}
+
 // wordOr reads the option's one value, or returns what no value stands for.
 func (p parser) wordOr(none string) (string, error) {
 	if p.CountRemainingArgs() == 0 {
@@ -818,11 +815,7 @@ func into[T any](to *T) func(T, error) error {
 
 // rates reads values as rates.
 func (p parser) rates(parse func(string) (config.Rate, error)) (all []config.Rate, err error) {
-	values, err := p.words()
-	if err != nil {
-		return nil, err
-	}
-	return parseRates(values, parse)
+	return many(p, func(values []string) ([]config.Rate, error) { return parseRates(values, parse) })
 }
 
 func parseRates(values []string, parse func(string) (config.Rate, error)) (all []config.Rate, err error) {

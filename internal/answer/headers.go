@@ -121,15 +121,6 @@ func (f *Fields) addResults(h http.Header, sets HeaderSets, results []Result, no
 // inSet returns the results that a set of headers tells of: a zone may have sets of its own, or be
 // in shadow mode. They are valid until the next call.
 func (f *Fields) inSet(set HeaderSets, results []Result) []Result {
-	n := 0
-	for i := range results {
-		if results[i].isToldBy(set) {
-			n++
-		}
-	}
-	if n == 0 || n == len(results) {
-		return results[:n]
-	}
 	f.kept = f.kept[:0]
 	for i := range results {
 		if results[i].isToldBy(set) {

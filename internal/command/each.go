@@ -52,11 +52,7 @@ func askEach(flags caddycmd.Flags, addresses []string, p printer, ask func(clien
 		}
 	}
 	if p.json {
-		text, err := json.Marshal(answers)
-		if err == nil {
-			err = p.raw(text)
-		}
-		if err != nil {
+		if err := p.value(answers); err != nil {
 			return err
 		}
 	}

@@ -111,6 +111,15 @@ func (p printer) raw(text []byte) error {
 	return p.print(&b)
 }
 
+// value writes a value as JSON.
+func (p printer) value(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return p.raw(text)
+}
+
 // print writes a page.
 func (p printer) print(b *page) error {
 	text := b.String()

@@ -146,11 +146,7 @@ func (p printer) simulate(s simulation, paths []string) error {
 		}
 	}
 	if p.json {
-		text, err := json.Marshal(report)
-		if err != nil {
-			return err
-		}
-		if err := p.raw(text); err != nil {
+		if err := p.value(report); err != nil {
 			return err
 		}
 	} else if err := p.report(report, s.config != ""); err != nil {

@@ -138,7 +138,7 @@ func (p printer) zone(s operate.State, z operate.LimitState, before *decisions) 
 	if !ok {
 		return []string{enforced, "", "", "", "", "", "", known(z.Banned), counted}
 	}
-	if d.IsUnused() {
+	if d.Met() == 0 {
 		counted = "no request yet"
 	}
 	var was operate.Decided

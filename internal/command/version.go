@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"runtime"
 
 	"github.com/caddyserver/caddy/v2"
@@ -21,11 +20,7 @@ func version() *cobra.Command {
 		RunE: run(func(_ client, p printer, _ []string) error {
 			_, full := caddy.Version()
 			if p.json {
-				text, err := json.Marshal(map[string]string{"rate_limit": control.ModuleVersion(), "caddy": full, "go": runtime.Version()})
-				if err != nil {
-					return err
-				}
-				return p.raw(text)
+				return p.value(map[string]string{"rate_limit": control.ModuleVersion(), "caddy": full, "go": runtime.Version()})
 			}
 			b := p.page()
 			b.line("rate_limit %s", control.ModuleVersion())

@@ -48,14 +48,7 @@ func AcquireBans(namespace string, z *config.Settings) *Bans {
 func (b *Bans) Release() { _, _ = counterPool.Delete(b.Key) }
 
 // EachBans calls f with the bans of each zone that has some.
-func EachBans(f func(*Bans)) {
-	counterPool.Range(func(_, v any) bool {
-		if b, ok := v.(*Bans); ok {
-			f(b)
-		}
-		return true
-	})
-}
+func EachBans(f func(*Bans)) { each(counterPool, f) }
 
 // Zone is the name of the zone.
 func (b *Bans) Zone() string { return b.zone }

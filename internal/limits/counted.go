@@ -32,13 +32,9 @@ func markCounted(r *http.Request, zones []string) {
 	if repl == nil {
 		return
 	}
-	counted = slices.Clone(counted)
-	for _, name := range zones {
-		if !slices.Contains(counted, name) {
-			counted = append(counted, name)
-		}
-	}
-	repl.Set(countedVariable, counted)
+	all := slices.Concat(counted, zones)
+	slices.Sort(all)
+	repl.Set(countedVariable, slices.Compact(all))
 }
 
 func countedIn(r *http.Request) (counted []string, repl *caddy.Replacer) {

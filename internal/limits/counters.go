@@ -120,10 +120,13 @@ func AcquireCounters(namespace string, z *config.Settings, r config.Rate) *Count
 func (c *Counters) Release() { _, _ = counterPool.Delete(c.Key) }
 
 // EachCounters calls f with all counters of the pool.
-func EachCounters(f func(*Counters)) {
-	counterPool.Range(func(_, v any) bool {
-		if c, ok := v.(*Counters); ok {
-			f(c)
+func EachCounters(f func(*Counters)) { each(counterPool, f) }
+
+// each calls f with each value of a type in a pool.
+func each[T any](pool *caddy.UsagePool, f func(T)) {
+	pool.Range(func(_, v any) bool {
+		if one, ok := v.(T); ok {
+			f(one)
 		}
 		return true
 	})

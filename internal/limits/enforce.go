@@ -19,10 +19,6 @@ func (z *Zone) Enforcement() config.Enforcement {
 // EnforcesRaw reports whether the zone denies requests of a key, or is in shadow mode for it. raw
 // is empty for a request without a key: these are in or out together.
 func (z *Zone) EnforcesRaw(raw []byte) bool {
-	return z.enforcesAll && z.AtRuntime.Load() == nil || z.enforcesSome(raw)
-}
-
-func (z *Zone) enforcesSome(raw []byte) bool {
 	e := z.Enforcement()
 	return e.IsFull() || !e.IsOff() && e.Includes(z.IDOf(raw), z.salt)
 }

@@ -1,12 +1,14 @@
 package limits
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/metrics"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // What stands for the figure of a header that has none: there is no such header, or what it has is
@@ -35,9 +37,10 @@ func (s *settlement) noteMissing(complete bool) {
 	switch t := &z.responseCost.Terms[0]; {
 	case s.begun.Errored: // who answers the error knows of no cost
 	case why == metrics.CostEncoded:
-		z.Notices.Encoded(&z.Settings, z.Once, z.Logger)
+		z.Once.Warn(z.Logger, warning.NoCost, fmt.Sprintf("zone %q: a response is compressed, so what it has cost is not known; write `header_up -Accept-Encoding` in reverse_proxy, and encode before rate_limit in a route; "+
+			"more of this zone are not reported until the next reload", z.Name))
 	case why != metrics.CostGone && !t.Bytes:
-		z.Notices.NoFigure(&z.Settings, sourceOf(t), z.Once, z.Logger)
+		z.Once.Warn(z.Logger, warning.NoCost, fmt.Sprintf("zone %q: a response has no number %s; leave out with count_responses what costs nothing; more of this zone are not reported until the next reload", z.Name, sourceOf(t)))
 	}
 	z.Decisions.CountEvent(why)
 }

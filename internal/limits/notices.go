@@ -24,9 +24,6 @@ type Notices struct {
 	full      atomic.Bool  // warned of more than max_keys
 	noKey     atomic.Bool  // warned of an empty key
 	ambiguous atomic.Bool  // warned of several values
-	encoded   atomic.Bool  // warned of a response that is compressed
-	noFigure  atomic.Bool  // warned of a response without a figure
-	got       atomic.Bool  // warned of a GET that has forgiven
 	failed    atomic.Int64 // when it was last reported that Redis failed to decide
 }
 
@@ -67,29 +64,6 @@ func (n *Notices) Ambiguous(z *config.Settings, once *warning.Once, log *zap.Log
 	if !n.ambiguous.Load() && !n.ambiguous.Swap(true) && !once.IsQuiet(warning.AmbiguousKey) {
 		log.Warn("a header or query parameter of a rate limit key came with several values, which backends read differently; such requests share one count, and this is not reported again for the zone. "+
 			"If a proxy adds the second value, have it replace the client's", warning.Field(warning.AmbiguousKey), zap.String("zone", z.Name), zap.String("key", z.Key))
-	}
-}
-
-// Encoded warns once that a response is compressed which should say what it has cost.
-func (n *Notices) Encoded(z *config.Settings, once *warning.Once, log *zap.Logger) {
-	if !n.encoded.Load() && !n.encoded.Swap(true) {
-		once.Warn(log, warning.NoCost, fmt.Sprintf("zone %q: a response is compressed, so what it has cost is not known; write `header_up -Accept-Encoding` in reverse_proxy, and encode before rate_limit in a route; "+
-			"more of this zone are not reported until the next reload", z.Name))
-	}
-}
-
-// NoFigure warns once that a response has no number where it should say what it has cost.
-func (n *Notices) NoFigure(z *config.Settings, where string, once *warning.Once, log *zap.Logger) {
-	if !n.noFigure.Load() && !n.noFigure.Swap(true) {
-		once.Warn(log, warning.NoCost, fmt.Sprintf("zone %q: a response has no number %s; leave out with count_responses what costs nothing; more of this zone are not reported until the next reload", z.Name, where))
-	}
-}
-
-// ForgivenByGet warns once that a response to a GET has forgiven.
-func (n *Notices) ForgivenByGet(z *config.Settings, once *warning.Once, log *zap.Logger) {
-	if !n.got.Load() && !n.got.Swap(true) {
-		once.Warn(log, warning.ForgivesGuesser, fmt.Sprintf("zone %q: a GET has cleared a count; if that page needs no account, guessers clear theirs by it: "+
-			"add `not method GET` to the zone's `match`", z.Name))
 	}
 }
 

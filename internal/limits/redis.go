@@ -197,9 +197,4 @@ func (r *Redis) Collect(s metrics.Scrape) {
 }
 
 // EachRedis calls f with each Redis that was opened. f must not open or release one.
-func EachRedis(f func(*Redis)) {
-	redisPool.Range(func(_, v any) bool {
-		f(v.(*Redis))
-		return true
-	})
-}
+func EachRedis(f func(*Redis)) { each(redisPool, f) }

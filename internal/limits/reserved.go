@@ -1,11 +1,14 @@
 package limits
 
 import (
+	"cmp"
+	"fmt"
 	"net/http"
 
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/table"
+	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
 // Zones with count_responses reserve what a request takes, and settle it when its response begins:
@@ -44,7 +47,7 @@ func (u *reservedUnit) Settle(counts bool, at int64) {
 
 // settle settles what is reserved to m units, now where at is 0.
 func (u *reservedUnit) settle(m, at int64) {
-	u.by.Settle(u.key, u.held, instantOf(at), m)
+	u.by.Settle(u.key, u.held, cmp.Or(at, clock.Now()), m)
 	if !u.zone.IsStrict() {
 		return
 	}
@@ -67,20 +70,13 @@ func (z *Zone) forgive(key keys.Key, since int64, r Response) {
 	case q.Method == http.MethodHead || q.Method == http.MethodOptions:
 		return
 	case q.Method == http.MethodGet:
-		z.Notices.ForgivenByGet(&z.Settings, z.Once, z.Logger)
+		z.Once.Warn(z.Logger, warning.ForgivesGuesser, fmt.Sprintf("zone %q: a GET has cleared a count; if that page needs no account, guessers clear theirs by it: "+
+			"add `not method GET` to the zone's `match`", z.Name))
 	}
 	for l := range z.Each {
-		l.Table.ForgiveKey(key, since, instantOf(r.At))
+		l.Table.ForgiveKey(key, since, cmp.Or(r.At, clock.Now()))
 		if z.IsStrict() {
 			l.Source.PushLate()
 		}
 	}
-}
-
-// instantOf is an instant, now for 0.
-func instantOf(at int64) int64 {
-	if at == 0 {
-		return clock.Now()
-	}
-	return at
 }

@@ -80,9 +80,8 @@ func (z *Zone) Settled(n int64, r Response) int64 {
 		return 0
 	}
 	s := settlement{zone: z, n: n, since: clock.Now()}
-	if s.begin(r); !s.done {
-		s.end(r.Size, true)
-	}
+	s.begin(r)
+	s.finish(r.Size, true)
 	return s.cost
 }
 
@@ -95,7 +94,7 @@ func (z *Zone) holdCost(units []reservedUnit, n int64, h *Held) {
 		}
 	})
 	if z.responseCost.atEnd {
-		h.OnEnd(func() { s.end(h.written(), h.complete) })
+		h.OnEnd(func() { s.finish(h.written(), h.complete) })
 	}
 }
 
@@ -130,19 +129,16 @@ func (s *settlement) begin(r Response) {
 	}
 }
 
-// end settles the rest when the handler has returned: in order, or after a panic, an error, or with
-// its client gone.
-func (s *settlement) end(written int64, complete bool) {
-	if !s.done {
-		s.finish(written, complete)
-	}
-}
-
-// finish settles by the figures. Where the response did not end in order what was seen may be less
-// than it has cost, except for bytes, which are those that left. One whose JSON has ended, or its
-// last event has passed, or as many bytes as its header said, has ended in order, whoever leaves
-// then: a client that has all may close its connection before the handler has returned.
+// finish settles by the figures what is not settled yet when the handler has returned: in order, or
+// after a panic, an error, or with its client gone. Where the response did not end in order what
+// was seen may be less than it has cost, except for bytes, which are those that left. One whose
+// JSON has ended, or its last event has passed, or as many bytes as its header said, has ended in
+// order, whoever leaves then: a client that has all may close its connection before the handler has
+// returned.
 func (s *settlement) finish(written int64, complete bool) {
+	if s.done {
+		return
+	}
 	c := s.zone.responseCost
 	least := max(s.n, s.leastCost())
 	sum, ok := s.figure(written)

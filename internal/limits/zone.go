@@ -84,8 +84,6 @@ type Zone struct {
 	// Responses are those that count_responses has looked at.
 	Responses Responses
 
-	// enforcesAll is set where the configuration enforces the zone for all keys.
-	enforcesAll bool
 	// Varies is set where numbers come with the request. cost is nil where each takes one unit.
 	Varies bool
 	cost   *cost
@@ -130,7 +128,6 @@ func NewZone(o ZoneOptions) (*Zone, error) {
 	if z.Reserving != 0 && (len(o.Cost.Terms) > 0 || z.responseCost != nil) {
 		z.Reserving |= table.InParts
 	}
-	z.enforcesAll = z.Enforce.IsFull()
 	log := answer.DenialLogOptions{Logger: o.Logger, Zone: o.Name, Window: o.LongestWindow()}
 	if o.LogKeys {
 		log.Keys = z.Template

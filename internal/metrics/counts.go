@@ -8,14 +8,16 @@ import (
 
 // Counts are what a zone has counted since it began.
 type Counts struct {
-	Admitted float64
-	// Denied are denials of all kinds, and Unavailable those of them that are for want of Redis.
-	Denied      float64
-	Unavailable float64
-	WouldDeny   float64
-	Skipped     float64
+	Admitted float64 `json:"admitted"`
+	// Denied are denials of all kinds, WouldDeny those of a zone that is not enforced.
+	Denied    float64 `json:"denied"`
+	WouldDeny float64 `json:"would_deny"`
+	// Unavailable is the part of Denied that on_redis_loss deny answered.
+	Unavailable float64 `json:"unavailable,omitempty"`
+	// Skipped are requests that it let pass uncounted, such as those of its except.
+	Skipped float64 `json:"skipped,omitempty"`
 	// Near are requests that were admitted with less than a fifth of a limit left.
-	Near float64
+	Near float64 `json:"-"`
 }
 
 // Met are all requests that came to the zone.

@@ -38,20 +38,8 @@ type State struct {
 	Overrides   []control.EntryState `json:"overrides,omitempty"`
 }
 
-// Decided are the decisions of a zone on this node: requests that it admitted and denied, and that
-// it would have denied where it is not enforced.
-type Decided struct {
-	Admitted  float64 `json:"admitted"`
-	Denied    float64 `json:"denied"`
-	WouldDeny float64 `json:"would_deny"`
-	// Unavailable is the part of Denied that on_redis_loss deny answered.
-	Unavailable float64 `json:"unavailable,omitempty"`
-	// Skipped are requests that it let pass uncounted, such as those of its except.
-	Skipped float64 `json:"skipped,omitempty"`
-}
-
-// IsUnused reports whether no request has come to the zone.
-func (d Decided) IsUnused() bool { return d.Admitted+d.Denied+d.WouldDeny+d.Skipped == 0 }
+// Decided are the decisions of a zone on this node.
+type Decided = metrics.Counts
 
 // A ResponseState is how many responses of a zone have begun on this node since the configuration
 // was loaded, and how many of them counted.
@@ -159,7 +147,7 @@ func StateWithChanges(ctx context.Context) State {
 		counts, _ := metrics.ByZone() // what can't be gathered isn't there
 		for z := range current.Zones {
 			if c, ok := counts[z.Name]; ok {
-				s.Decisions[z.Name] = Decided{c.Admitted, c.Denied, c.WouldDeny, c.Unavailable, c.Skipped}
+				s.Decisions[z.Name] = c
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -159,12 +160,7 @@ func parse(template string) ([]part, error) {
 
 // countsAddresses reports whether the client's address is in the keys.
 func (t *Template) countsAddresses() bool {
-	for i := range t.parts {
-		if p := &t.parts[i]; !p.literal && p.text == clientIPName {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.parts, func(p part) bool { return !p.literal && p.text == clientIPName })
 }
 
 // IsProven reports whether no value of the keys can go by an address that early data may have

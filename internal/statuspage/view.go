@@ -107,7 +107,7 @@ func viewOf(s operate.State, h *history, now time.Time) *View {
 			z := Zone{Name: name, Enforced: operate.EnforcedOf(s.Enforcement, name, share), MaxKeys: maxKeys}
 			z.Now, z.Steps = h.of(name)
 			d, known := s.Decisions[name]
-			z.Unused = known && d.IsUnused()
+			z.Unused = known && d.Met() == 0
 			v.Zones = append(v.Zones, z)
 		}
 		return &v.Zones[i]
