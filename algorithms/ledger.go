@@ -240,15 +240,8 @@ func (l *Ledger) Ack(epoch, held, mine, sum int64, incomplete bool) (remote int6
 
 // Age is the total of the epoch that many before Cur, 0 where it is not held.
 func (l *Ledger) Age(age int) int64 {
-	switch {
-	case age == 0:
-		return l.Cur.Total()
-	case age == 1:
-		return l.Prev.Total()
-	case int64(age-2) < l.older.len():
-		return l.older.at(int64(age - 2)).Total()
-	}
-	return 0
+	c, _ := l.At(l.Epoch - int64(age))
+	return c.Total()
 }
 
 // Sum sums what was spent in the current epoch and so many earlier ones, on this node and on the

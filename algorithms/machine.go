@@ -4,8 +4,9 @@ import (
 	"time"
 )
 
-// A Decider is what a request needs of a machine. s is the state of its key, l its limit.
-type Decider[S any] interface {
+// A Machine decides for one state and keeps it in step with other nodes. s is the state of a key, l
+// its limit.
+type Machine[S any] interface {
 	// Take asks for n units (n >= 0) at the instant now. unseen (>= 0) is what others have
 	// probably spent that is not in s yet: it is held against the request, less what the bucket
 	// has drained since the last Merge while it was empty, and never stored. A denied Take changes
@@ -28,10 +29,9 @@ type Decider[S any] interface {
 	// buckets up to what drains in one window beyond their size. So a key waits for two windows at
 	// most, or in a bucket for one more than a full one takes to drain.
 	Charge(s *S, l Limit, now, n int64)
-}
 
-// A Replica is what the sync and the sweep need of a machine.
-type Replica[S any] interface {
+	// What follows is for the sync and the sweep.
+
 	// Ledger returns the totals that are sent and acknowledged. Advance first brings them to the
 	// epoch of now.
 	Ledger(s *S) *Ledger
@@ -62,13 +62,11 @@ type Replica[S any] interface {
 	// Idle reports whether a zero S would decide the same from now on, and no epoch that counts
 	// needs the totals in s.
 	Idle(s *S, l Limit, now int64) bool
-}
 
-// A Machine decides for one state and keeps it in step with other nodes.
-type Machine[S any] interface {
-	Decider[S]
-	Replica[S]
-	Resetter[S]
+	// Reset forgets what was spent in the epochs up to one, on this node and the others, and keeps
+	// what came in later ones. It returns what is forgiven, as far as it still counted at now.
+	Reset(s *S, l Limit, now, upTo int64) (forgiven int64)
+
 	// Clone returns a copy that shares nothing with s, so that what is done to one doesn't change
 	// the other.
 	Clone(s *S) S
@@ -167,6 +165,15 @@ func decide(size, used, n, unseen int64) (r Result) {
 	}
 	r.Remaining = max(0, max(0, room)-unseen)
 	return r
+}
+
+// AtOnce is how many units a key that was never seen may spend at once: none where the limit is
+// closed.
+func (l Limit) AtOnce() int64 {
+	if l.N == 0 {
+		return 0
+	}
+	return l.Size
 }
 
 // closed returns what a limit of 0 says, whatever the kind: nothing is ever admitted, so nothing

@@ -5,13 +5,6 @@ import (
 	"time"
 )
 
-// A Resetter forgives what a key has spent.
-type Resetter[S any] interface {
-	// Reset forgets what was spent in the epochs up to one, on this node and the others, and keeps
-	// what came in later ones. It returns what is forgiven, as far as it still counted at now.
-	Reset(s *S, l Limit, now, upTo int64) (forgiven int64)
-}
-
 // Reset forgets the counts up to an epoch.
 func (m *window) Reset(s *WindowState, l Limit, now, upTo int64) int64 {
 	m.advance(s, l, now)

@@ -78,7 +78,20 @@ type attachment struct {
 	failed, answered uint64
 	failing          bool
 
-	progress Progress
+	// cycles is how many were completed, and synced when the last of them was that showed something
+	// of the store, by the node's clock; 0 never.
+	cycles, synced atomic.Int64
+}
+
+// A TableStatus is how far the sync of one table has come. A cycle sends all that became dirty
+// before it began.
+type TableStatus struct {
+	// Cycles is how many were completed since the table was attached: all that was due was sent and
+	// answered. Where nothing was due, that is at once.
+	Cycles int64 `json:"cycles"`
+	// Synced is when the last of them was completed, zero if none. One in which nothing was due
+	// counts only where the store answers heartbeats.
+	Synced time.Time `json:"synced"`
 }
 
 // init is for a new client, with a random name of a node.
@@ -109,29 +122,38 @@ func (l *link) IsUnavailable(raw []byte) bool {
 
 // Status returns how far the sync has come, nil where the client is not attached.
 func (l *link) Status() *TableStatus {
-	if at := l.session.Load(); at != nil {
-		return at.progress.Status(at.group.r.reachedAt.Load())
+	at := l.session.Load()
+	if at == nil {
+		return nil
 	}
-	return nil
+	status := &TableStatus{Cycles: at.cycles.Load()}
+	synced := at.synced.Load()
+	if synced == 0 && status.Cycles > 0 {
+		synced = at.group.r.reachedAt.Load() // who had nothing to send until then knows all as of that
+	}
+	if synced != 0 {
+		status.Synced = time.Unix(0, synced)
+	}
+	return status
 }
 
-// attach begins to sync a client every interval, or changes that. set sets what else its attachment
-// is to have. A client that was attached to another Redis leaves that and brings what it has along.
-// attach doesn't wait for the network.
-func (g *group) attach(l *link, interval time.Duration, set func(at *attachment)) {
+// attach begins to sync a client every interval, or changes that. All that was counted until now is
+// due then, as a zone that asks Redis from now on must find it there. A client that was attached to
+// another Redis leaves that and brings what it has along. attach doesn't wait for the network.
+func (g *group) attach(l *link, interval time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.session.Load()
 	if old != nil && old.group == g {
 		old.interval.Store(int64(interval))
-		set(old)
+		old.due.Store(g.slots == nil)
 		l.Wake()
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	at := &attachment{group: g, cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest)}
 	at.interval.Store(int64(interval))
-	set(at)
+	at.due.Store(g.slots == nil)
 	last := l.last
 	l.last = at
 	l.session.Store(at)

@@ -2,10 +2,10 @@ package ratesync
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/caddy-tide/ratelimit/internal/cycle"
+	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 func (r *Replicator) callTime(at *attachment) time.Duration {
@@ -23,23 +23,12 @@ func (s *Source) syncTable(ctx context.Context, at *attachment, urgent bool) err
 	if !urgent {
 		s.table.Tick()
 	}
-	x := &cellsOut{s: s, at: at}
-	x.prepare(x, at, &cellBuffers)
-	return x.sendAll(ctx, s, at, urgent)
-}
-
-// prepare makes it ready to send the counts of a table.
-func (x *sender[M]) prepare(out outbox[M], at *attachment, buffers *sync.Pool) {
 	r := at.group.r
-	x.out, x.cluster, x.buffers, x.semaphore, x.failed = out, r.cluster, buffers, make(chan struct{}, parallel), at.failed
+	x := &cellsOut{s: s, at: at}
+	x.sender = sender[table.Update]{out: x, cluster: r.cluster, buffers: &cellBuffers, semaphore: make(chan struct{}, parallel), failed: at.failed}
 	if r.cluster {
 		x.later = at.lastFailed.Load()
 	}
-}
-
-// sendAll is syncTable for messages of one kind.
-func (x *sender[M]) sendAll(ctx context.Context, s *Source, at *attachment, urgent bool) error {
-	r := at.group.r
 	begun, interval, most := time.Now(), time.Duration(at.interval.Load()), r.round()
 	fast := urgent || at.catchesUp.Load()
 	for {

@@ -10,7 +10,6 @@
 //
 //	attach.go      a client joins a Replicator, and leaves it
 //	loop.go        when it syncs: timers for the pure loop of package cycle
-//	progress.go    how far a loop has come
 //	send.go        messages of any kind, cut in batches and sent side by side
 //	flush.go       the last sync of clients that leave
 //

@@ -68,7 +68,7 @@ func (at *attachment) cycle(ctx context.Context, l *link, early bool, flush *flu
 		at.lastFailed.Store(missed)
 		l.syncer.note(at, early, err)
 		if err == nil && !early {
-			at.progress.Complete(at.completedAt())
+			at.complete()
 		}
 	}
 	event := cycle.Event{Kind: cycle.Reply, Missed: at.lastFailed.Load(), Urgent: l.syncer.urgent()}
@@ -78,14 +78,14 @@ func (at *attachment) cycle(ctx context.Context, l *link, early bool, flush *flu
 	return event
 }
 
-// completedAt returns the time after a cycle without an error. It is 0 while heartbeats fail or
-// have not begun: the cycle has sent nothing then, or Redis was unreachable just before or after
-// it.
-func (at *attachment) completedAt() int64 {
+// complete notes that a cycle has ended without an error. It shows nothing of the store while
+// heartbeats fail or have not begun: the cycle has sent nothing then, or Redis was unreachable just
+// before or after it.
+func (at *attachment) complete() {
 	if r := at.group.r; r.reachedAt.Load() != 0 && r.unreachable.Load() == 0 {
-		return r.now()
+		at.synced.Store(r.now())
 	}
-	return 0
+	at.cycles.Add(1)
 }
 
 func pauseFor(ctx context.Context, d time.Duration) {

@@ -90,23 +90,20 @@ type relay struct {
 
 	rejected string // the region that the server names, as it was logged
 
-	holds bool
-	works atomic.Bool // holds, for whoever asks
-	held  time.Time   // when the lease was renewed
+	holds   atomic.Bool
+	renewed time.Time // when the lease was
 	// number is that of the last thing that this node has said as the relay, 0 before it has one.
 	number atomic.Int64
 	stop   context.CancelFunc
 	work   sync.WaitGroup // of the regions
-
-	mu sync.Mutex // guards what follows
-	// forbade are the regions whose Redis rejects a command, as was logged.
-	forbade map[string]bool
+	// forbade are the names of the regions whose Redis rejects a command, as was logged.
+	forbade sync.Map
 }
 
 // Relay has the Replicator share with other regions what it counts. It is to be called before
 // Start.
 func (r *Replicator) Relay(o Regions) {
-	x := &relay{Regions: o, r: r, node: r.node, due: cycle.NewWaker(), forbade: make(map[string]bool)}
+	x := &relay{Regions: o, r: r, node: r.node, due: cycle.NewWaker()}
 	for name, client := range o.Others {
 		x.regions = append(x.regions, newOtherRegion(x, name, client))
 		x.names += name + " "
@@ -144,7 +141,7 @@ func (x *relay) run(ctx context.Context) {
 			beat = now
 			x.renewLease(ctx)
 		}
-		if x.holds && time.Since(swept) >= sweepInterval {
+		if x.holds.Load() && time.Since(swept) >= sweepInterval {
 			swept = time.Now()
 			x.sweep(ctx)
 		}
@@ -166,7 +163,7 @@ func (x *relay) beatInterval() time.Duration {
 
 // end gives the lease up, so that another node goes on at once.
 func (x *relay) end() {
-	if !x.holds {
+	if !x.holds.Load() {
 		return
 	}
 	x.stepDown()
@@ -181,13 +178,12 @@ func (x *relay) keys() []string {
 
 // stepDown ends the work for all other regions.
 func (x *relay) stepDown() {
-	if !x.holds {
+	if !x.holds.Load() {
 		return
 	}
 	x.stop()
 	x.work.Wait()
-	x.holds = false
-	x.works.Store(false)
+	x.holds.Store(false)
 }
 
 // renewLease renews the lease or asks for it, and keeps what has to outlive this node. A node that
@@ -196,7 +192,7 @@ func (x *relay) renewLease(ctx context.Context) {
 	called, cancel := context.WithTimeout(ctx, min(x.r.timeout, relayInterval))
 	defer cancel()
 	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.numberInLua(), (lostRegionAfter - relayInterval - waitInterval).Milliseconds(), x.names}
-	if x.holds {
+	if x.holds.Load() {
 		for _, p := range x.regions {
 			args = append(args, p.kept()...)
 		}
@@ -215,7 +211,7 @@ func (x *relay) renewLease(ctx context.Context) {
 	}
 	if !ok {
 		x.logForbidden(x.Here, err)
-		if time.Since(x.held) >= relayLease {
+		if time.Since(x.renewed) >= relayLease {
 			x.stepDown()
 		}
 		return
@@ -233,7 +229,7 @@ func (x *relay) renewLease(ctx context.Context) {
 		}
 		return
 	}
-	x.held = time.Now()
+	x.renewed = time.Now()
 	number, _ := count(fmt.Sprint(reply[6]))
 	x.lead(ctx, fields, number)
 }
@@ -292,11 +288,7 @@ func (x *relay) logForbidden(region string, err error) {
 	if !redisconn.IsForbidden(err) && !redisconn.IsWrongType(err) {
 		return
 	}
-	x.mu.Lock()
-	known := x.forbade[region]
-	x.forbade[region] = true
-	x.mu.Unlock()
-	if !known {
+	if _, known := x.forbade.LoadOrStore(region, true); !known {
 		x.r.logger.Error("redis rejects a command that regions need; ACL LOG there shows one that its user may not run",
 			warning.Field(warning.RegionLost), zap.String("region", region), zap.String("reason", redisconn.Classify(err)))
 	}
@@ -304,13 +296,13 @@ func (x *relay) logForbidden(region string, err error) {
 
 // lead goes on as the relay, or begins to be it, with what was kept.
 func (x *relay) lead(ctx context.Context, fields map[string]string, number int64) {
-	if x.holds {
+	if x.holds.Load() {
 		return
 	}
 	x.number.Store(number)
 	inner, stop := context.WithCancel(ctx)
-	x.holds, x.stop = true, stop
-	x.works.Store(true)
+	x.holds.Store(true)
+	x.stop = stop
 	for _, p := range x.regions {
 		p.show(fields["shown:"+p.name])
 		p.begin()
@@ -329,7 +321,7 @@ func (x *relay) goBeyond(number int64) {
 
 // numberInLua is the last of these numbers, "" where this node is not the relay.
 func (x *relay) numberInLua() string {
-	if !x.holds {
+	if !x.holds.Load() {
 		return ""
 	}
 	return strconv.FormatInt(x.number.Load(), 10)

@@ -242,13 +242,13 @@ func (p *otherRegion) fetch(ctx context.Context, names []string) (h fetched, err
 // pushPage writes cells and bans here.
 func (p *otherRegion) pushPage(ctx context.Context, all fetched) error {
 	cells, bans := p.parse(all)
-	for _, some := range byShard(p.x.r.cluster, cells) {
+	for _, some := range byShard(p.x.r.cluster, cells, func(c remoteCell) keys.ID { return c.id }) {
 		if err := p.pushCells(ctx, some); err != nil {
 			p.x.logForbidden(p.x.Here, err)
 			return err
 		}
 	}
-	for _, some := range byShard(p.x.r.cluster, bans) {
+	for _, some := range byShard(p.x.r.cluster, bans, func(b remoteBan) keys.ID { return b.ID }) {
 		if err := p.sayBans(ctx, some); err != nil {
 			p.x.logForbidden(p.x.Here, err)
 			return err
@@ -325,23 +325,6 @@ func (p *otherRegion) sayBans(ctx context.Context, bans []remoteBan) error {
 		c.Ban(p.x.r.keys.Zone(b.zone, "ban"), b.Message)
 	}
 	return c.Send(ctx, p.x.r.client)
-}
-
-func (c remoteCell) shard() int { return ShardOf(c.id) }
-func (b remoteBan) shard() int  { return ShardOf(b.ID) }
-
-// byShard cuts a list into what one call can name: a few, in a Cluster of one shard each.
-func byShard[T interface{ shard() int }](cluster bool, all []T) (batches [][]T) {
-	if cluster {
-		slices.SortStableFunc(all, func(a, b T) int { return a.shard() - b.shard() })
-	}
-	for first, i := 0, 1; i <= len(all); i++ {
-		if i == len(all) && i > first || i < len(all) && (i-first == batchSize || cluster && all[i].shard() != all[first].shard()) {
-			batches = append(batches, all[first:i])
-			first = i
-		}
-	}
-	return batches
 }
 
 // A shortfall is what the other region had less of than is said of it here, and when it was read.

@@ -382,7 +382,7 @@ func (p *otherRegion) noteReach(why string) (reached bool) {
 		return p.why == ""
 	}
 	p.why, reached = why, why == ""
-	if !p.x.holds || p.lost != reached {
+	if !p.x.holds.Load() || p.lost != reached {
 		return reached
 	}
 	p.lost = !reached

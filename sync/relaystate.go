@@ -42,7 +42,7 @@ func (r *Replicator) RegionsStatus() *RegionsStatus {
 		return nil
 	}
 	now := r.serverNow()
-	s := &RegionsStatus{Here: r.relay.Here, Relay: r.relay.works.Load()}
+	s := &RegionsStatus{Here: r.relay.Here, Relay: r.relay.holds.Load()}
 	for _, p := range r.relay.regions {
 		s.Others = append(s.Others, p.status(now))
 	}

@@ -2,7 +2,6 @@ package ratesync
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -16,7 +15,7 @@ type outbox[M any] interface {
 	// dequeue takes out messages, up to most of them: with urgent only those that should not wait.
 	// Each comes back through call or fail.
 	dequeue(most int, urgent bool, dst []M) []M
-	// idOf is the ID of a message's key. Messages of one key follow each other.
+	// idOf is the ID of a message's key.
 	idOf(m M) keys.ID
 	// skipped are the shards to which nothing is sent, a bit each. The sender's mu is held.
 	skipped() uint64
@@ -98,12 +97,7 @@ func (x *sender[M]) state() (failed, answered bool) {
 // send makes calls of messages and begins them. In a Cluster nothing is sent to shards that are
 // missed.
 func (x *sender[M]) send(ctx context.Context, m *round[M], urgent bool) {
-	if x.cluster {
-		slices.SortStableFunc(m.all, func(a, b M) int { return ShardOf(x.out.idOf(a)) - ShardOf(x.out.idOf(b)) })
-	}
-	for rest := m.all; len(rest) > 0; {
-		batch := rest[:x.cut(rest)]
-		rest = rest[len(batch):]
+	for _, batch := range byShard(x.cluster, m.all, x.out.idOf) {
 		x.semaphore <- struct{}{}
 		shards := shardsWith(x.cluster, x.out.idOf(batch[0]))
 		if x.isSkipped(shards, urgent) {
@@ -118,25 +112,6 @@ func (x *sender[M]) send(ctx context.Context, m *round[M], urgent bool) {
 			x.note(shards, x.out.call(ctx, batch))
 		})
 	}
-}
-
-// cut returns how many messages go into one call: those of one key stay together, and in a cluster
-// all are of one shard.
-func (x *sender[M]) cut(messages []M) int {
-	n := 1
-	if !x.cluster {
-		n = batchSize // there is no other place to cut
-	}
-	for ; n < len(messages); n++ {
-		id := x.out.idOf(messages[n])
-		if id == x.out.idOf(messages[n-1]) {
-			continue
-		}
-		if n >= batchSize || x.cluster && ShardOf(id) != ShardOf(x.out.idOf(messages[0])) {
-			return n
-		}
-	}
-	return len(messages)
 }
 
 // isSkipped reports whether a batch for these shards is not sent.

@@ -10,10 +10,7 @@ import (
 // A serverClock keeps the last few readings of the server's time and trusts the one that travelled
 // least. The zero value has none.
 type serverClock struct {
-	// Offset is how far the server is ahead.
-	Offset time.Duration
-	// Uncertainty is how far off that may be.
-	Uncertainty time.Duration
+	clockSample // the one that it trusts
 
 	samples [8]clockSample
 	next    int
@@ -22,21 +19,20 @@ type serverClock struct {
 // A clockSample is one reading: how far the server was ahead, and how far off that may be.
 type clockSample struct {
 	Offset, Uncertainty time.Duration
-	valid               bool
 }
 
 // Read adds a reading: server is its clock, between start and end of this node's.
 func (c *serverClock) Read(server, start, end int64) clockSample {
 	uncertainty := time.Duration(end-start) / 2
-	c.samples[c.next%len(c.samples)] = clockSample{time.Duration(server-start) - uncertainty, uncertainty, true}
+	c.samples[c.next%len(c.samples)] = clockSample{time.Duration(server-start) - uncertainty, uncertainty}
 	c.next++
 	best := c.samples[(c.next-1)%len(c.samples)]
-	for _, s := range c.samples {
-		if s.valid && s.Uncertainty < best.Uncertainty && (s.Offset-best.Offset).Abs() <= s.Uncertainty+best.Uncertainty+50*time.Millisecond {
+	for _, s := range c.samples[:min(c.next, len(c.samples))] {
+		if s.Uncertainty < best.Uncertainty && (s.Offset-best.Offset).Abs() <= s.Uncertainty+best.Uncertainty+50*time.Millisecond {
 			best = s
 		}
 	}
-	c.Offset, c.Uncertainty = best.Offset, best.Uncertainty
+	c.clockSample = best
 	return best
 }
 

@@ -3,6 +3,7 @@ package ratesync
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,6 +17,21 @@ func shardsWith(cluster bool, id keys.ID) uint64 {
 		return 1 << ShardOf(id)
 	}
 	return allShards
+}
+
+// byShard cuts a list into what one call can name: a few, in a Cluster of one shard each.
+func byShard[T any](cluster bool, all []T, idOf func(T) keys.ID) (batches [][]T) {
+	shardOf := func(one T) int { return ShardOf(idOf(one)) }
+	if cluster {
+		slices.SortStableFunc(all, func(a, b T) int { return shardOf(a) - shardOf(b) })
+	}
+	for first, i := 0, 1; i <= len(all); i++ {
+		if i == len(all) || i-first == batchSize || cluster && shardOf(all[i]) != shardOf(all[first]) {
+			batches = append(batches, all[first:i])
+			first = i
+		}
+	}
+	return batches
 }
 
 // missedAfter are the shards that a table misses after a cycle. In a cycle all dirty keys have

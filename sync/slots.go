@@ -68,7 +68,7 @@ func (s *Slots) Attach(src *SlotSource, interval time.Duration) {
 	if at := src.session.Load(); at != nil && at.group != &s.group {
 		src.Detach()
 	}
-	s.attach(&src.link, min(interval, gauge.Refresh), func(*attachment) {})
+	s.attach(&src.link, min(interval, gauge.Refresh))
 }
 
 // A slotsOut sends messages of one table.

@@ -121,10 +121,7 @@ func (r *Replicator) Attach(s *Source, interval time.Duration) {
 	if s.spec.Calendar != nil {
 		r.eviction.CompareAndSwap(evictionUnasked, evictionAsked)
 	}
-	r.counts.attach(&s.link, interval, func(at *attachment) {
-		// A zone that asks Redis from now on must find there what was counted until now.
-		at.due.Store(true)
-	})
+	r.counts.attach(&s.link, interval)
 }
 
 // DetachFrom is Detach if the table is attached to r, and nothing otherwise.

@@ -6,6 +6,8 @@
 package ban
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -232,14 +234,9 @@ func (r *Register) Sweep(now int64) {
 				r.drop(st, id)
 			}
 		}
-		left := st.unsent[:0]
-		for _, id := range st.unsent {
-			if st.bans[id].listed {
-				left = append(left, id)
-			}
-		}
-		r.listed.Add(int64(len(left) - len(st.unsent)))
-		st.unsent = left
+		listed := len(st.unsent)
+		st.unsent = slices.DeleteFunc(st.unsent, func(id ID) bool { return !st.bans[id].listed })
+		r.listed.Add(int64(len(st.unsent) - listed))
 		if len(st.bans) < had/4 || len(st.bans) == 0 {
 			st.fit()
 		}
@@ -253,11 +250,7 @@ func (st *stripe) fit() {
 		st.bans, st.texts, st.unsent = nil, nil, st.unsent[:0:0]
 		return
 	}
-	smaller := make(map[ID]entry, len(st.bans))
-	for id, e := range st.bans {
-		smaller[id] = e
-	}
-	st.bans = smaller
+	st.bans = maps.Collect(maps.All(st.bans))
 }
 
 // Save returns the bans that hold at now or are remembered, by the keys.

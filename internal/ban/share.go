@@ -93,12 +93,8 @@ func (r *Register) Resend() {
 		return
 	}
 	r.each(func(st *stripe, id ID, e entry) {
-		if e.stamp, e.unsent = 0, true; !e.listed {
-			e.listed = true
-			st.unsent = append(st.unsent, id)
-			r.listed.Add(1)
-		}
-		st.bans[id] = e
+		e.stamp, e.unsent = 0, true
+		r.put(st, id, 0, e)
 	})
 	r.wakeUp()
 }
@@ -155,11 +151,8 @@ func (r *Register) Fail(messages []Message) {
 	for _, m := range messages {
 		st := r.stripeOf(m.ID)
 		st.mu.Lock()
-		if e := st.bans[m.ID]; m.Length > 0 && e.unsent && !e.listed {
-			e.listed = true
-			st.unsent = append(st.unsent, m.ID)
-			r.listed.Add(1)
-			st.bans[m.ID] = e
+		if e := st.bans[m.ID]; m.Length > 0 && e.unsent {
+			r.put(st, m.ID, 0, e)
 		}
 		st.mu.Unlock()
 	}

@@ -85,10 +85,7 @@ func (t *Table[S]) sweepBeyond(now int64) {
 }
 
 // Overflowing reports whether keys share counters, or did until a short time ago.
-func (t *Table[S]) Overflowing() bool {
-	shared := t.overflow.Load()
-	return shared != nil && shared.Keys() > 0
-}
+func (t *Table[S]) Overflowing() bool { return t.OverflowBytes() > 0 }
 
 // OverflowBytes is about the memory of the shared counters, 0 where there are none.
 func (t *Table[S]) OverflowBytes() int64 {

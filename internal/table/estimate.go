@@ -64,22 +64,14 @@ func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remai
 		return true // the first request of an epoch: others may want what came just before it
 	}
 	unseen := float64(l.Unsent(limit.History)) * max(1, float64(s.allPerMine))
-	return unseen > 0 && unseen*earlyShare*float64(max(1, regions)) >= float64(remaining) && unseen*earlyGrain >= sizeOf(limit)
-}
-
-// sizeOf returns what a key that was never seen may spend at once.
-func sizeOf(l algorithms.Limit) float64 {
-	if l.N == 0 {
-		return 0
-	}
-	return float64(l.Size)
+	return unseen > 0 && unseen*earlyShare*float64(max(1, regions)) >= float64(remaining) && unseen*earlyGrain >= float64(limit.AtOnce())
 }
 
 // NeedsRefresh reports whether a key is at its limit and so much may have flowed in since the last
 // sync that others may have taken a grain of it. To ask is worth less than to report: where other
 // keys of the stripe wait to be sent, this one waits as well.
 func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remaining, now int64) bool {
-	size, passed := sizeOf(l), now-s.At
+	size, passed := float64(l.AtOnce()), now-s.At
 	if s.allPerMine <= 1 || passed < max(int64(rate/earlyRefresh), int64(earlyPause)) || float64(remaining)*earlyGrain > size {
 		return false
 	}
@@ -95,7 +87,7 @@ func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remainin
 func nextAsk(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, remaining, passed int64, news bool) (after time.Duration) {
 	unsent := l.Unsent(limit.History) > 0 // admitted while the answer was on its way
 	_, remote := l.Sum(limit.History)
-	if !unsent && (remaining <= 0 || remote == 0) || remaining > earlyShare || sizeOf(limit) > earlyGrain {
+	if !unsent && (remaining <= 0 || remote == 0) || remaining > earlyShare || float64(limit.AtOnce()) > earlyGrain {
 		return 0
 	}
 	if after = earlyPause; !news && !unsent {

@@ -159,17 +159,11 @@ func (t *Table[S]) decideBucketGrant(server int64, g *Asker, level algorithms.Bu
 	if g.Admitted {
 		behind += g.N
 	}
-	s, want, n := t.bucket.StateAt(g.Limit, server, level, behind), g.Want, int64(0)
+	s, takes := t.bucket.StateAt(g.Limit, server, level, behind), int64(0)
 	if g.Admitted {
-		n = g.N
+		takes = g.N
 	}
-	taken.Result = t.machine.Take(&s, g.Limit, server, n, 0)
-	if taken.Allowed = g.Admitted || g.N == 0 || taken.Remaining >= g.N; !taken.Allowed {
-		want |= algorithms.WantRetry
-	}
-	if want != 0 {
-		taken.Waits = t.machine.Waits(&s, g.Limit, server, g.N, 0, want)
-	}
+	t.tell(&s, server, g, takes, taken)
 }
 
 // decideGrant works out what a request is told, where so many units were granted to those behind
@@ -179,17 +173,21 @@ func (t *Table[S]) decideGrant(s *S, server int64, g *Asker, behind int64, taken
 	c, _ := l.At(l.Epoch)
 	c.Remote -= behind
 	l.Put(l.Epoch, c)
-	taken.Result = t.machine.Take(s, g.Limit, server, 0, 0)
-	taken.Allowed = g.Admitted || g.N == 0 || taken.Remaining >= g.N
+	t.tell(s, server, g, 0, taken)
+	c.Remote += behind
+	l.Put(l.Epoch, c)
+}
+
+// tell tells a request how its key stands at an instant, after it has taken so many units there.
+func (t *Table[S]) tell(s *S, at int64, g *Asker, takes int64, taken *Taken) {
+	taken.Result = t.machine.Take(s, g.Limit, at, takes, 0)
 	want := g.Want
-	if !taken.Allowed {
+	if taken.Allowed = g.Admitted || g.N == 0 || taken.Remaining >= g.N; !taken.Allowed {
 		want |= algorithms.WantRetry
 	}
 	if want != 0 {
-		taken.Waits = t.machine.Waits(s, g.Limit, server, g.N, 0, want)
+		taken.Waits = t.machine.Waits(s, g.Limit, at, g.N, 0, want)
 	}
-	c.Remote += behind
-	l.Put(l.Epoch, c)
 }
 
 // AskUnanswered notes that a message got no answer: the next one, soon, takes back what it may have
@@ -262,10 +260,6 @@ func (t *Table[S]) Look(l algorithms.Limit, key keys.Key, now, n int64, want alg
 
 func (t *Table[S]) look(e entry[S], l algorithms.Limit, at int64, clock Clock, n int64, want algorithms.Want) (taken Taken) {
 	taken = Taken{N: n, At: at, clock: clock, Unspent: true}
-	taken.Result = t.machine.Take(&e.state, l, at, 0, 0)
-	if taken.Allowed = taken.Remaining >= n; !taken.Allowed {
-		want |= algorithms.WantRetry
-	}
-	taken.Waits = t.machine.Waits(&e.state, l, at, n, 0, want)
+	t.tell(&e.state, at, &Asker{Limit: l, N: n, Want: want}, 0, &taken)
 	return taken
 }

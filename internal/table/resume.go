@@ -18,7 +18,8 @@ func (t *Table[S]) Save(now int64) SavedCounts {
 	left := t.saved.Left()
 	var few FewSaved
 	t.eachFew(func(_ *stripe[S], _ uint32, e entry[S]) {
-		appendSaved(&few, e.id, t.machine, b.Limit, &e.state, now)
+		few.reports = appendReports(few.reports, t.machine, b.Limit, &e.state, now)
+		few.ids, few.ends = append(few.ids, e.id), append(few.ends, len(few.reports))
 	}, func() { few.Into(left) })
 	return left
 }

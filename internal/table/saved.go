@@ -146,12 +146,6 @@ func numberingOf(l algorithms.Limit, epochs algorithms.Epochs, now int64) number
 	return numbering{epoch: epochs.At(now), now: now, limit: l}
 }
 
-// hasDrained reports whether nothing is left of the level of a report.
-func (n numbering) hasDrained(r algorithms.Report) bool {
-	rate := float64(cmp.Or(r.Rate, n.limit.N)) / float64(n.limit.Window)
-	return r.Level <= rate*float64(n.now-r.LevelAt)
-}
-
 // renumber brings what was saved to the epochs of now. The clock may have been set back since: then
 // all that is held moves there, as in a ledger, and nobody waits for a time that may never come.
 func (n numbering) renumber(reports []algorithms.Report) []algorithms.Report {
@@ -172,7 +166,8 @@ func (n numbering) renumber(reports []algorithms.Report) []algorithms.Report {
 // matters says that a decision can still use a report.
 func (n numbering) matters(r algorithms.Report) bool {
 	if r.LevelAt > 0 {
-		return !n.hasDrained(r)
+		rate := float64(cmp.Or(r.Rate, n.limit.N)) / float64(n.limit.Window)
+		return r.Level > rate*float64(n.now-r.LevelAt)
 	}
 	return r.Epoch >= n.epoch-int64(n.limit.History) && r.Epoch <= n.epoch
 }

@@ -91,7 +91,8 @@ func restoresOwn[S any](t *testing.T, k algorithms.Kind) {
 	m.Merge(&before, l, now, []algorithms.Report{{Epoch: m.Ledger(&before).Epoch, Remote: 2}})
 	var few FewSaved
 	counts := make(SavedCounts)
-	appendSaved(&few, [16]byte{1}, m, l, &before, now)
+	few = FewSaved{ids: [][16]byte{{1}}, reports: appendReports(nil, m, l, &before, now)}
+	few.ends = []int{len(few.reports)}
 	few.Into(counts)
 	if restoreSaved(m, l, &after, now, counts[[16]byte{1}]); m.Ledger(&after).Cur.Own != 3 || m.Ledger(&after).Cur.Remote != 2 {
 		t.Errorf("%v: restored as %+v, want 3 of its own and 2 of others", k, m.Ledger(&after).Cur)

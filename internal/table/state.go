@@ -27,16 +27,9 @@ func (f *FewSaved) Into(counts SavedCounts) {
 	f.ids, f.ends, f.reports = f.ids[:0], f.ends[:0], f.reports[:0]
 }
 
-// appendSaved adds what a key has spent that a decision can still use. m is the machine of its
+// appendReports appends what a key has spent that a decision can still use. m is the machine of its
 // state.
-func appendSaved[S any](few *FewSaved, id [16]byte, m algorithms.Machine[S], l algorithms.Limit, s *S, now int64) {
-	few.reports = appendReports(few.reports, m, l, s, now)
-	few.ids, few.ends = append(few.ids, id), append(few.ends, len(few.reports))
-}
-
-func appendReports[S any](
-	dst []algorithms.Report, m algorithms.Machine[S], l algorithms.Limit, s *S, now int64,
-) []algorithms.Report {
+func appendReports[S any](dst []algorithms.Report, m algorithms.Machine[S], l algorithms.Limit, s *S, now int64) []algorithms.Report {
 	if m.Idle(s, l, now) {
 		return dst
 	}

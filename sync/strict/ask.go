@@ -194,60 +194,39 @@ func (s *Limiter) waitFor(ctx context.Context, c *circuit, l *keyQueue, w *waite
 		case <-w.done:
 			return nil
 		case <-queued.C:
-			if l.overdue(w) {
+			if err := l.leave(w, ErrBacklog); err != nil {
 				c.overdue.Add(1)
 				s.timeouts.Add(1)
-				return ErrBacklog
+				return err
 			}
 			queued.Reset(max(timeout/4, time.Millisecond)) // a call is under way
 		case <-ctx.Done():
-			if l.leave(w) {
-				return ctx.Err()
-			}
-			return nil
+			return l.leave(w, ctx.Err())
 		case <-s.ctx.Done():
-			if l.leave(w) {
-				return ErrClosed
-			}
-			return nil
+			return l.leave(w, ErrClosed)
 		}
 	}
 }
 
-// overdue takes a request out that no call has asked for yet. One that will be in the next call
-// waits for the one under way, which has a timeout: where that takes longer, this node is busy, and
-// no backlog is there.
-func (l *keyQueue) overdue(w *waiter) bool {
+// leave takes a request out that waits no longer, and returns why, nil where its answer is there. A
+// backlog is why only where no call has asked for it yet. One that will be in the next call waits
+// for the one under way, which has a timeout: where that takes longer, this node is busy, and no
+// backlog is there. What is granted all the same is noted elsewhere, as who has left uses its own
+// list again.
+func (l *keyQueue) leave(w *waiter, why error) error {
 	unlock, _ := l.of.lock(l.key)
 	defer unlock()
 	select {
 	case <-w.done:
-		return false
+		return nil
 	default:
 	}
-	if w.asked || !l.waits.Load() && !l.behind.Load() {
-		return false
+	if why == ErrBacklog && (w.asked || !l.waits.Load() && !l.behind.Load()) {
+		return nil
 	}
-	w.leave()
-	return true
+	w.gone, w.took = true, nil
+	return why
 }
-
-// leave takes a request out whose context has ended, and returns false if its answer is there.
-func (l *keyQueue) leave(w *waiter) bool {
-	unlock, _ := l.of.lock(l.key)
-	defer unlock()
-	select {
-	case <-w.done:
-		return false
-	default:
-	}
-	w.leave()
-	return true
-}
-
-// leave notes that nobody waits for an answer any more. What is granted all the same is noted
-// elsewhere, as who has left uses its own list again. The queue's lock is held.
-func (w *waiter) leave() { w.gone, w.took = true, nil }
 
 // fail ends a queue, with an error for all who wait.
 func (l *keyQueue) fail(err error) {
@@ -338,8 +317,8 @@ func (s *Limiter) prepareBatch(l *keyQueue) *batch {
 			unlock()
 			continue
 		}
-		for _, w := range waiters {
-			m.add(w)
+		for i := range waiters {
+			m.add(i)
 		}
 		if m.bans = s.bansOf(l.of.zone); m.bans != nil {
 			m.ban = m.bans.Ask(l.id, m.now)
@@ -438,33 +417,18 @@ func (m *batch) abort() {
 	m.updates = nil
 }
 
-// add asks for a request.
-func (m *batch) add(w *waiter) {
-	if n := len(m.Asks); n > 0 && w.isLike(m.waiters[m.first(n-1)]) {
-		m.Asks[n-1].Count++
+// add asks for one of the requests, after those before it.
+func (m *batch) add(i int) {
+	w := m.waiters[i]
+	if i > 0 && w.isLike(m.waiters[i-1]) {
+		m.Asks[len(m.Asks)-1].Count++
 		return
 	}
 	one := cell.Ask{Count: 1, Cost: w.N}
 	for _, l := range w.Limits {
-		one.Limits = append(one.Limits, cell.Limit{Size: min(room(l), cell.MaxExact-1), Rate: min(l.N, cell.MaxExact-1)})
+		one.Limits = append(one.Limits, cell.Limit{Size: min(l.AtOnce(), cell.MaxExact-1), Rate: min(l.N, cell.MaxExact-1)})
 	}
 	m.Asks = append(m.Asks, one)
-}
-
-// room is how much fits into a limit: nothing where that is closed.
-func room(l algorithms.Limit) int64 {
-	if l.N == 0 {
-		return 0
-	}
-	return l.Size
-}
-
-// first is the first request of a run.
-func (m *batch) first(run int) (i int) {
-	for _, one := range m.Asks[:run] {
-		i += int(one.Count)
-	}
-	return i
 }
 
 func (m *batch) issue(ctx context.Context, to commander, known bool) {
@@ -539,36 +503,35 @@ func (m *batch) parse() (result, error) {
 // deliver hands out what was granted. In each run those who are still there go first. What nobody
 // uses is refunded.
 func (m *batch) deliver() {
-	order, all, next := make([]*waiter, 0, len(m.waiters)), make([]table.Asker, 0, len(m.waiters)), m.waiters
+	all, next := make([]table.Asker, 0, len(m.waiters)), m.waiters
 	for run, one := range m.Asks {
 		waiters := next[:one.Count]
 		next = next[one.Count:]
 		slices.SortStableFunc(waiters, func(a, b *waiter) int { return boolInt(a.gone) - boolInt(b.gone) })
 		for i, w := range waiters {
-			order = append(order, w)
 			all = append(all, table.Asker{N: w.N, Want: w.Want, Admitted: int64(i) < m.Grants[run]})
 		}
 	}
 	now, server := clock.Now(), m.Now*int64(time.Microsecond)
 	took := make([]table.Taken, 0, 4)
 	for i, c := range m.waiters[0].Counters {
-		for j, w := range order {
+		for j, w := range m.waiters {
 			all[j].Limit = w.Limits[i]
 		}
 		forgot := false
 		if took, forgot = c.Table.AskAnswered(now, server, &m.updates[i], &m.Answer.Cells[i], all, took[:0]); forgot {
 			c.Source.FoundLoss()
 		}
-		for j, w := range order {
+		for j, w := range m.waiters {
 			w.took = append(w.took, took[j])
 		}
 	}
-	for i, w := range order {
+	for i, w := range m.waiters {
 		if all[i].N > 0 && !all[i].Admitted {
 			w.deny()
 		}
 	}
-	for _, w := range order {
+	for _, w := range m.waiters {
 		if w.gone {
 			w.refund()
 		}
