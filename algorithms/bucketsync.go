@@ -28,13 +28,13 @@ type Bucketed[S any] interface {
 
 // A BucketUpdate is what a node says of a bucket.
 type BucketUpdate struct {
-	// Start names the state, Total is what was spent in it, and Fresh what of that the store is not
-	// known to have, as far as it may still stand in the bucket.
-	Start, Total, Fresh int64
-	// Span is how long ago the first unit of these was spent, in microseconds. Before the first
-	// answer nobody has noted that, and all that is in the bucket is this node's own. So it is
-	// then the time in which what no longer stands of Fresh has drained.
-	Span int64
+	// Start names the state, Total is what was spent in it, and Unacked what of that the store is
+	// not known to have, as far as it may still stand in the bucket.
+	Start, Total, Unacked int64
+	// UnackedFor is how long ago the first unit of these was spent, in microseconds. Before the
+	// first answer nobody has noted that, and all that is in the bucket is this node's own. So it
+	// is then the time in which what no longer stands of Unacked has drained.
+	UnackedFor int64
 	// Whole and Rest are the level, in requests and parts of the window in microseconds; Size is
 	// how much the bucket holds at least, and Rate what flows out in a window. Decided says that
 	// this is the rate of a request since the last answer.
@@ -85,12 +85,12 @@ func (*bucket) Update(s *BucketState, l Limit, now int64, interval time.Duration
 	}
 	if unsaid := c.Own - c.Acked; unsaid > 0 {
 		since := max(0, min(s.last-s.shared.first, 2*int64(interval)))
-		b.Span = since / int64(time.Microsecond)
+		b.UnackedFor = since / int64(time.Microsecond)
 		flowed := l.drains(uint64(2 * interval)).whole
-		b.Fresh = min(unsaid, level.plus(amount{whole: flowed}, l.Window).ceil())
+		b.Unacked = min(unsaid, level.plus(amount{whole: flowed}, l.Window).ceil())
 		if !s.shared.answered && l.N > 0 {
-			gone := amount{whole: b.Fresh}.minus(level, l.Window)
-			b.Span = l.drainsTo(gone, 0) / int64(time.Microsecond)
+			gone := amount{whole: b.Unacked}.minus(level, l.Window)
+			b.UnackedFor = l.drainsTo(gone, 0) / int64(time.Microsecond)
 		}
 	}
 	return b

@@ -207,23 +207,23 @@ func (l *Ledger) Prepare(epoch int64) (c EpochCount, ok bool) {
 }
 
 // Ack notes the store's answer for one epoch, and returns what the other nodes have spent in it. In
-// the store, held was this node's total before the message, mine is it now, and sum is the total of
-// all nodes now. ok is false where the ledger no longer holds the epoch.
+// the store, before was this node's total before the message, mine is it now, and sum is the total
+// of all nodes now. ok is false where the ledger no longer holds the epoch.
 //
-// forgot is set where held is less than the store had confirmed: it has lost something. The other
+// forgot is set where before is less than the store had confirmed: it has lost something. The other
 // nodes may have to send again, too. So what is known of them is kept until the epoch ends, and
 // only a higher sum counts. If mine is less as well, nothing was sent to put that right, and the
 // sum is not believed at all: it may count more of this node than mine.
 //
 // incomplete is set while other nodes may not have followed the last step of the clock, or not have
 // sent again what the store has lost. Until then what is known of them is kept, too.
-func (l *Ledger) Ack(epoch, held, mine, sum int64, incomplete bool) (remote int64, forgot, ok bool) {
+func (l *Ledger) Ack(epoch, before, mine, sum int64, incomplete bool) (remote int64, forgot, ok bool) {
 	c, ok := l.At(epoch)
 	if !ok {
 		return 0, false, false
 	}
 	bit := uint32(1) << (l.Epoch - epoch)
-	if forgot = held < c.Acked; forgot {
+	if forgot = before < c.Acked; forgot {
 		l.keepsRemote |= bit
 	}
 	remote = max(0, sum-mine)

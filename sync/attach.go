@@ -15,8 +15,8 @@ import (
 type syncer interface {
 	// sync sends what has changed, or with early what should not wait. It returns the shards that
 	// the client misses then, a bit each, and the last error. note notes how it went.
-	sync(ctx context.Context, at *attachment, early bool) (missed uint64, err error)
-	note(at *attachment, early bool, err error)
+	sync(ctx context.Context, a *attachment, early bool) (missed uint64, err error)
+	note(a *attachment, early bool, err error)
 	// urgent reports whether something should not wait for the next sync.
 	urgent() bool
 	// setMissed sets the shards that two syncs have not reached, one after the other.
@@ -50,9 +50,9 @@ type link struct {
 	seq         atomic.Int64
 	cycle.Waker // asks for a sync of what is urgent
 
-	mu      sync.Mutex  // one Attach or Detach at a time
-	last    *attachment // the latest one, also when it has ended
-	session atomic.Pointer[attachment]
+	mu      sync.Mutex                 // one Attach or Detach at a time
+	last    *attachment                // the latest one, also when it has ended
+	current atomic.Pointer[attachment] // nil where the client is not attached
 }
 
 // attachment is a link at a Replicator.
@@ -61,9 +61,9 @@ type attachment struct {
 	cancel func()
 	done   chan struct{} // closed when the loop has ended
 
-	interval   atomic.Int64  // nanoseconds
-	lastFailed atomic.Uint64 // the shards for which the last sync failed, a bit each
-	due        atomic.Bool   // all that is dirty is to be synced at once
+	interval atomic.Int64  // nanoseconds
+	missed   atomic.Uint64 // the shards that the client misses since the last sync, a bit each
+	due      atomic.Bool   // all that is dirty is to be synced at once
 	// resendRestAt is when what the server has forgotten is sent again that had no request since,
 	// by the node's clock; 0 never.
 	resendRestAt atomic.Int64
@@ -106,11 +106,11 @@ func (l *link) Node() string { return l.node }
 // answer, for HasShardOf; all or none where there is no Cluster. A client that is not attached
 // misses nothing: its configuration is about to begin or to end.
 func (l *link) UnavailableShards() uint64 {
-	at := l.session.Load()
-	if at == nil {
+	a := l.current.Load()
+	if a == nil {
 		return 0
 	}
-	return at.lastFailed.Load() | at.group.r.unreachable.Load()
+	return a.missed.Load() | a.group.r.unreachable.Load()
 }
 
 // IsUnavailable reports whether the shard of a key is one of them: what other nodes have of it
@@ -122,14 +122,14 @@ func (l *link) IsUnavailable(raw []byte) bool {
 
 // Status returns how far the sync has come, nil where the client is not attached.
 func (l *link) Status() *TableStatus {
-	at := l.session.Load()
-	if at == nil {
+	a := l.current.Load()
+	if a == nil {
 		return nil
 	}
-	status := &TableStatus{Cycles: at.cycles.Load()}
-	synced := at.synced.Load()
-	if synced == 0 && status.Cycles > 0 {
-		synced = at.group.r.reachedAt.Load() // who had nothing to send until then knows all as of that
+	status := &TableStatus{Cycles: a.cycles.Load()}
+	synced := a.synced.Load()
+	if synced == 0 && status.Cycles > 0 { // who had nothing to send until then knows all as of that
+		synced = a.group.r.reachedAt.Load()
 	}
 	if synced != 0 {
 		status.Synced = time.Unix(0, synced)
@@ -143,7 +143,7 @@ func (l *link) Status() *TableStatus {
 func (g *group) attach(l *link, interval time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	old := l.session.Load()
+	old := l.current.Load()
 	if old != nil && old.group == g {
 		old.interval.Store(int64(interval))
 		old.due.Store(g.slots == nil)
@@ -151,12 +151,12 @@ func (g *group) attach(l *link, interval time.Duration) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	at := &attachment{group: g, cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest)}
-	at.interval.Store(int64(interval))
-	at.due.Store(g.slots == nil)
+	a := &attachment{group: g, cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest)}
+	a.interval.Store(int64(interval))
+	a.due.Store(g.slots == nil)
 	last := l.last
-	l.last = at
-	l.session.Store(at)
+	l.last = a
+	l.current.Store(a)
 	g.r.Start()
 	g.r.mu.Lock()
 	g.links[l] = struct{}{}
@@ -165,14 +165,14 @@ func (g *group) attach(l *link, interval time.Duration) {
 		old.leave(l)
 	}
 	go func() {
-		defer close(at.done)
+		defer close(a.done)
 		if last != nil {
 			<-last.done // its last answers are in
 			if last.group != g {
 				l.syncer.moved(g.r.now())
 			}
 		}
-		at.serve(ctx, l)
+		a.serve(ctx, l)
 	}()
 }
 
@@ -183,23 +183,23 @@ func (g *group) attach(l *link, interval time.Duration) {
 func (l *link) Detach() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.session.Load()
-	if at == nil {
+	a := l.current.Load()
+	if a == nil {
 		return
 	}
-	reason := at.group.flush(l, at)
-	l.session.Store(nil)
-	at.leave(l)
-	l.syncer.left(at.group.r, reason)
+	reason := a.group.flush(l, a)
+	l.current.Store(nil)
+	a.leave(l)
+	l.syncer.left(a.group.r, reason)
 }
 
 // leave ends a client's loop, without waiting for it.
-func (at *attachment) leave(l *link) {
-	at.cancel()
-	r := at.group.r
+func (a *attachment) leave(l *link) {
+	a.cancel()
+	r := a.group.r
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.work.Go(func() { <-at.done })
-	delete(at.group.links, l)
+	r.work.Go(func() { <-a.done })
+	delete(a.group.links, l)
 	r.health.Forget(l.name)
 }

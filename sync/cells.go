@@ -37,32 +37,32 @@ func NextSeq(of ...*Source) int64 {
 type cellsOut struct {
 	sender[table.Update]
 
-	s  *Source
-	at *attachment
+	s *Source
+	a *attachment
 }
 
 var cellBuffers sync.Pool
 
 func (x *cellsOut) dequeue(most int, urgent bool, dst []table.Update) []table.Update {
-	return x.s.table.TakeUpdates(x.at.group.r.now(), NextSeq(x.s), most, urgent, dst)
+	return x.s.table.TakeUpdates(x.a.group.r.now(), NextSeq(x.s), most, urgent, dst)
 }
 
 func (x *cellsOut) idOf(m table.Update) keys.ID { return m.ID }
 
-func (x *cellsOut) skipped() uint64 { return missedBy(x.at, x.failed) }
+func (x *cellsOut) skipped() uint64 { return missedBy(x.a, x.failed) }
 
 func (x *cellsOut) call(ctx context.Context, updates []table.Update) error {
-	return x.s.push(ctx, x.at, updates)
+	return x.s.push(ctx, x.a, updates)
 }
 
 func (x *cellsOut) fail(updates []table.Update) { x.s.table.Unanswered(updates) }
 
 // push is one call of the script. Its messages are answered or not when it returns.
-func (s *Source) push(ctx context.Context, at *attachment, updates []table.Update) error {
-	r := at.group.r
-	if !at.flushing {
+func (s *Source) push(ctx context.Context, a *attachment, updates []table.Update) error {
+	r := a.group.r
+	if !a.flushing {
 		var cancel context.CancelFunc
-		ctx, cancel = CallContext(ctx, r.callTime(at))
+		ctx, cancel = CallContext(ctx, r.callTime(a))
 		defer cancel()
 	}
 	c := NewPushCall(updates[0].State.Seq)
@@ -100,19 +100,19 @@ func (s *Source) push(ctx context.Context, at *attachment, updates []table.Updat
 // settle what they have cost. Once nothing uses its Redis any more, nothing is said.
 func (s *Source) PushLate() {
 	s.mu.Lock()
-	at := s.last
+	a := s.last
 	s.mu.Unlock()
-	if at == nil || s.session.Load() != nil || s.late.Add(1) > 1 {
+	if a == nil || s.current.Load() != nil || s.late.Add(1) > 1 {
 		return // its loop says it, or who does is under way
 	}
-	r := at.group.r
+	r := a.group.r
 	if !r.work.Go(func() {
 		for n := int32(0); !s.late.CompareAndSwap(n, 0); {
 			n = s.late.Load()
 			s.table.Tick()
 			updates := s.table.TakeUpdates(r.now(), NextSeq(s), sayLate, false, nil)
 			for i := range updates {
-				_ = s.push(context.Background(), at, updates[i:i+1])
+				_ = s.push(context.Background(), a, updates[i:i+1])
 			}
 		}
 	}) {

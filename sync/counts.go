@@ -8,8 +8,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-func (r *Replicator) callTime(at *attachment) time.Duration {
-	return cycle.CallTime(r.timeout, time.Duration(at.interval.Load()), r.RoundTrip())
+func (r *Replicator) callTime(a *attachment) time.Duration {
+	return cycle.CallTime(r.timeout, time.Duration(a.interval.Load()), r.RoundTrip())
 }
 
 // syncTable sends what is due, or what is urgent, and merges the answers. It returns the last error
@@ -19,18 +19,18 @@ func (r *Replicator) callTime(at *attachment) time.Duration {
 // took, and what becomes urgent meanwhile goes first. So requests, and the server's other users,
 // find a free processor. Where a quarter of the interval is over by then, or the sync before took
 // most of it, the rest goes as fast as it can.
-func (s *Source) syncTable(ctx context.Context, at *attachment, urgent bool) error {
+func (s *Source) syncTable(ctx context.Context, a *attachment, urgent bool) error {
 	if !urgent {
 		s.table.Tick()
 	}
-	r := at.group.r
-	x := &cellsOut{s: s, at: at}
-	x.sender = sender[table.Update]{out: x, cluster: r.cluster, buffers: &cellBuffers, semaphore: make(chan struct{}, parallel), failed: at.failed}
+	r := a.group.r
+	x := &cellsOut{s: s, a: a}
+	x.sender = sender[table.Update]{out: x, cluster: r.cluster, buffers: &cellBuffers, semaphore: make(chan struct{}, parallel), failed: a.failed}
 	if r.cluster {
-		x.later = at.lastFailed.Load()
+		x.later = a.missed.Load()
 	}
-	begun, interval, most := time.Now(), time.Duration(at.interval.Load()), r.round()
-	fast := urgent || at.catchesUp.Load()
+	begun, interval, most := time.Now(), time.Duration(a.interval.Load()), r.round()
+	fast := urgent || a.catchesUp.Load()
 	for {
 		start := time.Now()
 		n := x.nextRound(ctx, most, urgent)
@@ -42,16 +42,16 @@ func (s *Source) syncTable(ctx context.Context, at *attachment, urgent bool) err
 		}
 		for !urgent && s.table.Urgent() && x.nextRound(ctx, most, true) == most {
 		}
-		if fast = fast || at.catchesUp.Load() || time.Since(begun) > interval/4; !fast {
+		if fast = fast || a.catchesUp.Load() || time.Since(begun) > interval/4; !fast {
 			x.calls.Wait()
 			pauseFor(ctx, time.Since(start))
 		}
 	}
 	x.calls.Wait()
 	if !urgent && !x.isOver(ctx) {
-		at.catchesUp.Store(time.Since(begun) > interval-interval/4)
+		a.catchesUp.Store(time.Since(begun) > interval-interval/4)
 	}
-	at.failed, at.answered = x.failed, x.answered
+	a.failed, a.answered = x.failed, x.answered
 	return x.err
 }
 
@@ -65,8 +65,8 @@ func (r *Replicator) round() int {
 }
 
 // missedBy are the shards of a Cluster that a table misses, of which some have failed.
-func missedBy(at *attachment, failed uint64) uint64 {
-	if r := at.group.r; r.cluster {
+func missedBy(a *attachment, failed uint64) uint64 {
+	if r := a.group.r; r.cluster {
 		return r.unreachable.Load() | failed
 	}
 	return 0

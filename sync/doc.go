@@ -56,7 +56,7 @@
 //	table.walking      one walk over a table at a time
 //	table.taking       messages are taken out, or resets applied, after table.walking
 //	table.stripe.mu    the keys of a stripe
-//	heldPart.mu        a part of what an earlier process has saved
+//	savedPart.mu       a part of what an earlier process has saved
 //	gauge.stripe.mu    the slots of the keys of a stripe
 //
 // Only link.mu is held over I/O, or while something is logged: no request, no scrape and no other

@@ -48,14 +48,14 @@ type flushRequest struct {
 // flush sends the last messages of a client that is about to leave. It returns the reason why that
 // failed, "" if there is nothing left to send. It takes flushTime at most, and no time for a server
 // that is known to be unreachable or that has just failed to take them.
-func (g *group) flush(l *link, at *attachment) (reason string) {
+func (g *group) flush(l *link, a *attachment) (reason string) {
 	r := g.r
 	for began := time.Now(); ; {
 		n, some := l.syncer.unsent(r.now())
 		if !some {
 			return ""
 		}
-		// Not at.lastFailed: the next cycle, which would find the server back, may be an hour away.
+		// Not a.missed: the next cycle, which would find the server back, may be an hour away.
 		if r.unreachable.Load() == allShards {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -64,7 +64,7 @@ func (g *group) flush(l *link, at *attachment) (reason string) {
 		f := g.currentFlush(l, n)
 		<-f.done
 		if g.slots != nil {
-			f.again(l, at)
+			f.again(l, a)
 			return ""
 		}
 		switch was, ok := f.flushed[l]; {
@@ -105,11 +105,11 @@ func (g *group) currentFlush(l *link, unsent int64) *flush {
 
 // again sends the slots that changed during the flush, and waits for those that were on their way:
 // they count on other nodes until they are told of, or a Lease is over.
-func (f *flush) again(l *link, at *attachment) {
+func (f *flush) again(l *link, a *attachment) {
 	ctx, cancel := context.WithDeadline(context.Background(), f.until)
 	defer cancel()
 	for ctx.Err() == nil {
-		if _, some := l.syncer.unsent(0); !some || at.flush(ctx, l) != nil {
+		if _, some := l.syncer.unsent(0); !some || a.flush(ctx, l) != nil {
 			return
 		}
 		pauseFor(ctx, time.Millisecond)
@@ -123,15 +123,15 @@ func (g *group) flushAll(f *flush, links []*link) {
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, l := range links {
-		at := l.session.Load()
-		if at == nil || at.group != g {
+		a := l.current.Load()
+		if a == nil || a.group != g {
 			continue
 		}
 		wg.Go(func() {
 			var was flushed
 			var some bool
 			if was.left, some = l.syncer.unsent(g.r.now()); some {
-				was.err = at.flush(ctx, l)
+				was.err = a.flush(ctx, l)
 				was.left, _ = l.syncer.unsent(g.r.now())
 			}
 			f.mu.Lock()
@@ -144,17 +144,17 @@ func (g *group) flushAll(f *flush, links []*link) {
 
 // flush has the client's loop sync once more and waits for that. Slots go beside their loop, which
 // hears nothing of it: a message says all there is to say.
-func (at *attachment) flush(ctx context.Context, l *link) error {
-	if at.group.slots != nil {
-		_, err := l.syncer.sync(ctx, at, false)
+func (a *attachment) flush(ctx context.Context, l *link) error {
+	if a.group.slots != nil {
+		_, err := l.syncer.sync(ctx, a, false)
 		return err
 	}
-	at.catchesUp.Store(true) // a slow sync goes on without a rest
+	a.catchesUp.Store(true) // a slow sync goes on without a rest
 	request := &flushRequest{ctx, make(chan error, 1)}
 	select {
-	case at.flushes <- request:
+	case a.flushes <- request:
 		return <-request.answer
-	case <-at.done:
+	case <-a.done:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -163,10 +163,10 @@ func (at *attachment) flush(ctx context.Context, l *link) error {
 
 // syncLast is a sync for a flush: one that got no connection, as so many were wanted at once, is
 // made again.
-func (at *attachment) syncLast(ctx context.Context, l *link) (missed uint64, err error) {
+func (a *attachment) syncLast(ctx context.Context, l *link) (missed uint64, err error) {
 	for {
-		at.catchesUp.Store(true)
-		missed, err = l.syncer.sync(ctx, at, false)
+		a.catchesUp.Store(true)
+		missed, err = l.syncer.sync(ctx, a, false)
 		if !errors.Is(err, redis.ErrPoolTimeout) || ctx.Err() != nil {
 			return missed, err
 		}

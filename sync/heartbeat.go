@@ -284,8 +284,8 @@ func (r *Replicator) retry(back uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for l := range r.counts.links {
-		if at := l.session.Load(); at != nil && at.lastFailed.Load()&back != 0 {
-			at.due.Store(true)
+		if a := l.current.Load(); a != nil && a.missed.Load()&back != 0 {
+			a.due.Store(true)
 			l.Wake()
 		}
 	}

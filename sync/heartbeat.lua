@@ -21,19 +21,19 @@ if lease == 0 then
   return {time[1], time[2]}
 end
 
-local held, _, since = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) (%d+) ?(%d*)')
-held, since = tonumber(held or -1), tonumber(since or '')
+local stored, _, since = string.match(redis.call('HGET', KEYS[1], ARGV[1]) or '', '^(%d+) (%d+) ?(%d*)')
+stored, since = tonumber(stored or -1), tonumber(since or '')
 local seq, answered = tonumber(ARGV[2]), tonumber(ARGV[4])
-if not since or held < answered then since = now end
-local forgot = held < answered or since ~= tonumber(ARGV[8])
-if forgot and answered >= 0 and held < seq then
+if not since or stored < answered then since = now end
+local forgot = stored < answered or since ~= tonumber(ARGV[8])
+if forgot and answered >= 0 and stored < seq then
   redis.call('HSET', KEYS[3], 'lost', string.format('%.0f', now))
 end
 -- What the node has applied holds in this history of the server only: one that has forgotten may
 -- have another record since.
 local version, entries, all = record(KEYS[2], ARGV[5], forgot)
 local applied = not all and string.match(ARGV[5], '^%d+') or '0'
-if held < seq then
+if stored < seq then
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f %.0f ', now + lease, since) .. applied .. ' ' .. ARGV[7])
 end
 
@@ -41,7 +41,7 @@ redis.call('PEXPIRE', KEYS[1], lease * 4)
 
 local at, nodes = string.match(redis.call('HGET', KEYS[3], 'nodes') or '', '^(%d+) (%d+)$')
 local age, leases = now - tonumber(at or 0), {}
-if held < 0 and age >= 0 and age < 1000 then -- else all nodes would read all, after a loss
+if stored < 0 and age >= 0 and age < 1000 then -- else all nodes would read all, after a loss
   nodes = nodes + 1
   redis.call('HSET', KEYS[3], 'nodes', string.format('%s %.0f', at, nodes))
 end
@@ -67,4 +67,4 @@ if ARGV[6] == '1' or age < 0 or age >= 1000 then
   redis.call('HSET', KEYS[3], 'nodes', string.format('%.0f %.0f', now, nodes))
   redis.call('PEXPIRE', KEYS[3], lease * 4)
 end
-return {time[1], time[2], held, tonumber(nodes), since, version, entries, all and 1 or 0, leases}
+return {time[1], time[2], stored, tonumber(nodes), since, version, entries, all and 1 or 0, leases}

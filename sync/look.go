@@ -12,11 +12,11 @@ import (
 // Look asks the server about keys, and returns what it says, and its clock.
 // Nothing is written there.
 func (s *Source) Look(ctx context.Context, updates []table.Update) (replies []cell.Reply, server int64, err error) {
-	at := s.session.Load()
-	if at == nil {
+	a := s.current.Load()
+	if a == nil {
 		return nil, 0, redisconn.ErrDown
 	}
-	r := at.group.r
+	r := a.group.r
 	c := NewPushCall(0)
 	for i := range updates {
 		c.Push(s, r.keys.Cells(s.spec), &updates[i], false)

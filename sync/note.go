@@ -50,17 +50,17 @@ func (r *Replicator) resend(nodes int64) {
 	}
 	within := cycle.ResendTime(nodes, keys)
 	for _, s := range all {
-		if at := s.session.Load(); at != nil {
-			at.resendRestAt.Store(r.now() + int64(NodeOffset(s.node, within)))
+		if a := s.current.Load(); a != nil {
+			a.resendRestAt.Store(r.now() + int64(NodeOffset(s.node, within)))
 			s.Wake() // its loop waits until then
 		}
 	}
 }
 
 // resendRest makes the rest dirty if it is time for that, or no time is left.
-func (s *Source) resendRest(at *attachment, now int64) {
-	when := at.resendRestAt.Load()
-	if when == 0 || now < when && !at.flushing || !at.resendRestAt.CompareAndSwap(when, 0) {
+func (s *Source) resendRest(a *attachment, now int64) {
+	when := a.resendRestAt.Load()
+	if when == 0 || now < when && !a.flushing || !a.resendRestAt.CompareAndSwap(when, 0) {
 		return
 	}
 	s.table.ResendRest()

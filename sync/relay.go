@@ -330,8 +330,8 @@ func (x *relay) numberInLua() string {
 // longestInterval is the longest time between syncs.
 func (x *relay) longestInterval() (longest time.Duration) {
 	for _, s := range x.r.attached() {
-		if at := s.session.Load(); at != nil {
-			longest = max(longest, time.Duration(at.interval.Load()))
+		if a := s.current.Load(); a != nil {
+			longest = max(longest, time.Duration(a.interval.Load()))
 		}
 	}
 	return longest

@@ -20,16 +20,16 @@ if not name then
 end
 redis.call('PEXPIRE', KEYS[2], toldTTL)
 local had = redis.call('HMGET', KEYS[1], 'node', 'until', 'since', 'number')
-local held, mine = tonumber(had[2] or '') or 0, had[1] == ARGV[1]
-if held > now + 10000 then held = 0 end -- the clock has stepped back
+local ends, mine = tonumber(had[2] or '') or 0, had[1] == ARGV[1]
+if ends > now + 10000 then ends = 0 end -- the clock has stepped back
 if lease == 0 then
   if mine then redis.call('HSET', KEYS[1], 'until', string.format('%.0f', now)) end
   return {time[1], time[2], 0, name, {}}
 end
 local fields, number = redis.call('HGETALL', KEYS[1]), ARGV[4] -- as they were
-local is, since = name == ARGV[3] and (mine or held <= now), tonumber(had[3] or '')
+local is, since = name == ARGV[3] and (mine or ends <= now), tonumber(had[3] or '')
 if is then
-  if not since or now - held >= 2000 then -- nobody has read for longer than another node takes
+  if not since or now - ends >= 2000 then -- nobody has read for longer than another node takes
     since = now
   end
   if not mine or number == '' then

@@ -175,7 +175,7 @@ const (
 	// fieldsLua reads what all have of cells, what other regions have of that, and since when a
 	// bucket is there; or a ban. A key of another type is as none. There is an error where one may
 	// not be read.
-	fieldsLua = `local function held(names)
+	fieldsLua = `local function cells(names)
   local all = {}
   for i, key in ipairs(names) do
     local had = redis.pcall('HMGET', key, 'sum', '~', 'born')
@@ -187,7 +187,7 @@ const (
   return all
 end
 `
-	fetchLua = `local time, all, err = redis.call('TIME'), held(KEYS)
+	fetchLua = `local time, all, err = redis.call('TIME'), cells(KEYS)
 return err or {time[1], time[2], all}`
 )
 
@@ -357,7 +357,7 @@ func (p *otherRegion) pushCells(ctx context.Context, all []remoteCell) error {
 	for i := range all {
 		one := &all[i]
 		state := one.state
-		state.Span = span
+		state.UnackedFor = span
 		was, falls := p.shortfalls[one.name]
 		if falls = falls && p.isConfirmed(was.read); falls {
 			if was.state.Stamp == state.Stamp { // else it was forgiven since
@@ -376,8 +376,8 @@ func (p *otherRegion) pushCells(ctx context.Context, all []remoteCell) error {
 		return err
 	}
 	for i := range all {
-		if held := c.Answer.Cells[i].Previous.Seq; held >= c.Call.Seq && held < c.Call.Seq+aDay {
-			p.x.goBeyond(held)
+		if known := c.Answer.Cells[i].Previous.Seq; known >= c.Call.Seq && known < c.Call.Seq+aDay {
+			p.x.goBeyond(known)
 			return errOvertaken
 		}
 	}

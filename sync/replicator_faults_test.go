@@ -106,7 +106,7 @@ func startLost(t *testing.T, r *redistest.Server) *rnode {
 	a.take("k", 4)
 	// A cycle at once; when that and another one have failed, the next is an hour away.
 	a.configure(time.Hour)
-	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.session.Load().lastFailed.Load() != 0 })
+	redistest.Eventually(t, "two syncs have failed", func() bool { return a.rep.Status().Failures >= 2 && a.source.current.Load().missed.Load() != 0 })
 	return a
 }
 

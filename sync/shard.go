@@ -37,16 +37,16 @@ func byShard[T any](cluster bool, all []T, idOf func(T) keys.ID) (batches [][]T)
 // missedAfter are the shards that a table misses after a cycle. In a cycle all dirty keys have
 // their message. A shard of which no key was dirty is not missed: nothing shows that it fails, and
 // requests for its keys would be decided without Redis.
-func (r *Replicator) missedAfter(at *attachment, early bool, err error) uint64 {
+func (r *Replicator) missedAfter(a *attachment, early bool, err error) uint64 {
 	switch {
 	case !r.cluster && err != nil:
 		return allShards
 	case !r.cluster:
 		return 0
 	case early:
-		return at.lastFailed.Load()&^at.answered | at.failed
+		return a.missed.Load()&^a.answered | a.failed
 	}
-	return at.failed
+	return a.failed
 }
 
 // unanswered asks the server of each shard of a Cluster for something, which the heartbeat, in one

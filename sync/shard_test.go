@@ -58,7 +58,7 @@ func TestAMasterThatIsGoneTakesItsShardsOnly(t *testing.T) {
 			a.take(keyOf(dead, 3), 1)
 			a.take(ill, 1)
 			a.configure(time.Hour) // a cycle at once
-			redistest.Eventually(t, "the cycle has failed", func() bool { return a.source.session.Load().lastFailed.Load() != 0 })
+			redistest.Eventually(t, "the cycle has failed", func() bool { return a.source.current.Load().missed.Load() != 0 })
 			redistest.Eventually(t, "no other shard is lost for it", func() bool { return a.source.UnavailableShards() == dead })
 			cycles := a.source.Status().Cycles
 			c.Nodes[gone].Restart()

@@ -114,8 +114,8 @@ func (s *twoStores) spend(state *cell.State) {
 		*state = cell.State{Incarnation: state.Incarnation + 1}
 	}
 	state.Total = max(0, state.Total+more)
-	state.Fresh, state.Span, state.AnsweredSeq = max(0, more), s.random.Int64N(2_000_000), 1<<52
-	state.Whole, state.Rest = state.Fresh+s.random.Int64N(40), s.random.Int64N(s.p.Window.Microseconds())
+	state.Unacked, state.UnackedFor, state.AnsweredSeq = max(0, more), s.random.Int64N(2_000_000), 1<<52
+	state.Whole, state.Rest = state.Unacked+s.random.Int64N(40), s.random.Int64N(s.p.Window.Microseconds())
 }
 
 // arrive makes a call at both stores and compares what they say.

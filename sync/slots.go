@@ -55,8 +55,8 @@ func NewSlotSource(t *gauge.Table, zone string) *SlotSource {
 
 // Nodes is how many nodes there are, as far as this one knows.
 func (src *SlotSource) Nodes() int64 {
-	if at := src.session.Load(); at != nil {
-		return at.group.r.Nodes()
+	if a := src.current.Load(); a != nil {
+		return a.group.r.Nodes()
 	}
 	return 1
 }
@@ -65,7 +65,7 @@ func (src *SlotSource) Nodes() int64 {
 // another Redis leaves that, and has been flushed there. Attach waits for the network only for
 // that.
 func (s *Slots) Attach(src *SlotSource, interval time.Duration) {
-	if at := src.session.Load(); at != nil && at.group != &s.group {
+	if a := src.current.Load(); a != nil && a.group != &s.group {
 		src.Detach()
 	}
 	s.attach(&src.link, min(interval, gauge.Refresh))
@@ -87,15 +87,15 @@ var slotBuffers sync.Pool
 
 // sync sends what is urgent, and where it is not early what is due. What a shard doesn't take is
 // due again with the next cycle.
-func (src *SlotSource) sync(ctx context.Context, at *attachment, early bool) (missed uint64, err error) {
-	r := at.group.r
+func (src *SlotSource) sync(ctx context.Context, a *attachment, early bool) (missed uint64, err error) {
+	r := a.group.r
 	if !early && !src.table.Tick(r.now()) {
 		return 0, nil
 	}
 	if r.unreachable.Load() == allShards {
 		return allShards, redisconn.ErrDown
 	}
-	x := &slotsOut{s: at.group.slots, src: src}
+	x := &slotsOut{s: a.group.slots, src: src}
 	x.sender = sender[gauge.Message]{out: x, cluster: r.cluster, buffers: &slotBuffers, semaphore: make(chan struct{}, parallel)}
 	for x.nextRound(ctx, slotRound, early) == slotRound {
 		x.calls.Wait()
@@ -147,10 +147,10 @@ func (x *slotsOut) fail(messages []gauge.Message) {
 }
 
 // note reports what has failed until all is sent again: an early sync shows nothing of that.
-func (src *SlotSource) note(at *attachment, early bool, err error) {
-	if err != nil || !early && at.failing {
-		at.failing = err != nil
-		at.group.r.Report(src.zone+" concurrent", err)
+func (src *SlotSource) note(a *attachment, early bool, err error) {
+	if err != nil || !early && a.failing {
+		a.failing = err != nil
+		a.group.r.Report(src.zone+" concurrent", err)
 	}
 }
 

@@ -21,7 +21,7 @@ local latest = now + lease
 local head, tail = ARGV[2] .. ' ', string.format(' %.0f', latest)
 -- A hash gets its ttl with the first message in each half of it, whichever node's that is. So it
 -- has the other half left at least, which is a lease.
-local fresh = latest - now % (ttl / 2)
+local renewed = latest - now % (ttl / 2)
 
 local function rejected(err) return '!' .. string.gsub(err, '[\r\n]', ' ') end
 
@@ -34,12 +34,12 @@ end
 local reply, keys, args = {}, KEYS, ARGV
 for k = 1, #keys do
   local key, gauge, wants = keys[k], args[4 + k], args[4 + #keys + k]
-  local all, sum, newest, held, had = pcall('HGETALL', key), '0', 0, nil, nil
+  local all, sum, newest, previous, had = pcall('HGETALL', key), '0', 0, nil, nil
   for f = 1, #all, 2 do
     local s, has, expiry = match(all[f + 1], '^([0-9]+) ([0-9]+) ([0-9]+)$')
     if s then expiry = expiry + 0 end
     if all[f] == node then
-      held, had = s, has
+      previous, had = s, has
       if s and expiry > newest then newest = expiry end
     elseif s and expiry > now and #has < 10 then
       if expiry > newest then newest = expiry end
@@ -54,8 +54,8 @@ for k = 1, #keys do
   local line = sum
   if all.err then
     line = rejected(all.err)
-  elseif gauge ~= '' and held and held + 0 >= seq then
-    if held + 0 > seq then line = '!overtaken' elseif wants then line = sum .. ' ' .. had - gauge end
+  elseif gauge ~= '' and previous and previous + 0 >= seq then
+    if previous + 0 > seq then line = '!overtaken' elseif wants then line = sum .. ' ' .. had - gauge end
   elseif gauge ~= '' then
     if wants then
       local granted = grant(wants, sum, gauge)
@@ -64,7 +64,7 @@ for k = 1, #keys do
     local set = pcall('HSET', key, node, head .. gauge .. tail)
     if set ~= 0 and type(set) == 'table' and set.err then
       line = rejected(set.err)
-    elseif newest < fresh or newest > latest then
+    elseif newest < renewed or newest > latest then
       call('PEXPIRE', key, ttl)
     end
   end

@@ -242,7 +242,7 @@ func TestALookAtPlacesOfALostShard(t *testing.T) {
 		n := nodes[0]
 		for _, lost := range []bool{false, true} {
 			if lost {
-				n.src.session.Load().lastFailed.Store(math.MaxUint64)
+				n.src.current.Load().missed.Store(math.MaxUint64)
 			}
 			slot, _, why := n.sync.Take(t.Context(), n.src, askOf("k"))
 			slot.Free()

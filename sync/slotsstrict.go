@@ -71,8 +71,8 @@ func (s *Slots) decide(src *SlotSource, m gauge.Message) (a gauge.Answer, err er
 			break
 		}
 	}
-	if at := src.session.Load(); at != nil && redisconn.IsSevere(err) {
-		if shards := shardsWith(s.r.cluster, m.ID); at.lastFailed.Or(shards)&shards != shards {
+	if a := src.current.Load(); a != nil && redisconn.IsSevere(err) {
+		if shards := shardsWith(s.r.cluster, m.ID); a.missed.Or(shards)&shards != shards {
 			s.trips.Add(1)
 		}
 	}

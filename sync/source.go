@@ -93,8 +93,8 @@ func (s *Source) Cells(in Keyspace) Keys { return in.Cells(s.spec) }
 
 // FoundLoss notes that the server has lost something that it had confirmed.
 func (s *Source) FoundLoss() {
-	if at := s.session.Load(); at != nil {
-		at.group.r.foundLoss()
+	if a := s.current.Load(); a != nil {
+		a.group.r.foundLoss()
 	}
 }
 
@@ -126,37 +126,37 @@ func (r *Replicator) Attach(s *Source, interval time.Duration) {
 
 // DetachFrom is Detach if the table is attached to r, and nothing otherwise.
 func (s *Source) DetachFrom(r *Replicator) {
-	if at := s.session.Load(); at != nil && at.group == &r.counts {
+	if a := s.current.Load(); a != nil && a.group == &r.counts {
 		s.Detach()
 	}
 }
 
 // sync syncs the bans that go along, and then the table. In a Cluster a part that fails keeps
 // nothing else from being synced.
-func (s *Source) sync(ctx context.Context, at *attachment, early bool) (missed uint64, err error) {
-	r := at.group.r
-	if !at.flushing {
+func (s *Source) sync(ctx context.Context, a *attachment, early bool) (missed uint64, err error) {
+	r := a.group.r
+	if !a.flushing {
 		r.awaitPause(ctx)
 	}
-	at.failed, at.answered = 0, 0
+	a.failed, a.answered = 0, 0
 	if !early {
-		s.resendRest(at, r.now())
+		s.resendRest(a, r.now())
 	}
 	if bans := s.bans.Load(); bans != nil {
-		at.failed, err = bans.Send(ctx, r.callTime(at), r.unreachable.Load())
+		a.failed, err = bans.Send(ctx, r.callTime(a), r.unreachable.Load())
 	}
 	if err == nil || r.cluster {
-		if why := s.syncTable(ctx, at, early); why != nil {
+		if why := s.syncTable(ctx, a, early); why != nil {
 			err = why
 		}
 	}
-	return r.missedAfter(at, early, err), err
+	return r.missedAfter(a, early, err), err
 }
 
-func (s *Source) note(at *attachment, early bool, err error) {
+func (s *Source) note(a *attachment, early bool, err error) {
 	// An early sync leaves out what is missed.
-	if err != nil || !early || at.lastFailed.Load() == 0 {
-		at.group.r.note(&s.link, s.name, err)
+	if err != nil || !early || a.missed.Load() == 0 {
+		a.group.r.note(&s.link, s.name, err)
 	}
 }
 

@@ -21,7 +21,7 @@ end
 if full and most > 0 then
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', key, last, last)) do names[#names + 1], scores[#names + 1] = name, last end
 end
-local reply = {time[1], time[2], highest, last, names, scores, full and redis.call('ZCOUNT', key, '(' .. last, '+inf') or 0, ARGV[3] == 'read' and held(names) or {}}
+local reply = {time[1], time[2], highest, last, names, scores, full and redis.call('ZCOUNT', key, '(' .. last, '+inf') or 0, ARGV[3] == 'read' and cells(names) or {}}
 if #KEYS > 1 then
   local counted, by = redis.pcall('HMGET', KEYS[2], 'nodes', 'lost'), ARGV[4]
   local relay = redis.pcall('HMGET', KEYS[4], 'answered:' .. by, 'node', 'sees:' .. by, 'read:' .. by)

@@ -88,7 +88,7 @@ type stripe struct {
 // A Register holds the bans of a zone. The zero value has room for none. It is safe for concurrent
 // use.
 type Register struct {
-	held    atomic.Int64 // bans, with those that are over and not swept yet
+	count   atomic.Int64 // bans, with those that are over and not swept yet
 	listed  atomic.Int64 // IDs in lists
 	maxKeys atomic.Int64
 	memory  atomic.Int64 // for how long bans are remembered after their end, in nanoseconds
@@ -111,7 +111,7 @@ func (r *Register) isRemembered(b Ban, now int64) bool {
 }
 
 // IsEmpty reports whether no key is banned, or was lately. It is what most requests ask.
-func (r *Register) IsEmpty() bool { return r.held.Load() == 0 }
+func (r *Register) IsEmpty() bool { return r.count.Load() == 0 }
 
 // Rest is how much longer a key is banned at now, 0 where it is not.
 func (r *Register) Rest(id ID, now int64) time.Duration {
@@ -156,7 +156,7 @@ func (r *Register) WouldBegin(id ID, now int64, length time.Duration) time.Durat
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	had, known := st.bans[id]
-	if _, over := st.findOver(now); !known && !over && r.held.Load() >= r.maxKeys.Load() {
+	if _, over := st.findOver(now); !known && !over && r.count.Load() >= r.maxKeys.Load() {
 		return 0
 	}
 	return r.next(had.Ban, now, length)
@@ -167,7 +167,7 @@ func (r *Register) WouldBegin(id ID, now int64, length time.Duration) time.Durat
 func (r *Register) put(st *stripe, id ID, now int64, e entry) bool {
 	had, known := st.bans[id]
 	if !known {
-		if r.held.Load() >= r.maxKeys.Load() {
+		if r.count.Load() >= r.maxKeys.Load() {
 			over, ok := st.findOver(now)
 			if !ok {
 				return false
@@ -177,7 +177,7 @@ func (r *Register) put(st *stripe, id ID, now int64, e entry) bool {
 		if st.bans == nil {
 			st.bans = make(map[ID]entry)
 		}
-		r.held.Add(1)
+		r.count.Add(1)
 	}
 	if e.listed = had.listed; e.unsent && !e.listed && r.wake.Load() != nil {
 		e.listed = true
@@ -207,7 +207,7 @@ func (st *stripe) findOver(now int64) (id ID, ok bool) {
 func (r *Register) drop(st *stripe, id ID) {
 	delete(st.bans, id)
 	delete(st.texts, id)
-	r.held.Add(-1)
+	r.count.Add(-1)
 }
 
 // Count is how many keys are banned at now.

@@ -504,8 +504,8 @@ func checkCounts(t *testing.T, r *Register, when string) {
 			}
 		}
 	}
-	if int64(held) != r.held.Load() || int64(listed) != r.listed.Load() || marked > listed {
-		t.Errorf("%s: held = %d and listed = %d, want %d and %d; %d bans are marked as listed", when, r.held.Load(), r.listed.Load(), held, listed, marked)
+	if int64(held) != r.count.Load() || int64(listed) != r.listed.Load() || marked > listed {
+		t.Errorf("%s: held = %d and listed = %d, want %d and %d; %d bans are marked as listed", when, r.count.Load(), r.listed.Load(), held, listed, marked)
 	}
 }
 

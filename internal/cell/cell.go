@@ -84,10 +84,10 @@ type State struct {
 	Totals []int64
 	// Incarnation names the state of a bucket, and Total is what was spent in it.
 	Incarnation, Total int64
-	// Fresh is what of the total Redis is not known to have, and Span for how long the node has
-	// been spending it, in microseconds. AnsweredSeq is the last Seq whose answer the node has,
+	// Unacked is what of the total Redis is not known to have, and UnackedFor for how long the node
+	// has been spending it, in microseconds. AnsweredSeq is the last Seq whose answer the node has,
 	// Whole and Rest the level that it knows.
-	Fresh, Span, AnsweredSeq, Whole, Rest int64
+	Unacked, UnackedFor, AnsweredSeq, Whole, Rest int64
 }
 
 // At is what was spent in an epoch.

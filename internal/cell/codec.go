@@ -61,8 +61,8 @@ func (s *Update) append(a *Args) {
 		a.Text = strconv.AppendInt(a.Text, state.Reserved, 10)
 		a.Append(state.Incarnation, state.Total)
 		a.End("")
-		a.Text = strconv.AppendInt(a.Text, state.Fresh, 10)
-		a.Append(state.Span, state.AnsweredSeq, state.Whole, state.Rest)
+		a.Text = strconv.AppendInt(a.Text, state.Unacked, 10)
+		a.Append(state.UnackedFor, state.AnsweredSeq, state.Whole, state.Rest)
 		a.End("")
 		return
 	}
@@ -107,8 +107,8 @@ func (c *Call) Read(text string, a *Answer) error {
 		return line
 	}
 	for i := range c.Cells {
-		held, sum := next(), next()
-		if !ok || !a.Cells[i].read(held, sum, c.Cells[i].Rule[0]) {
+		own, sum := next(), next()
+		if !ok || !a.Cells[i].read(own, sum, c.Cells[i].Rule[0]) {
 			return ErrReply
 		}
 		if h := &a.Cells[i]; c.Seq > 0 && (sum == "" || c.Cells[i].Rule[0] == Bucket && h.NewerStamp == 0 && h.Err == "" && h.Sum.At == 0) {
@@ -126,16 +126,16 @@ func (c *Call) Read(text string, a *Answer) error {
 }
 
 // read reads the two lines of a cell.
-func (h *Reply) read(held, sum string, kind byte) bool {
+func (h *Reply) read(own, sum string, kind byte) bool {
 	*h = Reply{Previous: State{Totals: h.Previous.Totals[:0]}, Sum: Sum{Totals: h.Sum.Totals[:0]}}
-	if held == "!" {
+	if own == "!" {
 		h.Err = sum
 		return true
 	}
 	sum, h.Regions = strings.CutSuffix(sum, " ~")
 	var buffer [MaxTotals + 8]int64
 	s, ok := numbers(sum, buffer[:0])
-	if held == "@" {
+	if own == "@" {
 		h.NewerStamp = at(0, s, 0)
 		return ok && len(s) == 1 && h.NewerStamp > 0
 	}
@@ -151,9 +151,9 @@ func (h *Reply) read(held, sum string, kind byte) bool {
 	default:
 		h.Err = NoSense
 	}
-	f, ok := numbers(held, buffer[:0])
+	f, ok := numbers(own, buffer[:0])
 	switch {
-	case held == "":
+	case own == "":
 	case !ok:
 		h.Err = NoSense
 	case kind == Bucket && len(f) == 6 && makesSense(f):
@@ -243,12 +243,12 @@ func bucketHere(sum, others, born string, r *Rule, now int64) (s State, ok bool)
 	r.Rate = h.Sum.Rate
 	s.drain(r, now-h.Sum.At)
 	if s.Whole >= 0 {
-		s.Fresh = s.Whole + min(1, s.Rest)
+		s.Unacked = s.Whole + min(1, s.Rest)
 	} else {
 		s.Whole, s.Rest = 0, 0
 	}
 	if !knew {
-		s.AnsweredSeq = 1 + partOf(s.Fresh, s.Total, s.Total+there)
+		s.AnsweredSeq = 1 + partOf(s.Unacked, s.Total, s.Total+there)
 	}
 	return s, true
 }

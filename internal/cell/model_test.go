@@ -92,12 +92,12 @@ func (m *model) fill(f Rule, had modelField, known bool, s State, now int64) {
 	if f.Decided {
 		idle = min(idle, f.Rate)
 	}
-	if bottom := new(big.Int).Neg(times(idle, s.Span)); m.level.Cmp(bottom) < 0 {
+	if bottom := new(big.Int).Neg(times(idle, s.UnackedFor)); m.level.Cmp(bottom) < 0 {
 		m.level = bottom
 	}
 	m.at = now
 	m.ope = max(0, m.ope+s.Reserved-had.open)
-	more := s.Fresh
+	more := s.Unacked
 	if known && had.start == s.Incarnation {
 		more = s.Total - had.total
 		m.total += more
@@ -124,14 +124,14 @@ func (m *model) fill(f Rule, had modelField, known bool, s State, now int64) {
 		}
 	} else {
 		m.total += s.Total
-		least := times(s.Whole-s.Fresh, window)
+		least := times(s.Whole-s.Unacked, window)
 		least.Add(least, big.NewInt(s.Rest))
-		if s.Whole >= s.Fresh && least.Cmp(m.level) > 0 {
+		if s.Whole >= s.Unacked && least.Cmp(m.level) > 0 {
 			whole, _ := m.whole(window)
-			m.added, m.level = m.added+s.Whole-s.Fresh-whole+1, least
+			m.added, m.level = m.added+s.Whole-s.Unacked-whole+1, least
 		}
 	}
-	more = min(more, s.Fresh)
+	more = min(more, s.Unacked)
 	if m.flows == 0 || f.Decided && (more > 0 || more == 0 && f.Rate > m.flows) {
 		m.flows = f.Rate
 	}

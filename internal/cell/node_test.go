@@ -109,13 +109,13 @@ func (n *node) call(key string, now, ask int64) Call {
 		n.drain(now)
 		s.Incarnation, s.Total, s.AnsweredSeq, s.Whole, s.Rest = n.start, n.total, n.heard, n.whole, n.rest
 		if ask == 0 && n.total > n.got {
-			s.Span = min(now-n.first, 2*interval)
+			s.UnackedFor = min(now-n.first, 2*interval)
 		}
-		flowed := times(n.f.Rate, s.Span)
+		flowed := times(n.f.Rate, s.UnackedFor)
 		flowed.Div(flowed, times(n.f.Window.Microseconds(), 1))
-		s.Fresh = max(0, min(n.total-n.got, n.whole+min(1, n.rest)+flowed.Int64()))
+		s.Unacked = max(0, min(n.total-n.got, n.whole+min(1, n.rest)+flowed.Int64()))
 		if n.name[0] == '~' { // all there was spent by the nodes there, since its cell began
-			s.AnsweredSeq = 1 + s.Fresh
+			s.AnsweredSeq = 1 + s.Unacked
 		}
 	} else {
 		s.Epoch = n.f.Epoch(now)

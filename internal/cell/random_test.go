@@ -188,9 +188,9 @@ func (c *cast) state(k int, node string, seq int64) State {
 			s.Incarnation, s.Total = had.start, had.total+pick(c.r, int64(0), 0, 1, 5)
 			s.Reserved = had.open
 		}
-		s.Fresh = min(s.Total, c.r.Int64N(10))
-		s.Whole, s.Rest = s.Fresh+c.r.Int64N(20), c.r.Int64N(f.Window.Microseconds())
-		s.Span = pick(c.r, int64(0), 0, 100000, 5e6)
+		s.Unacked = min(s.Total, c.r.Int64N(10))
+		s.Whole, s.Rest = s.Unacked+c.r.Int64N(20), c.r.Int64N(f.Window.Microseconds())
+		s.UnackedFor = pick(c.r, int64(0), 0, 100000, 5e6)
 		s.AnsweredSeq = pick(c.r, had.seq, had.seq, 0)
 		return s
 	}

@@ -30,9 +30,9 @@
 --           1 where what is granted is reserved, or of another region where no total may fall, the
 --           stamp, and the node; "" is as before
 --   state   total; of a bucket reserved start total
---   more    " epoch reserved total…"; of a bucket fresh, span, answered and the level that the node
---           knows: whole rest; of another region answered is 1 more than what of the level is from
---           there, and 0 where that is not known
+--   more    " epoch reserved total…"; of a bucket unacked, unackedFor, answered and the level that
+--           the node knows: whole rest; of another region answered is 1 more than what of the level
+--           is from there, and 0 where that is not known
 -- For each ban "begun length stamp", where bans grow with " memory", for how long it is remembered
 -- after its end; "0 0 stamp" where none is known, or "". Of a strict call what
 -- it asks for: count and cost of requests that follow each other, and for each cell the size and
@@ -142,7 +142,7 @@ local function windows(key, f, s, far, total, more)
     if seq > 0 then extra, fseq, under, far, recount = {empty = true}, nil, nil, nil, false end
   end
   if fseq and fseq + 0 > now + 864e8 then fseq, recount = nil, true end -- no clock gave that
-  if seq == 0 or fseq and seq <= fseq + 0 then return {key = key, held = f or '', there = s or ''} end
+  if seq == 0 or fseq and seq <= fseq + 0 then return {key = key, previous = f or '', there = s or ''} end
   local add, list, olderAfter = ledgers()
   if newest > next then -- the node does not know that the clock stepped back
     local own = {}
@@ -203,7 +203,7 @@ local function windows(key, f, s, far, total, more)
     extra.far = format('%d %s 0 %d 0%s', n, F.stamp, last, older)
   end
   return {
-    key = key, rule = F, held = f or '', there = s or '', far = far, extra = extra, more = 0, used = 0, stored = stored,
+    key = key, rule = F, previous = f or '', there = s or '', far = far, extra = extra, more = 0, used = 0, stored = stored,
     newest = newest, total = first, tail = format(' %d %d%s', newest, reserved, rest), snewest = snewest, all = sfirst, stail = format(' %d %d%s', snewest, sreserved, srest),
   }
 end
@@ -261,7 +261,7 @@ end
 -- nothing is said.
 local function bucket(key, f, s, far, state, details)
   local reserved, start, total = match(state, '^(%d+) (%d+) (%d+)$')
-  local fresh, span, answered, known, part = match(details, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local unacked, unackedFor, answered, known, part = match(details, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
   local fseq, freserved, fstart, ftotal, lastGrant, fadded = match(f or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   local under, stored, sreserved, all, whole, rest, at, flows, added = match(s or '', '^(%d+) (%d+) (%d+) (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+)$')
   local window, rate, decided, empty, extra, rewrite = F.window, F.rate, F.kept % 2 == 1, s and not under, nil, nil
@@ -270,7 +270,7 @@ local function bucket(key, f, s, far, state, details)
     empty = seq > 0
   end
   if fseq and fseq + 0 > now + 864e8 then fseq = nil end -- no clock gave that
-  if seq == 0 or fseq and not empty and seq <= fseq + 0 then return {key = key, held = f or '', there = s or ''} end
+  if seq == 0 or fseq and not empty and seq <= fseq + 0 then return {key = key, previous = f or '', there = s or ''} end
   if empty then extra, fseq, under, far = {empty = true}, nil, nil, nil end
   if under then
     stored, sreserved, all, flows, added = stored + 0, sreserved + 0, all + 0, flows + 0, added + 0
@@ -284,25 +284,25 @@ local function bucket(key, f, s, far, state, details)
   whole, rest = whole - math.floor((gone - parts) / window + .5), rest - parts
   if rest < 0 then whole, rest = whole - 1, rest + window end
   if whole < 0 then
-    gone = (decided and math.min(flows, rate) or flows) * span
+    gone = (decided and math.min(flows, rate) or flows) * unackedFor
     parts = math.fmod(gone, window)
     local lowest = -math.ceil(gone / window)
     if parts > 0 then parts = window - parts end
     if whole < lowest or whole == lowest and rest < parts then whole, rest = lowest, parts end
   end
-  fresh, total, reserved = fresh + 0, total + 0, reserved + 0
+  unacked, total, reserved = unacked + 0, total + 0, reserved + 0
   local knows, raised, spentBefore = fseq and fstart == start, false, 0
   if F.region and not knows then -- a node here may know what was there before this cell
     local born, imported = match(under and call('HGET', key, 'born') or '', '^(%d+) %d+ ([01])$')
     if answered ~= '0' and (not under or imported == '0' or born and start + 0 >= born + 0) then
-      fresh, known = answered - 1, -1
+      unacked, known = answered - 1, -1
     else
-      fresh = 0
+      unacked = 0
     end
   elseif F.region and knows and F.reserved then -- as in windows
     total = math.max(total, ftotal)
   end
-  local more = fresh
+  local more = unacked
   if knows then
     more, lastGrant = total - ftotal, lastGrant + 0
     all = all + more
@@ -318,7 +318,7 @@ local function bucket(key, f, s, far, state, details)
       if whole < 0 then whole, rest = 0, 0 end
     end
   else
-    all, known, part, spentBefore = all + total, known - fresh, part + 0, F.region and 0 or math.max(0, total - fresh)
+    all, known, part, spentBefore = all + total, known - unacked, part + 0, F.region and 0 or math.max(0, total - unacked)
     if spentBefore > 0 and least and under then
       local born = match(call('HGET', key, 'born') or '', '^%d+')
       -- What began here spent nothing before: this is an older copy, which does not know it.
@@ -329,7 +329,7 @@ local function bucket(key, f, s, far, state, details)
       whole, rest, raised = known, part, true
     end
   end
-  more = math.min(more, fresh)
+  more = math.min(more, unacked)
   if flows == 0 or decided and (more > 0 or more == 0 and rate > flows) then flows = rate end
   more = math.min(more, F.size + rate - whole)
   if more > 0 then whole, added = whole + more, added + more end
@@ -345,7 +345,7 @@ local function bucket(key, f, s, far, state, details)
     extra.far = string.format('%s 0 0 %d', F.stamp, math.max(0, there + total - (knows and ftotal or 0)))
   end
   return {
-    key = key, rule = F, held = f or '', there = s or '', far = far, extra = extra, more = 0, stored = stored, start = start, reserved = reserved, total = total, born = least and not under, raised = least and raised, spentBefore = least and spentBefore or 0,
+    key = key, rule = F, previous = f or '', there = s or '', far = far, extra = extra, more = 0, stored = stored, start = start, reserved = reserved, total = total, born = least and not under, raised = least and raised, spentBefore = least and spentBefore or 0,
     sreserved = math.max(0, sreserved + reserved - (fseq and freserved or 0)), all = math.max(0, math.min(2^52, all)), whole = whole, rest = rest, flows = flows, added = added,
   }
 end
@@ -434,7 +434,7 @@ for i = 1, cells do
     end
     if all and strict then
       c = {
-        key = key, rule = F, held = f, there = s, far = had[3], extra = nil, more = 0, used = 0, stored = stored + 0,
+        key = key, rule = F, previous = f, there = s, far = had[3], extra = nil, more = 0, used = 0, stored = stored + 0,
         newest = newest, total = total + 0, tail = more, snewest = newest, all = all, stail = ' ' .. newest .. ' ' .. sreserved .. rest,
       }
     elseif all then
@@ -555,11 +555,11 @@ for i = 1, cells do
     if expiry then call('PEXPIREAT', c.key, expiry) end
     if least then
       local always = extra and extra.empty
-      if F.region then always = c.held == '' elseif not always then always = redis.pcall('ZSCORE', KEYS[#KEYS], c.key) end
+      if F.region then always = c.previous == '' elseif not always then always = redis.pcall('ZSCORE', KEYS[#KEYS], c.key) end
       tell(c.key, c.all, F.kind == 'b' and '' or match(c.stail, '^ %d+ %d+(.*)$'), extra and extra.far or c.far, always)
     end
   end
-  if c then reply[1 + 2 * i], reply[2 + 2 * i] = c.failed and '!' or c.under and '@' or c.held, c.failed or c.under or c.there .. (c.suffix or '') end
+  if c then reply[1 + 2 * i], reply[2 + 2 * i] = c.failed and '!' or c.under and '@' or c.previous, c.failed or c.under or c.there .. (c.suffix or '') end
 end
 for i = 1, bans do
   local key, lasts = KEYS[cells + i], ban[i][2]

@@ -60,11 +60,11 @@ type Missing struct {
 func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
 	began := c.Now()
 	if ch.Body == (Body{}) {
-		held := c.Holding(ch.Target)
-		if len(held) == 0 {
+		changes := c.Holding(ch.Target)
+		if len(changes) == 0 {
 			return Outcome{}, ErrNone
 		}
-		ch.Temporary, ch.For = held[0].Temporary, 0
+		ch.Temporary, ch.For = changes[0].Temporary, 0
 	}
 	// A kill switch finds room always.
 	e, err := c.put(ch.name(), ch.For, ch.text(), ch.Zone != "")
@@ -73,7 +73,7 @@ func (c *Control) Change(ctx context.Context, ch Change) (Outcome, error) {
 	}
 	c.log(ch, ch.For)
 	entries := []Entry{e}
-	if held := c.Holding(ch.Target); ch.Share != nil && !ch.Temporary && len(held) > 1 {
+	if changes := c.Holding(ch.Target); ch.Share != nil && !ch.Temporary && len(changes) > 1 {
 		// A rollout that has come to its end ends its last step, and an emergency is over.
 		if e, err = c.put(ch.Layers()[0].name(), 0, "", false); err != nil {
 			return Outcome{}, err

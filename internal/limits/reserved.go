@@ -23,31 +23,31 @@ func (z *Zone) reservedUnits(limits []Limit, took []table.Taken, key keys.Key) (
 	}
 	for i := range limits {
 		l := &limits[i]
-		units = append(units, reservedUnit{zone: z, key: key, by: l.Table, held: l.Table.ReservationOf(l.Effective, key, took[i])})
+		units = append(units, reservedUnit{zone: z, key: key, by: l.Table, reserved: l.Table.ReservationOf(l.Effective, key, took[i])})
 	}
 	return units
 }
 
 // A reservedUnit is what a request has reserved in one limit. It holds its counters.
 type reservedUnit struct {
-	zone *Zone
-	key  keys.Key
-	by   Table
-	held table.Reserved
+	zone     *Zone
+	key      keys.Key
+	by       Table
+	reserved table.Reserved
 }
 
 // Settle ends what is reserved by whether the response counts.
 func (u *reservedUnit) Settle(counts bool, at int64) {
 	m := int64(0)
 	if counts {
-		m = u.held.N
+		m = u.reserved.N
 	}
 	u.settle(m, at)
 }
 
 // settle settles what is reserved to m units, now where at is 0.
 func (u *reservedUnit) settle(m, at int64) {
-	u.by.Settle(u.key, u.held, cmp.Or(at, clock.Now()), m)
+	u.by.Settle(u.key, u.reserved, cmp.Or(at, clock.Now()), m)
 	if !u.zone.IsStrict() {
 		return
 	}

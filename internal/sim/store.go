@@ -93,9 +93,9 @@ func (c *cellOf) take(now int64, node string, window float64, m *table.Update) {
 	if m.Decided {
 		idle = min(idle, m.Rate)
 	}
-	least := -float64(idle) * float64(state.Span) * float64(time.Microsecond) / window
+	least := -float64(idle) * float64(state.UnackedFor) * float64(time.Microsecond) / window
 	c.level = max(c.level-float64(c.rate)*float64(max(0, now-c.at))/window, least)
-	more := state.Fresh
+	more := state.Unacked
 	if c.at = now; had.Seq > 0 && had.Incarnation == state.Incarnation {
 		more = state.Total - had.Total
 		if c.total += more; more < 0 && c.level >= 0 {
@@ -103,9 +103,9 @@ func (c *cellOf) take(now int64, node string, window float64, m *table.Update) {
 		}
 	} else {
 		c.total += state.Total
-		c.level = max(c.level, float64(state.Whole-state.Fresh)+float64(state.Rest)/(window/float64(time.Microsecond)))
+		c.level = max(c.level, float64(state.Whole-state.Unacked)+float64(state.Rest)/(window/float64(time.Microsecond)))
 	}
-	if more = min(more, state.Fresh); c.rate == 0 || m.Decided && (more > 0 || more == 0 && m.Rate > c.rate) {
+	if more = min(more, state.Unacked); c.rate == 0 || m.Decided && (more > 0 || more == 0 && m.Rate > c.rate) {
 		c.rate = m.Rate
 	}
 	c.level += max(0, min(float64(more), float64(m.Size+m.Rate)-math.Floor(c.level)))

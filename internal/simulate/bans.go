@@ -11,7 +11,7 @@ import (
 // A banStore has the bans of a zone that nodes share, as Redis has them.
 type banStore struct {
 	net  *sim.Network
-	held map[ban.ID]ban.State
+	bans map[ban.ID]ban.State
 }
 
 // carry returns what goes along with the sync of a node: it tells of the bans that began there, and
@@ -35,17 +35,17 @@ func (s *banStore) carry(bans *ban.Register) func(ids []keys.ID) (exchange func(
 
 // answer is what the script does. Nobody resets a key here.
 func (s *banStore) answer(m ban.Message) ban.State {
-	if had, ok := s.held[m.ID]; m.Length > 0 && (!ok || m.End() > had.End()) {
-		s.held[m.ID] = m.State
+	if had, ok := s.bans[m.ID]; m.Length > 0 && (!ok || m.End() > had.End()) {
+		s.bans[m.ID] = m.State
 	}
-	if s.isOver(m.ID, s.held[m.ID]) {
-		delete(s.held, m.ID)
+	if s.isOver(m.ID, s.bans[m.ID]) {
+		delete(s.bans, m.ID)
 	}
-	return s.held[m.ID]
+	return s.bans[m.ID]
 }
 
 // isOver reports whether a ban is over and not remembered.
 func (s *banStore) isOver(_ ban.ID, b ban.State) bool { return !b.IsRemembered(s.net.Now() / 1000) }
 
 // expire drops the bans that are over.
-func (s *banStore) expire() { maps.DeleteFunc(s.held, s.isOver) }
+func (s *banStore) expire() { maps.DeleteFunc(s.bans, s.isOver) }

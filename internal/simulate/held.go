@@ -36,20 +36,20 @@ func (r *replay) response(rec *accesslog.Record) limits.Response {
 
 // hold keeps what a request holds until its response begins.
 func (r *replay) hold(h *limits.Held, rec *accesslog.Record) {
-	r.held.Push(response{h, r.response(rec)})
-	if len(r.held.All) > maxHeld {
+	r.pending.Push(response{h, r.response(rec)})
+	if len(r.pending.All) > maxHeld {
 		r.next()
 	}
 }
 
 // begin has all responses begin that had begun before an instant, or then.
 func (r *replay) begin(at int64) {
-	for len(r.held.All) > 0 && r.held.All[0].At <= at {
+	for len(r.pending.All) > 0 && r.pending.All[0].At <= at {
 		r.next()
 	}
 }
 
 func (r *replay) next() {
-	first := r.held.Pop()
+	first := r.pending.Pop()
 	first.held.Replay(first.Response)
 }

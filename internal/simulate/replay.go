@@ -64,7 +64,7 @@ type replay struct {
 	total  totals
 	// counted is set where a zone has counted the request.
 	counted bool
-	held    heap.Heap[response] // that have not begun yet
+	pending heap.Heap[response] // that have not begun yet
 	err     error
 }
 
@@ -92,7 +92,7 @@ func Run(p *Policy, files *accesslog.Files, o Options) (*Report, error) {
 		return nil, err
 	}
 	o.Nodes = max(o.Nodes, 1)
-	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}, stats: map[*limits.Zone]*zoneStats{}, held: heap.Heap[response]{Before: response.isBefore}}
+	r := &replay{Options: o, policy: p, zones: map[string]*zoneStats{}, stats: map[*limits.Zone]*zoneStats{}, pending: heap.Heap[response]{Before: response.isBefore}}
 	loaded++
 	for i := range o.Nodes {
 		r.nodes = append(r.nodes, &node{

@@ -121,8 +121,8 @@ func (b *basin) take(now, window int64, had cell.State, m *Update) {
 	if m.Decided {
 		idle = min(idle, m.Rate)
 	}
-	b.level, b.at = max(b.level, -idle*state.Span), now
-	more := state.Fresh
+	b.level, b.at = max(b.level, -idle*state.UnackedFor), now
+	more := state.Unacked
 	if had.Seq > 0 && had.Incarnation == state.Incarnation {
 		more = state.Total - had.Total
 		if b.total += more; more < 0 && b.level >= 0 {
@@ -130,11 +130,11 @@ func (b *basin) take(now, window int64, had cell.State, m *Update) {
 		}
 	} else {
 		b.total += state.Total
-		if known := (state.Whole-state.Fresh)*window + state.Rest; known >= 0 {
+		if known := (state.Whole-state.Unacked)*window + state.Rest; known >= 0 {
 			b.level = max(b.level, known)
 		}
 	}
-	if more = min(more, state.Fresh); more > 0 || m.Rate > b.rate {
+	if more = min(more, state.Unacked); more > 0 || m.Rate > b.rate {
 		b.rate = m.Rate
 	}
 	b.level += max(0, min(more*window, (m.Size+m.Rate)*window-b.level))

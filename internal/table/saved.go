@@ -1,4 +1,4 @@
-// What an earlier process had counted of a limit is held until its keys come back. Only hashes of
+// What an earlier process had counted of a limit is kept until its keys come back. Only hashes of
 // keys were kept, and where a key belongs in this process is known when a request brings it.
 
 package table
@@ -20,45 +20,45 @@ type SavedCounts map[[16]byte][]algorithms.Report
 // A savedStore holds SavedCounts in parts with a lock each, so that no request waits for a walk
 // over all of it. The zero value is empty. It is safe for concurrent use.
 type savedStore struct {
-	held atomic.Pointer[heldCounts] // nil where nothing is left
+	counts atomic.Pointer[savedParts] // nil where nothing is left
 }
 
-const heldParts = 1024
+const savedPartCount = 1024
 
-// heldCounts are the counts, and the epochs that they are in.
-type heldCounts struct {
+// savedParts are the counts, and the epochs that they are in.
+type savedParts struct {
 	epochs algorithms.Epochs
-	parts  [heldParts]heldPart
+	parts  [savedPartCount]savedPart
 }
 
-type heldPart struct {
+type savedPart struct {
 	mu     sync.Mutex
 	counts SavedCounts
 }
 
-func (h *heldCounts) partOf(id [16]byte) *heldPart {
-	return &h.parts[(uint(id[0])<<8|uint(id[1]))%heldParts]
+func (h *savedParts) partOf(id [16]byte) *savedPart {
+	return &h.parts[(uint(id[0])<<8|uint(id[1]))%savedPartCount]
 }
 
-// Replace puts counts in place of what is held.
+// Replace puts counts in place of what is there.
 func (s *savedStore) Replace(counts SavedCounts, epochs algorithms.Epochs) {
 	if len(counts) == 0 {
-		s.held.Store(nil)
+		s.counts.Store(nil)
 		return
 	}
-	all := &heldCounts{epochs: epochs}
+	all := &savedParts{epochs: epochs}
 	for id, reports := range counts {
 		p := all.partOf(id)
 		if p.counts == nil {
-			p.counts = make(SavedCounts, len(counts)/heldParts)
+			p.counts = make(SavedCounts, len(counts)/savedPartCount)
 		}
 		p.counts[id] = reports
 	}
-	s.held.Store(all)
+	s.counts.Store(all)
 }
 
-// IsEmpty reports whether nothing is held of any key.
-func (s *savedStore) IsEmpty() bool { return s.held.Load() == nil }
+// IsEmpty reports whether nothing is left of any key.
+func (s *savedStore) IsEmpty() bool { return s.counts.Load() == nil }
 
 // Look returns what a key had spent, in the epochs of now; nil if that is nothing.
 func (s *savedStore) Look(id [16]byte, l algorithms.Limit, now int64) []algorithms.Report {
@@ -71,7 +71,7 @@ func (s *savedStore) Take(id [16]byte, l algorithms.Limit, now int64) []algorith
 }
 
 func (s *savedStore) look(id [16]byte, l algorithms.Limit, now int64, takes bool) []algorithms.Report {
-	all := s.held.Load()
+	all := s.counts.Load()
 	if all == nil {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (s *savedStore) look(id [16]byte, l algorithms.Limit, now int64, takes bool
 // Prune drops the keys that have not come back in time: nothing they had spent counts any more. It
 // returns how many are left.
 func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
-	all := s.held.Load()
+	all := s.counts.Load()
 	if all == nil {
 		return 0
 	}
@@ -100,7 +100,7 @@ func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
 		left += len(counts)
 	})
 	if left == 0 {
-		s.held.CompareAndSwap(all, nil)
+		s.counts.CompareAndSwap(all, nil)
 	}
 	return left
 }
@@ -108,7 +108,7 @@ func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
 // Drop calls f with each key and what it had spent, in the epochs of now, and drops those of which
 // it returns true. A part's lock is held meanwhile.
 func (s *savedStore) Drop(l algorithms.Limit, now int64, f func(id [16]byte, reports []algorithms.Report) bool) {
-	if all := s.held.Load(); all != nil {
+	if all := s.counts.Load(); all != nil {
 		numbering := numberingOf(l, all.epochs, now)
 		all.each(func(counts SavedCounts) {
 			maps.DeleteFunc(counts, func(id [16]byte, reports []algorithms.Report) bool { return f(id, numbering.renumber(reports)) })
@@ -119,14 +119,14 @@ func (s *savedStore) Drop(l algorithms.Limit, now int64, f func(id [16]byte, rep
 // Left copies what has not come back.
 func (s *savedStore) Left() SavedCounts {
 	left := make(SavedCounts)
-	if all := s.held.Load(); all != nil {
+	if all := s.counts.Load(); all != nil {
 		all.each(func(counts SavedCounts) { maps.Copy(left, counts) })
 	}
 	return left
 }
 
 // each calls f with the counts of each part, under its lock.
-func (h *heldCounts) each(f func(SavedCounts)) {
+func (h *savedParts) each(f func(SavedCounts)) {
 	for i := range h.parts {
 		p := &h.parts[i]
 		p.mu.Lock()
@@ -147,7 +147,7 @@ func numberingOf(l algorithms.Limit, epochs algorithms.Epochs, now int64) number
 }
 
 // renumber brings what was saved to the epochs of now. The clock may have been set back since: then
-// all that is held moves there, as in a ledger, and nobody waits for a time that may never come.
+// all that is saved moves there, as in a ledger, and nobody waits for a time that may never come.
 func (n numbering) renumber(reports []algorithms.Report) []algorithms.Report {
 	newest := int64(math.MinInt64)
 	for _, r := range reports {

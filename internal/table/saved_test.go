@@ -24,11 +24,11 @@ func TestNoPartIsLarge(t *testing.T) {
 	var s savedStore
 	s.Replace(counts, minutes)
 	most, all := 0, 0
-	s.held.Load().each(func(part SavedCounts) {
+	s.counts.Load().each(func(part SavedCounts) {
 		most, all = max(most, len(part)), all+len(part)
 	})
-	if all != keyCount || most > 2*keyCount/heldParts {
-		t.Errorf("%d keys in %d parts, the largest of %d: want all %d, and at most twice the mean", all, heldParts, most, keyCount)
+	if all != keyCount || most > 2*keyCount/savedPartCount {
+		t.Errorf("%d keys in %d parts, the largest of %d: want all %d, and at most twice the mean", all, savedPartCount, most, keyCount)
 	}
 }
 

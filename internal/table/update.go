@@ -71,7 +71,7 @@ func (t *Table[S]) updateOf(b *SyncConfig, e entry[S], now, seq int64, interval 
 		has := t.bucket.Update(&e.state, b.Limit, now, interval)
 		l.Prepare(l.Epoch)
 		m.Size, m.Rate, m.Decided, m.Filled = has.Size, has.Rate, has.Decided, has.Filled
-		m.State.Incarnation, m.State.Total, m.State.Fresh, m.State.Span = has.Start, has.Total, has.Fresh, has.Span
+		m.State.Incarnation, m.State.Total, m.State.Unacked, m.State.UnackedFor = has.Start, has.Total, has.Unacked, has.UnackedFor
 		m.State.AnsweredSeq, m.State.Whole, m.State.Rest = e.answered, has.Whole, has.Rest
 		return append(dst, m)
 	}
@@ -183,12 +183,12 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Upd
 func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64, m *Update, h *cell.Reply, incomplete bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	for epoch := first; epoch <= last; epoch++ {
-		held, mine := h.Previous.At(epoch), m.State.At(epoch)
+		before, mine := h.Previous.At(epoch), m.State.At(epoch)
 		if h.Previous.Seq >= m.State.Seq {
-			mine = held // the store has had this message before, or it only asks
+			mine = before // the store has had this message before, or it only asks
 		}
 		c, _ := l.At(epoch)
-		remote, lost, ok := l.Ack(epoch, held, mine, h.Sum.In(epoch), incomplete)
+		remote, lost, ok := l.Ack(epoch, before, mine, h.Sum.In(epoch), incomplete)
 		if !ok {
 			continue
 		}
