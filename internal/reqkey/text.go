@@ -22,6 +22,9 @@ const standInText = "client_ip:"
 // StandIn is the text of the key of an address that stands in for an empty key.
 func StandIn(address string) string { return standInText + address }
 
+// IsStandIn reports whether a key is one of these.
+func IsStandIn(key []byte) bool { return len(key) > 0 && key[0] == tagClientIP }
+
 // Text shows a key that this template made, for a log: as the template reads with its values filled
 // in, as Printable.
 func (t *Template) Text(key []byte) string {
@@ -29,7 +32,7 @@ func (t *Template) Text(key []byte) string {
 		return ambiguousText
 	}
 	var raw []byte
-	if len(key) > 0 && key[0] == tagClientIP {
+	if IsStandIn(key) {
 		raw, _ = t.appendValueText(nil, key[1:])
 		return standInText + Printable(string(raw))
 	}
@@ -96,7 +99,7 @@ func (t *Template) Parse(text string) ([]byte, error) {
 
 // IsEmpty reports whether nothing in a key that Parse made tells clients apart.
 func (t *Template) IsEmpty(key []byte) bool {
-	if t.shared || IsAmbiguous(key) || len(key) > 0 && key[0] == tagClientIP {
+	if t.shared || IsAmbiguous(key) || IsStandIn(key) {
 		return false
 	}
 	var value []byte

@@ -339,6 +339,9 @@ func TestConfiguration(t *testing.T) {
 	if len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], "20 of 70 requests come to no rate_limit") {
 		t.Errorf("it warns of %q", r.Warnings)
 	}
+	if text := fmt.Sprint(mustRun(t, caddyfile(t, sites), simulate.Options{}, strings.ReplaceAll(log.String(), "X-User", "X-Us")).Warnings); !strings.Contains(text, `zone "plan": the key is empty in all requests`) {
+		t.Errorf("where nobody has a key it warns of %s", text)
+	}
 	if r = mustRun(t, caddyfile(t, sites), simulate.Options{Zone: "login"}, log.String()); len(r.Zones) != 1 || r.Zones[0].Denied != 7 {
 		t.Errorf("of one zone: %+v", r.Zones)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // A Report is what came of a replay. Its JSON is what `simulate --json` prints.
@@ -279,7 +280,7 @@ func mayTouch(clients int64) int64 {
 
 // masked shortens a key: addresses to their network, and all else to what tells it from others.
 func masked(key string) string {
-	const standIn = "client_ip:"
+	standIn := reqkey.StandIn("")
 	prefix := ""
 	if rest, ok := strings.CutPrefix(key, standIn); ok {
 		prefix, key = standIn, rest
@@ -327,6 +328,8 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 		s := r.zones[name]
 		caution(len(s.windows) > 0 && s.of.CountResponses != nil && s.report.Requests > 0 && s.counted == 0,
 			"zone %q: no response in the log counts by count_responses, so the zone limits nothing here; look how those are answered that should count", name)
+		caution(s.noKey > 0 && s.noKey == s.report.Requests && t.noHeaders == 0,
+			"zone %q: the key is empty in all requests of the log, and the client's address stands in for it, so this says nothing of the zone; a header that the log leaves out can't be replayed, nor what another handler sets", name)
 		for _, w := range s.windows {
 			decisions := w.limit.Table.Overflowed()
 			caution(decisions > 0, "zone %q: %d decisions were made for keys beyond max_keys, which share counters", name, decisions)

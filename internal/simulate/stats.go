@@ -6,6 +6,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // zoneStats is what happened in a zone.
@@ -19,8 +20,9 @@ type zoneStats struct {
 	times                  timeline
 	// trials are zones with other limits, those of all windows.
 	trials []*limits.Zone
-	// counted is what has counted by its response.
-	counted int64
+	// counted is what has counted by its response, and noKey how many requests had an empty key,
+	// for which the client's address stands in.
+	counted, noKey int64
 }
 
 // windowStats is what happened in the window of one of a zone's limits.
@@ -50,6 +52,9 @@ func newZoneStats(z *limits.Zone) *zoneStats {
 func (s *zoneStats) count(z *limits.Zone, o *limits.Outcome, rec *accesslog.Record) {
 	hash, answered := o.Hash.A, classOf(rec.Status)
 	s.clients.Add(hash)
+	if reqkey.IsStandIn(o.Key) {
+		s.noKey++
+	}
 	for _, w := range s.windows {
 		c := w.clients.of(hash)
 		if c == nil {
