@@ -378,3 +378,34 @@ func TestWhatIsGrantedTooLateGoesBack(t *testing.T) {
 		}
 	}
 }
+
+// A request whose client goes away as it is granted gives its slot back, and the sync is woken to
+// tell Redis, as by any slot that becomes free in strict.
+func TestWhoLeavesAsHeIsGrantedWakesTheSync(t *testing.T) {
+	tab := shared(New(10))
+	c := *tab.config.Load()
+	c.Strict, c.Waker = true, cycle.NewWaker()
+	tab.Configure(c, 10)
+	ask := askAt("k", at, 2, 2)
+	w, m, _, _ := tab.Join(ask)
+	tab.Ack(&m, Answer{Granted: 1})
+	if <-w.Done; !w.State.Allowed {
+		t.Fatal("the slot was not granted")
+	}
+	for _, m := range tab.Drain(at, false, 10, nil) {
+		tab.Ack(&m, Answer{})
+	}
+	select {
+	case <-c.Waker:
+	default:
+	}
+	tab.Leave(w, ask)
+	select {
+	case <-c.Waker:
+	default:
+		t.Error("the sync was not woken")
+	}
+	if n := tab.InUse(); n != 0 {
+		t.Errorf("%d slots are in use, want none", n)
+	}
+}

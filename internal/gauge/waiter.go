@@ -42,18 +42,14 @@ func (t *Table) Join(a *Ask) (w *Waiter, m Message, slot Slot, s State) {
 func (t *Table) Leave(w *Waiter, a *Ask) {
 	st := t.stripe(a.Key)
 	st.mu.Lock()
-	defer st.mu.Unlock()
 	select {
 	case <-w.Done:
-		if w.Slot.table != nil {
-			e := w.Slot.entry
-			e.own--
-			st.inUse--
-			t.mark(st, e, true)
-			w.Slot = Slot{}
-		}
 	default:
 		w.gone = true
+	}
+	st.mu.Unlock()
+	if !w.gone {
+		w.Slot.Free()
 	}
 }
 
