@@ -97,16 +97,25 @@ func (s *Source) push(ctx context.Context, a *attachment, updates []table.Update
 }
 
 // PushLate says what has changed of a table whose zone has gone, as responses that begin later
-// settle what they have cost. Once nothing uses its Redis any more, nothing is said.
+// settle what they have cost. Once nothing uses its Redis any more, nothing is said. It doesn't wait
+// for a zone that is going: what comes too late for its last sync is said when it has gone.
 func (s *Source) PushLate() {
+	if s.current.Load() != nil {
+		return
+	}
 	s.mu.Lock()
 	a := s.last
 	s.mu.Unlock()
-	if a == nil || s.current.Load() != nil || s.late.Add(1) > 1 {
-		return // its loop says it, or who does is under way
+	s.pushLate(a)
+}
+
+func (s *Source) pushLate(a *attachment) {
+	if a == nil || s.late.Add(1) > 1 {
+		return // who says it is under way
 	}
 	r := a.group.r
 	if !r.work.Go(func() {
+		<-a.done // what its loop has sent is answered or not
 		for n := int32(0); !s.late.CompareAndSwap(n, 0); {
 			n = s.late.Load()
 			s.table.Tick()

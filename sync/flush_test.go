@@ -109,6 +109,23 @@ func TestCountsAfterAFlushAreSent(t *testing.T) {
 	})
 }
 
+// What is counted or settled while its table leaves is sent as well, and waits for nothing.
+func TestCountsDuringTheLastSyncAreSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := manyTables(t, 1)
+		m.take(0)
+		go m.sources[0].Detach()
+		time.Sleep(tripTime / 2)
+		m.take(0)
+		m.sources[0].PushLate() // would block the bubble if it waited for a lock
+		time.Sleep(time.Minute)
+		if n := m.unsent(); n != 0 {
+			t.Errorf("%d requests are unsent", n)
+		}
+		m.rep.Close()
+	})
+}
+
 // What is refunded, and that a unit is settled, is sent when its table leaves, also where that is
 // all that there is to send.
 func TestRefundsBeforeTheEndAreSent(t *testing.T) {

@@ -26,7 +26,7 @@ type Source struct {
 	bucket             atomic.Pointer[bucketRule]
 	calendar           atomic.Pointer[calendarRule]
 
-	// late is how often PushLate was called and not yet done: for a table whose zone has gone.
+	// late is how often pushLate was called and not yet done: for a table whose zone has gone.
 	late atomic.Int32
 }
 
@@ -178,7 +178,11 @@ func (s *Source) moved(now int64) {
 }
 
 func (s *Source) left(from *Replicator, reason string) {
-	if keys, requests, refunded := s.table.Unsent(from.now()); reason != "" && (requests > 0 || refunded > 0) {
+	switch keys, requests, refunded := s.table.Unsent(from.now()); {
+	case requests == 0 && refunded == 0:
+	case reason == "": // it came during the last sync
+		s.pushLate(s.last)
+	default:
 		from.log(func(h *Health, now time.Time) *LogEntry {
 			return h.NotSent(s.spec.Zone, keys, requests, refunded, reason, now)
 		})
