@@ -69,16 +69,12 @@ func (t *Table[S]) ReservationOf(l algorithms.Limit, key keys.Key, taken Taken) 
 // itself, so that what others spent since is not refunded in its place. What it has cost more is
 // charged now. Of a key that was reset since neither is.
 func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
-	main := t
 	t, key = t.of(key, &r.Taken)
 	b := t.config.Load()
 	st, i, ok := t.lock(key)
 	defer st.mu.Unlock()
-	if !ok {
+	if !ok { // it was reset, as else what is reserved keeps it
 		t.reservations.Remove(key, r.group, r.N)
-		if t == main && r.group != nil && !t.wasReset(st, keys.ID{}, r.Taken) {
-			t.chargeBeyond(r.limit, key, now, m-r.N)
-		}
 		return
 	}
 	e, at := entry[S]{slot: st.slot(i)}, st.since(r.Taken)

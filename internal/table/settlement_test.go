@@ -286,6 +286,23 @@ func TestASettlementAfterAResetChangesNothing(t *testing.T) {
 	}
 }
 
+// Nor is it charged to anybody else, where the key that was reset is gone by then.
+func TestASettlementOfAKeyThatIsGoneChangesNothing(t *testing.T) {
+	c := costedOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Second}, 1)
+	c.take(3, 9)
+	c.now++
+	c.Reset(c.now, &reset.Set{Keys: map[[16]byte]reset.Reset{keys.IDOf([]byte("k")): {Stamp: c.now / 1000, At: c.now, Until: c.now + int64(time.Minute)}}})
+	c.now += int64(time.Hour)
+	c.Sweep(c.now)
+	if n := c.Keys(); n != 0 {
+		t.Fatalf("%d keys are left, want none", n)
+	}
+	c.settleOne()
+	if c.overflow.Load() != nil {
+		t.Error("keys share counters in a table with room")
+	}
+}
+
 // A key beyond max_keys reserves and settles in units.
 func TestASharedCounterSettlesInUnits(t *testing.T) {
 	for _, limit := range []int64{1000, 10 << 30} {
