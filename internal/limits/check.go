@@ -19,12 +19,12 @@ type check struct {
 	// ask is what the zone's tables are asked: the key, its bytes, and how many units; and when it
 	// was.
 	ask table.Ask
-	// by is what an operator has set for the key. limits are those of the request: the zone's, its
+	// override is what an operator has set for the key. limits are those of the request: the zone's, its
 	// own, or this node's share of them.
 	override *control.Override
 	limits   []Limit
-	// left orders zones in which Redis decides.
-	left int64
+	// rank orders zones in which Redis decides.
+	rank int64
 	// empty is set where the template made no key, shadow where the zone is not enforced for it.
 	empty, shadow bool
 	// decision is what the zone decided. wait is how long it has the client wait.

@@ -45,22 +45,28 @@ func (e *Evaluation) askStrict(zones []*Zone, r *http.Request, counted []string)
 	if !e.Denied && len(e.later) > 1 {
 		for i := range e.later {
 			p := &e.later[i]
-			p.left = noCounterRank
+			p.rank = noCounterRank
 			if left, ok := Room(p.limits, p.ask.Key, p.ask.Raw, e.Now); ok && p.decision == admits {
-				p.left = min(2*(left/max(1, p.ask.N)), queueRank)
-				if p.Kind.Traits().Queues && left > 0 {
-					p.left += queueRank
-				}
+				p.rank = rankOf(left, p.ask.N, p.Kind.Traits().Queues)
 			}
 		}
-		slices.SortStableFunc(e.later, func(a, b check) int { return cmp.Compare(a.left, b.left) })
+		slices.SortStableFunc(e.later, func(a, b check) int { return cmp.Compare(a.rank, b.rank) })
 	}
 	return e.askLater(r)
 }
 
-// In the order of zones noCounterRank is between nothing left and something, and queueRank is more
-// than can be left of any limit.
+// In the order of zones noCounterRank is between nothing left and something, and from queueRank on
+// are queues with room.
 const noCounterRank, queueRank = 1, 1 << 61
+
+// rankOf is the place of a zone of which so much is left for requests of n units.
+func rankOf(left, n int64, queues bool) int64 {
+	rank := 2 * min(left/max(1, n), queueRank/2-1)
+	if queues && left > 0 {
+		rank += queueRank
+	}
+	return rank
+}
 
 // lastWait returns how long a zone that is not asked would have a request wait, as Redis last told
 // this node. What responses may refund is none to wait for.

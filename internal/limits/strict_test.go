@@ -2,6 +2,7 @@ package limits
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -294,5 +295,16 @@ func TestTooLargeIsForGoodBesideAnotherDenial(t *testing.T) {
 			t.Errorf("beside a zone with sync_rate %s: denied %t by %q for reason %s, wait %s; want one that is too large, for good", rate, e.Denied, d.Zone, d.Reason, d.Wait)
 		}
 		e.Free()
+	}
+}
+
+// Zones are asked in the order of what is left of them: slots alone have no limit, and come after
+// all that have one.
+func TestTheOrderOfZones(t *testing.T) {
+	ranks := []int64{
+		rankOf(0, 1, false), noCounterRank, rankOf(1, 1, false), rankOf(9, 1, false), rankOf(1<<62, 1, false), rankOf(1, 1, true), rankOf(math.MaxInt64, 1, true),
+	}
+	if !slices.IsSorted(ranks) || rankOf(math.MaxInt64, 1, false) != ranks[4] || len(slices.Compact(slices.Clone(ranks))) != len(ranks) {
+		t.Errorf("%d, want ranks that grow", ranks)
 	}
 }
