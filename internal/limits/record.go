@@ -73,11 +73,11 @@ func (e *Evaluation) recordDenial(p *check, r *http.Request) {
 	}
 	line := p.Denials.Count(e.Now, p.ask.Key.A, p.shadow)
 	// One is spent that has denied: not by what other nodes have probably spent, not by a counter
-	// that others share, and not by a share of a limit that is whole.
+	// that others share, and not by a part of a limit that is divided.
 	isSpent := false
 	for i := range p.limits {
 		t := &e.taken[p.first+i]
-		isSpent = isSpent || !t.Allowed && !t.Estimated && !t.Overflow && p.limits[i].share.nodes == 0
+		isSpent = isSpent || !t.Allowed && !t.Estimated && !t.Overflow && !p.limits[i].IsDivided()
 	}
 	if isSpent && p.Banning != nil && p.decision == denies {
 		p.begins = p.towardsBan(&p.ask, e.Now, p.shadow)

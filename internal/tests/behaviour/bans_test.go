@@ -108,7 +108,7 @@ func TestWhatGoesBeforeABan(t *testing.T) {
 }
 
 // Denied requests count towards a ban where a limit is really spent: not beyond max_keys, where
-// others count as well, and not by a share of a limit.
+// others count as well, and not by a part of a limit.
 func TestWhatIsNoReasonForABan(t *testing.T) {
 	s := sitetest.NewSite(t, &ratelimit.App{Namespace: t.Name()}, sitetest.ZoneBlock("no-reason", "limit 1/30d\nban 1h\nmax_keys 1"))
 	s.Admits("1.2.3.4", 1, 1)
@@ -123,15 +123,21 @@ func TestWhatIsNoReasonForABan(t *testing.T) {
 		t.Errorf("a key with a counter of its own: %s, want it banned", a.Body)
 	}
 	s.End()
-	r := redistest.Start(t)
-	shared := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock("no-reason-shared", "limit 4/30d\nalgorithm fixed_window\nban 1h\nsync_rate 100ms\non_redis_loss divide"))
-	r.Do("HSET", ratesync.NewKeyspace("test").Nodes(0), "other", fmt.Sprint("1 ", timeOf(r).Add(time.Hour).UnixMilli()))
-	redistest.Eventually(t, "there are two nodes", func() bool { return shared.Shared().Replicator.Nodes() == 2 })
-	r.Kill()
-	redistest.Eventually(t, "Redis is lost", func() bool { return shared.Lost("no-reason-shared") })
-	shared.Admits("1.2.3.4", 4, 2)
-	if n := sitetest.DecidedAs(t, "no-reason-shared", "banned"); n != 0 {
-		t.Errorf("%d requests were denied by a ban for a share of the limit", n)
+	for others := range 2 {
+		zone := fmt.Sprint("no-reason-shared", others)
+		r := redistest.Start(t)
+		shared := sitetest.NewSite(t, sitetest.AppWith(r), sitetest.ZoneBlock(zone, "limit 4/30d\nalgorithm fixed_window\nban 1h\nsync_rate 100ms\non_redis_loss divide"))
+		if others > 0 {
+			r.Do("HSET", ratesync.NewKeyspace("test").Nodes(0), "other", fmt.Sprint("1 ", timeOf(r).Add(time.Hour).UnixMilli()))
+		}
+		redistest.Eventually(t, "all nodes are known", func() bool { return shared.Shared().Replicator.Nodes() == int64(1+others) })
+		r.Kill()
+		redistest.Eventually(t, "Redis is lost", func() bool { return shared.Lost(zone) })
+		shared.Admits("1.2.3.4", 6, 4/(1+others))
+		if n := sitetest.DecidedAs(t, zone, "banned"); n != 1-others {
+			t.Errorf("beside %d other nodes %d requests were denied by a ban, want one where the limit is not divided", others, n)
+		}
+		shared.End()
 	}
 }
 
