@@ -352,8 +352,8 @@ end
 
 -- Has other regions hear of a key.
 local function mark(key)
-  local told = KEYS[#KEYS]
-  if not score then
+  local told, first = KEYS[#KEYS], not score
+  if first then
     local highest = redis.pcall('ZREVRANGE', told, 0, 0, 'WITHSCORES')
     if highest.err then -- another program has written it
       call('DEL', told)
@@ -363,9 +363,9 @@ local function mark(key)
       highest = call('ZREVRANGE', told, 0, 0, 'WITHSCORES')
     end
     score = math.max(now, (tonumber(highest[2] or '') or 0) + 1)
-    call('PEXPIRE', told, 2592000000) -- a month after the last one, as the relay's cursors
   end
   call('ZADD', told, string.format('%d', score), key)
+  if first then call('PEXPIRE', told, 2592000000) end -- a month after the last one, as the relay's cursors
 end
 
 -- Has other regions hear of a cell of which all nodes have so much, and other regions far of it:

@@ -457,6 +457,9 @@ func TestARegion(t *testing.T) {
 			if n := on.do("ZCOUNT", "told", "-inf", "+inf").(int64); n != 1 {
 				t.Errorf("%c: %d cells are told of", f.Kind, n)
 			}
+			if left := on.do("PTTL", "told").(int64); left <= 0 {
+				t.Errorf("%c: the list of cells that are told of ends in %d ms", f.Kind, left)
+			}
 			if f.Kind != Bucket {
 				on.do("HDEL", "k", "~")
 				eu.spend(now+1000, 1)
