@@ -286,10 +286,9 @@ func (e *Evaluation) Enter(ctx context.Context) error {
 		if p.cost != nil {
 			p.Decisions.CountUnits(metrics.UnitsAdmitted, p.ask.N)
 		}
-		// Less than a fifth is left of a limit.
-		near := p.slot > 0 && e.slots[p.slot-1].Remaining() <= (e.slots[p.slot-1].Bound-1)/5
+		near := p.slot > 0 && isNear(e.slots[p.slot-1].Remaining(), e.slots[p.slot-1].Bound)
 		for j := range p.limits {
-			near = near || e.taken[p.first+j].Remaining <= (p.limits[j].Effective.Size-1)/5
+			near = near || isNear(e.taken[p.first+j].Remaining, p.limits[j].Effective.Size)
 		}
 		if near {
 			p.Decisions.CountEvent(metrics.Near)

@@ -62,7 +62,7 @@ func (e *Evaluation) Near() (limits []answer.NearLimit) {
 		for j := range p.limits {
 			l, d := &p.limits[j], &results[p.first+j]
 			windows := algorithms.Epochs{Length: int64(l.Rate.Window), Calendar: l.Policy.Calendar}
-			if d.Remaining <= d.Size/5 && l.Near.First(p.ask.Key, windows.At(e.Now), p.MaxKeys) {
+			if isNear(d.Remaining, d.Size) && l.Near.First(p.ask.Key, windows.At(e.Now), p.MaxKeys) {
 				limits = append(limits, answer.NearLimit{Result: d, Who: p.who(p.ask.Raw)})
 			}
 		}

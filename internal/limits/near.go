@@ -1,4 +1,5 @@
-// Which keys have come near their limit is remembered, so that it is told once a window.
+// Who has come near a limit has a fifth of it left, or less. Which keys have come near their limit
+// is remembered, so that it is told once a window.
 
 package limits
 
@@ -16,6 +17,9 @@ type NearKeys struct {
 	window int64 // its number
 	seen   map[keys.Key]struct{}
 }
+
+// isNear reports whether a fifth or less is left.
+func isNear(left, size int64) bool { return left <= size/5 }
 
 // First notes that a key is near its limit in a window, given by its number, and reports whether it
 // is so for the first time. It remembers at most limit keys of a window: any further one is not the

@@ -43,3 +43,14 @@ func TestOfManyRequestsOneIsTheFirst(t *testing.T) {
 		t.Errorf("%d were the first of 100 keys", first.Load())
 	}
 }
+
+func TestNearIsAFifth(t *testing.T) {
+	for _, test := range []struct {
+		left, size int64
+		want       bool
+	}{{2, 10, true}, {3, 10, false}, {1, 5, true}, {0, 1, true}, {1, 1, false}} {
+		if got := isNear(test.left, test.size); got != test.want {
+			t.Errorf("%d of %d left is near: %t", test.left, test.size, got)
+		}
+	}
+}

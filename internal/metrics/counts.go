@@ -16,7 +16,7 @@ type Counts struct {
 	Unavailable float64 `json:"unavailable,omitempty"`
 	// Skipped are requests that it let pass uncounted, such as those of its except.
 	Skipped float64 `json:"skipped,omitempty"`
-	// Near are requests that were admitted with less than a fifth of a limit left.
+	// Near are requests that were admitted with a fifth or less of a limit left.
 	Near float64 `json:"-"`
 }
 

@@ -61,7 +61,7 @@ var eventCounts = [events]struct {
 	label string
 }{
 	Overflow:      {newCount("overflow_decisions_total", "Decisions for keys beyond max_keys, which share counters.", "zone"), ""},
-	Near:          {newCount("near_limit_total", "Requests that a zone admitted with less than a fifth of a limit left, or of a burst or queue.", "zone"), ""},
+	Near:          {newCount("near_limit_total", "Requests that a zone admitted with a fifth or less of a limit left, or of a burst or queue.", "zone"), ""},
 	LimitDefault:  {newCount("limit_defaults_total", "Limits that did not come with their request, so limit_default applied.", "zone"), ""},
 	CostDefault:   {newCount("cost_defaults_total", "Requests whose cost did not come with them, so cost_default applied.", "zone"), ""},
 	UnitsAdmitted: {unitCount, "admitted"},
