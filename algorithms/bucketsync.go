@@ -16,9 +16,10 @@ type Bucketed[S any] interface {
 	Update(s *S, l Limit, now int64, interval time.Duration) BucketUpdate
 	// MergeReply takes in an answer at now.
 	MergeReply(s *S, l Limit, now int64, h BucketReply)
-	// Begin names a state that has no name yet.
+	// Begin gives a state its incarnation, a number from the clock under which the store adds up
+	// what was spent in it, where it has none yet.
 	Begin(s *S, now int64)
-	// Restart names the state again: the store has less than it had confirmed.
+	// Restart gives it another one: the store has less than it had confirmed.
 	Restart(s *S, now int64)
 	// Added is what was ever added to the bucket, as far as is known.
 	Added(s *S) int64
@@ -28,9 +29,9 @@ type Bucketed[S any] interface {
 
 // A BucketUpdate is what a node says of a bucket.
 type BucketUpdate struct {
-	// Start names the state, Total is what was spent in it, and Unacked what of that the store is
-	// not known to have, as far as it may still stand in the bucket.
-	Start, Total, Unacked int64
+	// Incarnation numbers the state, see Begin, Total is what was spent in it, and Unacked what of
+	// that the store is not known to have, as far as it may still stand in the bucket.
+	Incarnation, Total, Unacked int64
 	// UnackedFor is how long ago the first unit of these was spent, in microseconds. Before the
 	// first answer nobody has noted that, and all that is in the bucket is this node's own. So it
 	// is then the time in which what no longer stands of Unacked has drained.
@@ -78,7 +79,7 @@ func (*bucket) Update(s *BucketState, l Limit, now int64, interval time.Duration
 		s.shared.later = 0
 	}
 	level := s.deficit.floor()
-	b = BucketUpdate{Start: s.shared.start, Total: c.Own, Rate: l.N, Decided: s.shared.decided, Filled: s.shared.filled, Size: max(l.Size, level.ceil())}
+	b = BucketUpdate{Incarnation: s.shared.start, Total: c.Own, Rate: l.N, Decided: s.shared.decided, Filled: s.shared.filled, Size: max(l.Size, level.ceil())}
 	b.Whole, b.Rest = level.whole, inMicroseconds(level.frac, l.Window)
 	if b.Rest == l.Window/int64(time.Microsecond) {
 		b.Whole, b.Rest = saturate.Add(b.Whole, 1), 0

@@ -90,25 +90,25 @@ func TestABucketSaysWhatTheStoreMayLack(t *testing.T) {
 				t.Errorf("%s: %s: %+v, want %+v", k.Kind, when, got, want)
 			}
 		}
-		update("nothing yet", BucketUpdate{Start: start})
+		update("nothing yet", BucketUpdate{Incarnation: start})
 		k.take(now, 30, 0)
 		now += second / 2
-		update("what came", BucketUpdate{Start: start, Total: 30, Unacked: 30, UnackedFor: 5e5, Whole: 29, Rest: 5e7, Decided: true})
+		update("what came", BucketUpdate{Incarnation: start, Total: 30, Unacked: 30, UnackedFor: 5e5, Whole: 29, Rest: 5e7, Decided: true})
 		now += second / 2
-		update("once more, as there was no answer", BucketUpdate{Start: start, Total: 30, Unacked: 30, UnackedFor: 1e6, Whole: 29, Decided: true})
+		update("once more, as there was no answer", BucketUpdate{Incarnation: start, Total: 30, Unacked: 30, UnackedFor: 1e6, Whole: 29, Decided: true})
 		now += 9 * second
-		update("as far as it stands", BucketUpdate{Start: start, Total: 30, Unacked: 22, UnackedFor: 2e6, Whole: 20, Decided: true})
+		update("as far as it stands", BucketUpdate{Incarnation: start, Total: 30, Unacked: 22, UnackedFor: 2e6, Whole: 20, Decided: true})
 		for range 3600 {
 			now += second
 			k.take(now, 1, 0)
 		}
-		update("after an hour", BucketUpdate{Start: start, Total: 3630, Unacked: 22, UnackedFor: 2e6, Whole: 20, Decided: true})
+		update("after an hour", BucketUpdate{Incarnation: start, Total: 3630, Unacked: 22, UnackedFor: 2e6, Whole: 20, Decided: true})
 		k.merge(now, BucketReply{Total: 3630, BucketLevel: BucketLevel{Whole: 20, At: now, Rate: 100}})
-		update("when it was answered", BucketUpdate{Start: start, Total: 3630, Whole: 20})
+		update("when it was answered", BucketUpdate{Incarnation: start, Total: 3630, Whole: 20})
 		k.take(now+second, 4, 0)
 		k.refund(now+second, 6)
 		now += 2 * second
-		update("less, after a refund", BucketUpdate{Start: start, Total: 3628, Whole: 16, Decided: true})
+		update("less, after a refund", BucketUpdate{Incarnation: start, Total: 3628, Whole: 16, Decided: true})
 	}
 }
 
@@ -137,7 +137,7 @@ func TestABucketThatBeginsAnewHasAnotherName(t *testing.T) {
 		} {
 			test.do()
 			update := k.say(epoch)
-			if update.Total != test.total || update.Unacked != test.total || update.Start <= last.Start || k.level(epoch) != float64(test.left) {
+			if update.Total != test.total || update.Unacked != test.total || update.Incarnation <= last.Incarnation || k.level(epoch) != float64(test.left) {
 				t.Errorf("%s: %s: %+v after %+v, want a later start and %d of %d", k.Kind, test.name, update, last, test.total, test.left)
 			}
 			last = update

@@ -639,7 +639,7 @@ func TestExtremesDoNotPanic(t *testing.T) {
 func hearAnything(t *rapid.T, b keyed[BucketState], now int64, amounts *rapid.Generator[int64]) {
 	m := b.machine.(Bucketed[BucketState])
 	update := m.Update(b.s, b.limit, now, time.Duration(amounts.Draw(t, "interval")))
-	if update.Unacked < 0 || update.UnackedFor < 0 || update.Total < 0 || update.Whole < 0 || update.Rest < 0 || update.Size < 0 || update.Start == 0 && now > 0 {
+	if update.Unacked < 0 || update.UnackedFor < 0 || update.Total < 0 || update.Whole < 0 || update.Rest < 0 || update.Size < 0 || update.Incarnation == 0 && now > 0 {
 		t.Fatalf("%+v", update)
 	}
 	h := BucketReply{Total: amounts.Draw(t, "held"), Others: amounts.Draw(t, "others")}

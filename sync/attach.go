@@ -19,8 +19,8 @@ type syncer interface {
 	note(a *attachment, early bool, err error)
 	// urgent reports whether something should not wait for the next sync.
 	urgent() bool
-	// setMissed sets the shards that two syncs have not reached, one after the other.
-	setMissed(shards uint64)
+	// setMissedTwice sets the shards that two syncs have not reached, one after the other.
+	setMissedTwice(shards uint64)
 	// unsent is how much the store doesn't have that it should. some reports whether there is
 	// anything to send.
 	unsent(now int64) (n int64, some bool)
@@ -72,7 +72,8 @@ type attachment struct {
 	catchesUp atomic.Bool
 
 	flushes chan *flushRequest
-	// Only the loop uses these, and the calls that it waits for: whether a flush waits for them,
+	// Only the loop uses these, the calls that it waits for, and pushLate after it: whether a flush
+	// waits for them,
 	// which shards have failed and have answered in this cycle, and whether the last one failed.
 	flushing         bool
 	failed, answered uint64

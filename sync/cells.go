@@ -97,8 +97,8 @@ func (s *Source) push(ctx context.Context, a *attachment, updates []table.Update
 }
 
 // PushLate says what has changed of a table whose zone has gone, as responses that begin later
-// settle what they have cost. Once nothing uses its Redis any more, nothing is said. It doesn't wait
-// for a zone that is going: what comes too late for its last sync is said when it has gone.
+// settle what they have cost. Once nothing uses its Redis any more, nothing is said. It doesn't
+// wait for a zone that is going: what comes too late for its last sync is said when it has gone.
 func (s *Source) PushLate() {
 	if s.current.Load() != nil {
 		return
@@ -174,10 +174,10 @@ func NewPushCall(seq int64) *PushCall {
 // Free ends the use of a call.
 func (c *PushCall) Free() { pushCalls.Put(c) }
 
-// Push adds what a table, whose cells have these keys, says of a key. open is set where what is
-// granted is open until its response begins.
-func (c *PushCall) Push(s *Source, in Keys, m *table.Update, open bool) {
-	rule := s.ruleOf(m, open)
+// Push adds what a table, whose cells have these keys, says of a key. reserved is set where
+// what is granted is reserved until its response begins.
+func (c *PushCall) Push(s *Source, in Keys, m *table.Update, reserved bool) {
+	rule := s.ruleOf(m, reserved)
 	c.names = in.append(c.names, m.ID)
 	c.ends = append(c.ends, len(c.names))
 	c.Call.Cells = append(c.Call.Cells, cell.Update{Rule: rule, Node: s.node, State: m.State})

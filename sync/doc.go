@@ -51,14 +51,16 @@
 // Locks are taken in this order, from the outside in:
 //
 //	link.mu            one Attach or Detach of a client at a time, also while it is flushed
+//	otherRegion.mu     what is known of another region
 //	Replicator.mu      its clients, its health and its clock
 //	Work.mu            nothing begins while the end does
 //	table.walking      one walk over a table at a time
 //	table.taking       messages are taken out, or resets applied, after table.walking
-//	table.stripe.mu    the keys of a stripe
+//	table.stripe.mu    the keys of a stripe, before reservationStripe.mu
 //	savedPart.mu       a part of what an earlier process has saved
 //	gauge.stripe.mu    the slots of the keys of a stripe
 //
-// Only link.mu is held over I/O, or while something is logged: no request, no scrape and no other
-// table's reload takes it.
+// Only link.mu is held over I/O, or while something is logged. No scrape and no other table's
+// reload takes it, and a request only where its zone has gone: a response of strict that settles
+// late.
 package ratesync

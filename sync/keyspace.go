@@ -23,7 +23,7 @@ import (
 // and goes on with one of these:
 //
 //	<table>:<id>            hash    a cell, see say.lua
-//	<zone>:ban:<id>         string  "begun length reset memory": the ban of the key, see ban.State
+//	<zone>:ban:<id>         string  "begun length stamp memory": the ban of the key, see ban.State
 //	<zone>:concurrent:<id>  hash    node -> "seq gauge expiry": what runs there, see slots.lua
 //	told                    zset    cells and bans of which other regions have to know, by when
 //	                                they changed; only in shard 0 where there is no Cluster
@@ -51,8 +51,8 @@ import (
 //
 // Everything expires: the nodes and their count after four Leases, the control record when its last
 // entry has ended, a ban when it is over, a probe after SpareTTL, a cell some time after it counts,
-// slots two leases of a gauge after they were said, what regions need toldTTL after it was written
-// last.
+// slots one to two leases of a gauge after they were said, what regions need toldTTL after it was
+// written last.
 type Keyspace struct {
 	head    string
 	cluster bool // what belongs to one shard lies apart from that of others
@@ -174,13 +174,13 @@ func SpecOf(zone string, p algorithms.Params) Spec {
 }
 
 // Rule is how the script of cells counts at now, in nanoseconds of its clock: see package cell.
-// open is set where what is granted is open until its response begins.
-func (s Spec) Rule(now int64, open bool) cell.Rule {
+// reserved is set where what is granted is reserved until its response begins.
+func (s Spec) Rule(now int64, reserved bool) cell.Rule {
 	if s.Calendar != nil {
 		span := s.Calendar.At(now)
 		length := (span.End - span.Begin) / int64(time.Microsecond)
 		return cell.Rule{
-			Kind: cell.Calendar, Window: time.Duration(span.End - span.Begin), Parts: 1, Kept: 1, Reserved: open,
+			Kind: cell.Calendar, Window: time.Duration(span.End - span.Begin), Parts: 1, Kept: 1, Reserved: reserved,
 			Shift: span.Begin/int64(time.Microsecond) - span.Number*length,
 		}
 	}
@@ -188,14 +188,14 @@ func (s Spec) Rule(now int64, open bool) cell.Rule {
 	kind := byte(cell.Windows)
 	switch {
 	case s.isBucket():
-		return cell.Rule{Kind: cell.Bucket, Window: s.Window, Parts: 1, Decided: true, Size: cell.MaxExact / 2, Reserved: open}
+		return cell.Rule{Kind: cell.Bucket, Window: s.Window, Parts: 1, Decided: true, Size: cell.MaxExact / 2, Reserved: reserved}
 	case s.Kind == 'l':
 		p := algorithms.Params{Kind: algorithms.SlidingLog, Window: s.Window}
 		parts, part = int64(s.History), p.Epoch().Microseconds()
 	case s.History > 0:
 		kind = cell.Fades
 	}
-	r := cell.Rule{Kind: kind, Window: time.Duration(part*parts) * time.Microsecond, Parts: int(parts), Kept: s.History + 1, Reserved: open}
+	r := cell.Rule{Kind: kind, Window: time.Duration(part*parts) * time.Microsecond, Parts: int(parts), Kept: s.History + 1, Reserved: reserved}
 	r.TTL = time.Duration(part*int64(r.Kept)) * time.Microsecond
 	return r
 }
@@ -204,7 +204,7 @@ func (s Spec) Rule(now int64, open bool) cell.Rule {
 func (s Spec) isBucket() bool { return s.Kind == 't' || s.Kind == 'g' || s.Kind == 'q' }
 
 // RuleOf is Rule for what is said of a bucket of so much and such a rate. decided is set where
-// that is the rate of a request since, and filled where a penalty has filled it.
+// that is the rate of a request since the last answer, and filled where a penalty has filled it.
 func (s Spec) RuleOf(size, rate int64, decided, filled, reserved bool) cell.Rule {
 	r := s.Rule(0, reserved)
 	r.Size, r.Rate, r.Decided, r.Filled = size, rate, decided, filled

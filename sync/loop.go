@@ -28,7 +28,7 @@ func (a *attachment) serve(ctx context.Context, l *link) {
 		case <-l.Waker:
 			event.Kind = cycle.Wake
 		}
-		if a.due.Swap(false) || a.untilRest() == 0 {
+		if a.due.Swap(false) || a.untilResend() == 0 {
 			event.Kind = cycle.Force
 		}
 		interval := time.Duration(a.interval.Load())
@@ -36,16 +36,16 @@ func (a *attachment) serve(ctx context.Context, l *link) {
 		if action != cycle.Await {
 			event = a.cycle(ctx, l, action == cycle.SyncUrgent, flush)
 			next, _, wait = next.Next(event, time.Since(began), interval)
-			l.syncer.setMissed(next.MissedTwice)
+			l.syncer.setMissedTwice(next.MissedTwice)
 		}
 		state = next
-		timer.Reset(min(wait, a.untilRest()))
+		timer.Reset(min(wait, a.untilResend()))
 	}
 }
 
-// untilRest returns how long it takes until the rest of what the server has forgotten is to be
+// untilResend returns how long it takes until the rest of what the server has forgotten is to be
 // sent, a long time where nothing is.
-func (a *attachment) untilRest() time.Duration {
+func (a *attachment) untilResend() time.Duration {
 	when := a.resendRestAt.Load()
 	if when == 0 {
 		return math.MaxInt64

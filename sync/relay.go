@@ -257,11 +257,11 @@ func (x *relay) reachNothing() {
 
 // mergeRecords notes how far other regions have read the control record.
 func (x *relay) mergeRecords(fields map[string]string) {
-	readTo := make(map[string]int64, len(x.regions))
+	readUpTo := make(map[string]int64, len(x.regions))
 	for _, p := range x.regions {
-		readTo[p.name], _ = strconv.ParseInt(fields["record:"+p.name], 10, 64)
+		readUpTo[p.name], _ = strconv.ParseInt(fields["record:"+p.name], 10, 64)
 	}
-	x.r.record.ReadBy(readTo)
+	x.r.record.ReadBy(readUpTo)
 }
 
 // wait notes whether somebody waits until other regions have the control record.

@@ -44,7 +44,7 @@ var (
 // follow reads what comes after the cursor of one of the other region's sorted sets, of which page
 // has the first names. Earlier pages may have had some of them.
 func (p *otherRegion) follow(ctx context.Context, shard int, page page) error {
-	for at := p.readTo[shard]; ; page = p.page(ctx, shard, at, pageSize) {
+	for at := p.cursors[shard]; ; page = p.page(ctx, shard, at, pageSize) {
 		from, had := at, at
 		switch {
 		case page.err != nil:
@@ -158,7 +158,7 @@ func (p *otherRegion) moveCursor(ctx context.Context, shard int, from, to int64)
 		}
 	}
 	p.mu.Lock()
-	p.readTo[shard] = least
+	p.cursors[shard] = least
 	p.mu.Unlock()
 	return nil
 }

@@ -47,9 +47,9 @@ type otherRegion struct {
 	readsElsewhere bool
 
 	mu sync.Mutex // guards what follows
-	// readTo is, by shard, up to which score each sorted set there was read, and changed when few
-	// names were read last.
-	readTo  [ShardCount]int64
+	// cursors are, by shard, up to which score each sorted set told there was read; the Redis here
+	// keeps them under pulled. changed is when few names were read last.
+	cursors [ShardCount]int64
 	knows   bool // that was read
 	changed time.Time
 	// answered is when its Redis has last, and readUsAt when it was known to have read this
@@ -135,7 +135,7 @@ func (p *otherRegion) call(ctx context.Context, calls chan<- *call) {
 		began := time.Now()
 		c := &call{server: p.x.r.serverNow(), start: p.x.r.now(), done: make(chan struct{})}
 		p.mu.Lock()
-		after, interval := p.readTo, p.x.Interval
+		after, interval := p.cursors, p.x.Interval
 		if began.Sub(p.changed) < time.Second {
 			interval = min(interval, fewInterval)
 		}
@@ -355,8 +355,9 @@ func (p *otherRegion) fail(err error) {
 	p.mu.Unlock()
 }
 
-// kept is what is kept of the region, as relay.lua has it. Of one that was lost and was not heard
-// of since it is kept that it is, as the clock may have been set back.
+// kept is what is kept of the region, in the order of relay.lua: answered, heard (readUsAt), shown,
+// sees (readerThere), read (theirControlRead) and record (ourControlRead). Of one that was lost and
+// was not heard of since it is kept that it is, as the clock may have been set back.
 func (p *otherRegion) kept() []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -376,16 +377,10 @@ func (p *otherRegion) kept() []any {
 // noteReach notes why the region is lost, as relay.lua says, and reports whether it is not. The
 // relay logs once that it is, and once that it is back.
 func (p *otherRegion) noteReach(why string) (reached bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if why == "?" {
-		return p.why == ""
-	}
-	p.why, reached = why, why == ""
-	if !p.x.holds.Load() || p.lost != reached {
+	reached, changed := p.setReach(why)
+	if !changed {
 		return reached
 	}
-	p.lost = !reached
 	p.x.due.Wake() // so that the next relay knows what was logged
 	if reached {
 		p.x.r.logger.Info("another region is back", zap.String("region", p.name))
@@ -398,4 +393,18 @@ func (p *otherRegion) noteReach(why string) (reached bool) {
 	p.x.r.logger.Warn(message,
 		warning.Field(warning.RegionLost), zap.String("region", p.name), zap.String("reason", why))
 	return false
+}
+
+// setReach sets why the region is lost. changed is set where that is to be logged.
+func (p *otherRegion) setReach(why string) (reached, changed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if why == "?" {
+		return p.why == "", false
+	}
+	p.why, reached = why, why == ""
+	if changed = p.x.holds.Load() && p.lost == reached; changed {
+		p.lost = !reached
+	}
+	return reached, changed
 }

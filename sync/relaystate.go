@@ -75,13 +75,13 @@ func (p *otherRegion) status(now int64) RegionStatus {
 // show takes over what the node that reads the other region says of it: see kept.
 func (p *otherRegion) show(shown string) {
 	var up bool
-	var pulled, backlog, offset int64
-	if n, _ := fmt.Sscan(shown, &up, &pulled, &backlog, &offset); n != 4 {
+	var caughtUpAt, backlog, offset int64
+	if n, _ := fmt.Sscan(shown, &up, &caughtUpAt, &backlog, &offset); n != 4 {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost, p.caughtUpAt, p.backlog, p.offset = !up, pulled, backlog, time.Duration(offset)
+	p.lost, p.caughtUpAt, p.backlog, p.offset = !up, caughtUpAt, backlog, time.Duration(offset)
 }
 
 const (
@@ -104,13 +104,11 @@ func (p *otherRegion) compare(ahead, uncertainty time.Duration) {
 	}
 	most = max(most, apartLeast+uncertainty)
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.offset = ahead
-	switch apart := ahead.Abs(); {
-	case apart < most/2:
-		p.apart = false
-	case apart >= most && !p.apart:
-		p.apart = true
+	was, apart := p.apart, ahead.Abs()
+	p.offset, p.apart = ahead, apart >= most || was && apart >= most/2
+	logs := p.apart && !was
+	p.mu.Unlock()
+	if logs {
 		p.x.r.logger.Warn("the clocks of the redis of two regions differ, so their windows begin at different times, and more or less than the limit passes; keep both by NTP",
 			warning.Field(warning.ClocksApart), zap.String("here", p.x.Here), zap.String("region", p.name), zap.Duration("ahead", ahead))
 	}

@@ -162,5 +162,5 @@ func (src *SlotSource) unsent(int64) (n int64, some bool) {
 }
 
 func (src *SlotSource) moved(int64)              { src.table.Restart() }
-func (src *SlotSource) setMissed(uint64)         {}
+func (src *SlotSource) setMissedTwice(uint64)    {}
 func (src *SlotSource) left(*Replicator, string) {}

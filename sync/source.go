@@ -46,25 +46,25 @@ func NewSource(t table.Synced, spec Spec) *Source {
 
 // A bucketRule is how the script counts buckets of so much that drain at such a rate.
 type bucketRule struct {
-	size, rate            int64
-	decided, filled, open bool
-	text                  string
+	size, rate                int64
+	decided, filled, reserved bool
+	text                      string
 }
 
 // ruleOf is how the script counts a cell. Most buckets of a table are alike.
-func (s *Source) ruleOf(m *table.Update, open bool) string {
+func (s *Source) ruleOf(m *table.Update, reserved bool) string {
 	if s.spec.Calendar != nil {
-		return s.ruleNow(m.At, open)
+		return s.ruleNow(m.At, reserved)
 	}
 	if !s.spec.isBucket() || m.State.Seq == 0 && m.Size == 0 {
-		if open {
+		if reserved {
 			return s.reservedRule
 		}
 		return s.rule
 	}
 	b := s.bucket.Load()
-	if b == nil || b.size != m.Size || b.rate != m.Rate || b.decided != m.Decided || b.filled != m.Filled || b.open != open {
-		b = &bucketRule{m.Size, m.Rate, m.Decided, m.Filled, open, s.spec.RuleOf(m.Size, m.Rate, m.Decided, m.Filled, open).String()}
+	if b == nil || b.size != m.Size || b.rate != m.Rate || b.decided != m.Decided || b.filled != m.Filled || b.reserved != reserved {
+		b = &bucketRule{m.Size, m.Rate, m.Decided, m.Filled, reserved, s.spec.RuleOf(m.Size, m.Rate, m.Decided, m.Filled, reserved).String()}
 		s.bucket.Store(b)
 	}
 	return b.text
@@ -72,17 +72,17 @@ func (s *Source) ruleOf(m *table.Update, open bool) string {
 
 // A calendarRule is how the script counts in one window of a calendar.
 type calendarRule struct {
-	number int64
-	open   bool
-	text   string
+	number   int64
+	reserved bool
+	text     string
 }
 
 // ruleNow is how the script counts a cell by a calendar.
-func (s *Source) ruleNow(now int64, open bool) string {
+func (s *Source) ruleNow(now int64, reserved bool) string {
 	number := s.spec.Calendar.At(now).Number
 	c := s.calendar.Load()
-	if c == nil || c.number != number || c.open != open {
-		c = &calendarRule{number, open, s.spec.Rule(now, open).String()}
+	if c == nil || c.number != number || c.reserved != reserved {
+		c = &calendarRule{number, reserved, s.spec.Rule(now, reserved).String()}
 		s.calendar.Store(c)
 	}
 	return c.text
@@ -160,8 +160,8 @@ func (s *Source) note(a *attachment, early bool, err error) {
 	}
 }
 
-func (s *Source) urgent() bool            { return s.table.Urgent() }
-func (s *Source) setMissed(shards uint64) { s.table.SetMissed(shards) }
+func (s *Source) urgent() bool                 { return s.table.Urgent() }
+func (s *Source) setMissedTwice(shards uint64) { s.table.SetMissedTwice(shards) }
 
 func (s *Source) unsent(now int64) (n int64, some bool) {
 	_, n, corrections := s.table.Unsent(now)

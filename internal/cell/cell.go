@@ -31,7 +31,7 @@ type Rule struct {
 	Shift int64
 	// Size is how much fits in, and Rate how much flows out of a bucket in a window.
 	Size, Rate int64
-	// Decided says that Rate is that of a request since the last message, and Filled that a penalty
+	// Decided says that Rate is that of a request since the last answer, and Filled that a penalty
 	// has filled the bucket.
 	Decided, Filled bool
 	// TTL is for how long the newest epoch counts.
@@ -82,7 +82,7 @@ type State struct {
 	// Epoch is the newest one, and Totals what was spent in it and in those before.
 	Epoch  int64
 	Totals []int64
-	// Incarnation names the state of a bucket, and Total is what was spent in it.
+	// Incarnation numbers the state of a bucket, and Total is what was spent in that.
 	Incarnation, Total int64
 	// Unacked is what of the total Redis is not known to have, and UnackedFor for how long the node
 	// has been spending it, in microseconds. AnsweredSeq is the last Seq whose answer the node has,
@@ -117,7 +117,8 @@ type Ask struct {
 // A Limit is what a request goes by.
 type Limit struct{ Size, Rate int64 }
 
-// A Ban is the key of a ban, and what the node knows of it: "begun length stamp", or nothing.
+// A Ban is the key of a ban, and what the node knows of it: "begun length stamp", and " memory"
+// where bans grow, or nothing.
 type Ban struct{ Key, Known string }
 
 // A Call is a message.

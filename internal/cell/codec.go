@@ -200,10 +200,10 @@ func numbers(text string, to []int64) (all []int64, ok bool) {
 }
 
 // RegionState is what the nodes of a region have of a cell, of which so many epochs count, by its
-// sum, its field of the other regions and, of a bucket, since when it is there. rate is that of a
-// bucket, and now the time there, in microseconds. Where all of a bucket was spent since it began
-// there, AnsweredSeq is 1 more than what of the level the nodes there have spent: as large a part
-// of the level as their total is of all totals.
+// sum, its field of the other regions and its field born. r has the rate of a bucket, and now is
+// the time there, in microseconds. Where all of a bucket was spent since it began there,
+// AnsweredSeq, which numbers no message here, is 1 more than what of the level the nodes there have
+// spent: as large a part of the level as their total is of all totals.
 func RegionState(sum, others, born string, r *Rule, now int64) (s State, ok bool) {
 	if r.Kind == Bucket {
 		return bucketHere(sum, others, born, r, now)

@@ -3,7 +3,7 @@
 -- A cell is a hash: what all nodes know of one key in one limit. It has a field for each node, and
 -- for each other region one whose name begins with "~":
 --   of windows and logs  seq total epoch reserved total…     totals of epochs, the newest first
---   of a bucket          seq reserved start total granted added
+--   of a bucket          seq reserved incarnation total granted added
 -- "sum" is what all of these have, and "~" what the other regions have:
 --   of windows and logs  total stamp end epoch reserved total…
 --   of a bucket          stamp end reserved total whole rest at rate added; of "~" stamp 0 0 total
@@ -13,10 +13,11 @@
 --
 -- seq numbers the messages of a node. reserved is how much of the newest epoch belongs to responses
 -- that have not begun. stamp is the latest reset that the key is under, end when the key ends, in
--- milliseconds. A bucket's level is whole + rest/window; below 0 it has been idle. start names a
--- state of a bucket, granted is what the last call gave. added is what was ever added to the level:
--- of a node by its last grant, and what was given back since of later grants. Other times are
--- microseconds of this server's clock. All numbers are whole and below 2^53.
+-- milliseconds. A bucket's level is whole + rest/window; below 0 it has been idle. incarnation is
+-- the number that a node gives to its state of a bucket, another one once the server has lost some
+-- of that. granted is what the last call gave. added is what was ever added to the level: of a node
+-- by its last grant, and what was given back since of later grants. Other times are microseconds of
+-- this server's clock. All numbers are whole and below 2^53.
 --
 -- Below, names that begin with f are of the node's field as it was, and with s of the sum.
 --
@@ -29,7 +30,7 @@
 --           a penalty has filled it), size, rate, milliseconds for which the newest epoch counts,
 --           1 where what is granted is reserved, or of another region where no total may fall, the
 --           stamp, and the node; "" is as before
---   state   total; of a bucket reserved start total
+--   state   total; of a bucket reserved incarnation total
 --   more    " epoch reserved total…"; of a bucket unacked, unackedFor, answered and the level that
 --           the node knows: whole rest; of another region answered is 1 more than what of the level
 --           is from there, and 0 where that is not known
@@ -260,9 +261,9 @@ end
 -- Buckets: takes what the node says for its field. What comes of it is returned; without a total
 -- nothing is said.
 local function bucket(key, f, s, far, state, details)
-  local reserved, start, total = match(state, '^(%d+) (%d+) (%d+)$')
+  local reserved, incarnation, total = match(state, '^(%d+) (%d+) (%d+)$')
   local unacked, unackedFor, answered, known, part = match(details, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
-  local fseq, freserved, fstart, ftotal, lastGrant, fadded = match(f or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local fseq, freserved, fincarnation, ftotal, lastGrant, fadded = match(f or '', '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   local under, stored, sreserved, all, whole, rest, at, flows, added = match(s or '', '^(%d+) (%d+) (%d+) (%d+) (-?%d+) (%d+) (%d+) (%d+) (%d+)$')
   local window, rate, decided, empty, extra, rewrite = F.window, F.rate, F.kept % 2 == 1, s and not under, nil, nil
   if under and under ~= F.stamp then
@@ -291,10 +292,10 @@ local function bucket(key, f, s, far, state, details)
     if whole < lowest or whole == lowest and rest < parts then whole, rest = lowest, parts end
   end
   unacked, total, reserved = unacked + 0, total + 0, reserved + 0
-  local knows, raised, spentBefore = fseq and fstart == start, false, 0
+  local knows, raised, spentBefore = fseq and fincarnation == incarnation, false, 0
   if F.region and not knows then -- a node here may know what was there before this cell
     local born, imported = match(under and call('HGET', key, 'born') or '', '^(%d+) %d+ ([01])$')
-    if answered ~= '0' and (not under or imported == '0' or born and start + 0 >= born + 0) then
+    if answered ~= '0' and (not under or imported == '0' or born and incarnation + 0 >= born + 0) then
       unacked, known = answered - 1, -1
     else
       unacked = 0
@@ -322,7 +323,7 @@ local function bucket(key, f, s, far, state, details)
     if spentBefore > 0 and least and under then
       local born = match(call('HGET', key, 'born') or '', '^%d+')
       -- What began here spent nothing before: this is an older copy, which does not know it.
-      if born and born + 0 > 1 and start + 0 >= born + 0 then spentBefore = 0 end
+      if born and born + 0 > 1 and incarnation + 0 >= born + 0 then spentBefore = 0 end
     end
     if known >= 0 and (known > whole or known == whole and part > rest) then
       added = added + known - whole + 1
@@ -345,7 +346,7 @@ local function bucket(key, f, s, far, state, details)
     extra.far = string.format('%s 0 0 %d', F.stamp, math.max(0, there + total - (knows and ftotal or 0)))
   end
   return {
-    key = key, rule = F, previous = f or '', there = s or '', far = far, extra = extra, more = 0, stored = stored, start = start, reserved = reserved, total = total, born = least and not under, raised = least and raised, spentBefore = least and spentBefore or 0,
+    key = key, rule = F, previous = f or '', there = s or '', far = far, extra = extra, more = 0, stored = stored, incarnation = incarnation, reserved = reserved, total = total, born = least and not under, raised = least and raised, spentBefore = least and spentBefore or 0,
     sreserved = math.max(0, sreserved + reserved - (fseq and freserved or 0)), all = math.max(0, math.min(2^52, all)), whole = whole, rest = rest, flows = flows, added = added,
   }
 end
@@ -365,7 +366,7 @@ local function mark(key)
     score = math.max(now, (tonumber(highest[2] or '') or 0) + 1)
   end
   call('ZADD', told, string.format('%d', score), key)
-  if first then call('PEXPIRE', told, 2592000000) end -- a month after the last one, as the relay's cursors
+  if first then call('PEXPIRE', told, 2592000000) end -- a month, as the relay's cursors
 end
 
 -- Has other regions hear of a cell of which all nodes have so much, and other regions far of it:
@@ -525,7 +526,7 @@ for i = 1, cells do
       expiry = math.floor(2 * needed - now / 1000)
       if F.reserved then c.reserved, c.sreserved = c.reserved + n, c.sreserved + n end
       c.all = math.min(2^52, c.all + n)
-      field = string.format('%s %d %s %d %d %d', ARGV[1], c.reserved, c.start, c.total + n, n, n > 0 and c.added or 0)
+      field = string.format('%s %d %s %d %d %d', ARGV[1], c.reserved, c.incarnation, c.total + n, n, n > 0 and c.added or 0)
       before = F.stamp .. ' '
       after = string.format(' %d %d %d %d %d %d %d', math.min(c.sreserved, math.max(0, c.whole + 1)), c.all, c.whole, c.rest, now, c.flows, c.added)
     else

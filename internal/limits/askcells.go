@@ -37,10 +37,10 @@ func (e *Evaluation) askRedis(p *check, r *http.Request) (decided decision, done
 	return e.judge(p), true, false
 }
 
-// lastWord has Redis' last word deny a request, and reports whether it does: where denied requests
-// count each of them changes something, and where responses decide what was spent may be refunded
-// at any time. A dry run reads Redis.
-func (e *Evaluation) lastWord(p *check) (denies bool) {
+// recallDenial denies a request by Redis' last denial of its key, and reports whether it does:
+// where denied requests count each of them changes something, and where responses decide what was
+// spent may be refunded at any time. A dry run reads Redis.
+func (e *Evaluation) recallDenial(p *check) (denies bool) {
 	if !p.IsStrict() || p.Dry != nil || len(p.limits) == 0 || !p.request().Recall(&e.taken) {
 		return false
 	}
@@ -74,7 +74,7 @@ func enforcedOf(limits []Limit) []algorithms.Limit {
 
 // prepare has Redis be asked before the configuration becomes the current one.
 func (l *Limit) prepare() {
-	b := l.syncConfig(catchUp)
+	b := l.syncConfig(strictInterval)
 	b.StoreDecides, b.Waker = true, l.Source.Waker
 	l.Table.Prepare(b)
 }

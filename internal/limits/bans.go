@@ -187,7 +187,7 @@ func NewBanning(namespace string, z *config.Settings) *Banning {
 	}
 	b := &Banning{Bans: AcquireBans(namespace, z), Length: z.Ban.For}
 	if z.Ban.After.Window != 0 {
-		d := z.DenialsOf(catchUp)
+		d := z.DenialsOf(strictInterval)
 		b.Denials = &Limit{Counters: AcquireCounters(namespace, d, z.Ban.After), Settings: d, Rate: z.Ban.After}
 		b.Denials.Effective = b.Denials.Params().Compile()
 	}

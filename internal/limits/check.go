@@ -19,8 +19,8 @@ type check struct {
 	// ask is what the zone's tables are asked: the key, its bytes, and how many units; and when it
 	// was.
 	ask table.Ask
-	// override is what an operator has set for the key. limits are those of the request: the zone's, its
-	// own, or this node's share of them.
+	// override is what an operator has set for the key. limits are those of the request: the
+	// zone's, its own, or this node's share of them.
 	override *control.Override
 	limits   []Limit
 	// rank orders zones in which Redis decides.

@@ -1,7 +1,7 @@
 // The option concurrent of a zone: the gauges of what runs, which outlive configurations and the
 // requests that they count. See slotlimit.go for one zone's limit on them.
 //
-// One lock is held over I/O, that of attach and detach, which no request takes.
+// One lock is held over I/O, that of attach and detach, for which no request waits.
 
 package limits
 
@@ -99,7 +99,7 @@ func (l *SlotLimit) Configure(sweep time.Duration, redis *Redis) {
 	case z.SyncRate < 0:
 		redis = nil
 	case z.SyncRate == config.Strict:
-		every = catchUp
+		every = strictInterval
 	}
 	old := s.attached
 	if redis == nil && old != nil {

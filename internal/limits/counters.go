@@ -1,7 +1,8 @@
 // What limits count by: the tables and their way to other nodes, which outlive configurations, in a
 // pool. See limit.go for one limit of a zone, which goes by them.
 //
-// One lock is held over I/O, that of attach and detach, which no request takes.
+// Two locks are held over I/O, those of attach and detach here and of the link below. No request
+// waits for them.
 
 package limits
 
@@ -144,20 +145,20 @@ func SpecOf(z *config.Settings, r config.Rate) ratesync.Spec {
 // newCounters gives counters the state of their kind.
 func newCounters(key, namespace string, z *config.Settings, r config.Rate) *Counters {
 	c := &Counters{Key: key, namespace: namespace, zone: z.Name, stop: make(chan struct{}), done: make(chan struct{})}
-	algorithms.ByState(z.Kind, hold[algorithms.WindowState], hold[algorithms.BucketState], hold[algorithms.LogState])(c, z, r)
+	algorithms.ByState(z.Kind, makeTable[algorithms.WindowState], makeTable[algorithms.BucketState], makeTable[algorithms.LogState])(c, z, r)
 	return c
 }
 
-// hold gives counters a table of one state.
-func hold[S any](c *Counters, z *config.Settings, r config.Rate) {
+// makeTable gives counters a table of one state.
+func makeTable[S any](c *Counters, z *config.Settings, r config.Rate) {
 	t := table.NewOf(z.Kind, algorithms.MachineBy[S](z.Kind, z.Params(r).Calendar), z.MaxKeys)
 	c.Table, c.Source = t, ratesync.NewSource(t, SpecOf(z, r))
 	c.fork = func(l algorithms.Limit, k Key, now int64) Table { return t.Fork(l, k.Hash, k.ID, now) }
 }
 
-// catchUp is how often a zone with sync_rate strict sends what it had to count by itself while
-// Redis was unavailable, and says again which slots it has where nobody waits.
-const catchUp = time.Second
+// strictInterval is how often a zone with sync_rate strict sends what it had to count by itself
+// while Redis was unavailable, and says again which slots it has where nobody waits.
+const strictInterval = time.Second
 
 // Configure applies a configuration that has become the current one: parameters for work in the
 // background, and the Redis, nil for none.
@@ -172,7 +173,7 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	case !l.IsSynced(redis):
 		every, redis = 0, nil
 	case z.SyncRate == config.Strict:
-		every = catchUp
+		every = strictInterval
 	}
 	isStrict := z.SyncRate == config.Strict
 	old := c.attached

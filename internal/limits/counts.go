@@ -33,7 +33,7 @@ func askCounts(e *Evaluation, p *check, r *http.Request) decision {
 	if p.Regions {
 		p.limits, p.ask.N = p.ofSide(p.limits, p.ask.N)
 	}
-	if e.lastWord(p) {
+	if e.recallDenial(p) {
 		return e.judge(p)
 	}
 	if slots != nil {
@@ -120,11 +120,11 @@ func (e *Evaluation) judge(p *check) (decided decision) {
 	return decided
 }
 
-// endCounts refunds what slots and limits gave to a request that ends here. A zone that counts
+// rollBackCounts refunds what slots and limits gave to a request that ends here. A zone that counts
 // denied requests keeps what its limits gave, and those of them that denied take as many units. One
 // of a key that is banned counts nowhere. Of a client that went away in a queue only the slots
 // there are free again: what it has reserved stays spent.
-func endCounts(e *Evaluation, p *check, why ending) {
+func rollBackCounts(e *Evaluation, p *check, why ending) {
 	took := e.taken[p.first : p.first+len(p.limits)]
 	if why == endsGone {
 		if p.decision.isDenial() {
@@ -150,7 +150,7 @@ func endCounts(e *Evaluation, p *check, why ending) {
 		return // nothing was spent
 	}
 	for i := range took {
-		wait = max(wait, p.limits[i].end(&p.ask, &took[i], e.Now, counts, p.byRedis, &results[p.first+i]))
+		wait = max(wait, p.limits[i].rollBack(&p.ask, &took[i], e.Now, counts, p.byRedis, &results[p.first+i]))
 	}
 	if !p.shadow {
 		e.Denial.Wait = max(e.Denial.Wait, wait)

@@ -36,6 +36,6 @@ func spendElsewhere(t *testing.T, z *Zone, by *Redis, raw []byte, n int64) {
 // tableElsewhere is a table of another node.
 func tableElsewhere[S any](p algorithms.Params) Table {
 	tab := table.New[S](p.Kind, 100)
-	tab.Configure(table.SyncConfig{Params: p, Interval: catchUp, StoreDecides: true, Waker: cycle.NewWaker()}, 100)
+	tab.Configure(table.SyncConfig{Params: p, Interval: strictInterval, StoreDecides: true, Waker: cycle.NewWaker()}, 100)
 	return tab
 }

@@ -76,7 +76,7 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (e *Evaluation, err err
 		if e.Denial.Reason == answer.Banned {
 			why = endsBanned
 		}
-		if e.end(why, err != nil || e.Denied) && err == nil {
+		if e.rollBack(why, err != nil || e.Denied) && err == nil {
 			e.record(r)
 		}
 	}
@@ -84,9 +84,9 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (e *Evaluation, err err
 	return e, err
 }
 
-// end ends what all zones have given, or where all is not set only what zones in shadow mode have
-// that would have denied. It reports whether there was one.
-func (e *Evaluation) end(why ending, all bool) (some bool) {
+// rollBack ends what all zones have given, or where all is not set only what zones in shadow mode
+// have that would have denied. It reports whether there was one.
+func (e *Evaluation) rollBack(why ending, all bool) (some bool) {
 	for i := range e.checks {
 		p := &e.checks[i]
 		if !all && !p.decision.isDenial() {
@@ -94,7 +94,7 @@ func (e *Evaluation) end(why ending, all bool) (some bool) {
 		}
 		some, e.Denial.Fields = true, &e.Fields
 		if p.decision.isByLimits() {
-			endCounts(e, p, why)
+			rollBackCounts(e, p, why)
 		}
 	}
 	return some
@@ -268,7 +268,7 @@ var errGone = caddyhttp.HandlerError{Err: errors.New("client went away while its
 // answers tell of comes sooner by the wait.
 func (e *Evaluation) Enter(ctx context.Context) error {
 	if e.Delay > 0 && !clock.Sleep(ctx, e.Delay) {
-		e.end(endsGone, true)
+		e.rollBack(endsGone, true)
 		return errGone
 	}
 	for i := range e.checks {

@@ -102,7 +102,7 @@ func TestASlotIsKeptForThoseBehind(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { admits("behind") })
 		synctest.Wait()
-		late.end(endsDenied, true)
+		late.rollBack(endsDenied, true)
 		admits("last")
 		wg.Wait()
 		slices.SortFunc(begun, time.Time.Compare)

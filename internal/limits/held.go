@@ -1,5 +1,5 @@
-// What a request holds beyond its decision: until its response begins, or until its handler has
-// returned. A request that holds nothing has no part in it.
+// What a request holds beyond its decision: until its response begins, is about to end, or its
+// handler has returned. A request that holds nothing has no part in it.
 //
 // It knows nothing of zones and counters. Who holds something says what is to be done when.
 

@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/answer"
 )
 
-// Hold returns what an admitted request holds until its response begins or its handler has
-// returned, nil for nothing. It does not refer to the Evaluation.
+// Hold returns what an admitted request holds, nil for nothing. It does not refer to the
+// Evaluation.
 func (e *Evaluation) Hold() (h *Held) {
 	for i := range e.checks {
 		p := &e.checks[i]

@@ -53,7 +53,8 @@ func (l *Limit) Decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
 	}
 }
 
-// Params describes the limit to its algorithm, as requests see it and this node takes a part of it.
+// Params describes to its algorithm what is left of the limit for a request, without what is kept
+// for others, and of that the part that this node or this side takes.
 func (l *Limit) Params() algorithms.Params {
 	p := l.Settings.ParamsInPlace(l.Rate, l.replaced, l.excluded)
 	if l.share.nodes != 0 {

@@ -51,7 +51,7 @@ func (e *Evaluation) record(r *http.Request) {
 		if !p.decision.isDenial() || p.decision.isByLimits() {
 			continue
 		}
-		wait := p.recordClosed(p.decision, p.wait, e.Now, answer.LoggedDenial{Request: r, Key: p.ask.Raw, Hash: p.ask.Key.A, Shadow: p.shadow})
+		wait := p.recordUnasked(p.decision, p.wait, e.Now, answer.LoggedDenial{Request: r, Key: p.ask.Raw, Hash: p.ask.Key.A, Shadow: p.shadow})
 		if p.shadow {
 			e.WouldDeny.Note(p.Name, p.who(p.ask.Raw), wait)
 		}
@@ -167,10 +167,10 @@ func (e *Evaluation) blame(r *http.Request, began *check) {
 	z.Decisions.Count(d.Reason)
 }
 
-// recordClosed counts and logs a request in a zone that denies it without asking its limits, or
+// recordUnasked counts and logs a request in a zone that denies it without asking its limits, or
 // would in shadow mode: then it returns the wait that is told of it. One that is denied as there is
 // no key, or as Redis is unavailable, is recorded by who blames the zone for it.
-func (z *Zone) recordClosed(decided decision, rest time.Duration, now int64, d answer.LoggedDenial) (wait time.Duration) {
+func (z *Zone) recordUnasked(decided decision, rest time.Duration, now int64, d answer.LoggedDenial) (wait time.Duration) {
 	switch {
 	case decided == barred:
 		z.countDenial(answer.Denied, d.Key, d.Hash, now, d.Shadow)

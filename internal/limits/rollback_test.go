@@ -112,7 +112,7 @@ func TestAQueueIsLeftOnce(t *testing.T) {
 		if e.Denied || shadow == nil || !shadow.shadow {
 			t.Fatalf("denied %t, %v, want that it would be denied in shadow mode", e.Denied, shadow)
 		}
-		e.end(endsDenied, false)
+		e.rollBack(endsDenied, false)
 		ctx, leave := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer leave()
 		if err := e.Enter(ctx); !errors.Is(err, errGone) {

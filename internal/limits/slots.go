@@ -10,7 +10,7 @@ import (
 )
 
 // takeSlot asks for a slot in the zone of a check, before the limits of the zone. It is free again
-// when the handler has returned.
+// when the response or the handler has ended, see HoldBy.
 func (e *Evaluation) takeSlot(p *check, slots *SlotLimit, slowed bool, r *http.Request) decision {
 	asks, lost := p.IsStrict(), p.IsUnavailable(p.ask.Raw)
 	a := gauge.Ask{Key: p.ask.Key, Raw: p.ask.Raw, Now: e.Now, Limit: slots.Max, Alone: slots.Max}

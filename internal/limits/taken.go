@@ -10,10 +10,11 @@ import (
 
 // What a limit gave to a request is a table.Taken: how many units, and where they were taken from.
 
-// end ends what a limit gave to a request that is denied, which d tells of. Where denied requests
-// count the limit keeps it, and takes as much where it denied, or was only read. It returns how
-// long the client waits for this limit as well: too little may be left for the next request.
-func (l *Limit) end(a *table.Ask, t *table.Taken, now int64, counts, byRedis bool, d *answer.Result) (wait time.Duration) {
+// rollBack ends what a limit gave to a request that is denied, which d tells of. Where denied
+// requests count the limit keeps it, and takes as much where it denied, or was only read. It
+// returns how long the client waits for this limit as well: too little may be left for the next
+// request.
+func (l *Limit) rollBack(a *table.Ask, t *table.Taken, now int64, counts, byRedis bool, d *answer.Result) (wait time.Duration) {
 	isRead := t.Allowed && (t.N == 0 || t.Unspent)
 	switch {
 	case counts && (isRead || !t.Allowed):

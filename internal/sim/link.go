@@ -43,7 +43,7 @@ func (w *Network) Join(name string, t table.Synced, rate time.Duration, p algori
 
 // Start begins to sync. The first tick comes at a random time within a sync_rate.
 func (n *Link) Start() {
-	n.table.SetMissed(0)
+	n.table.SetMissedTwice(0)
 	n.table.SetClock(n.net.now, 0, 0)
 	first := time.Duration(n.net.Rand.Float64() * float64(n.Rate))
 	n.loop.Due = n.net.Since() + first
@@ -105,7 +105,7 @@ func (n *Link) Ended(ok bool) {
 		e.Kind, e.Missed = cycle.Failed, cycle.AllShards
 	}
 	n.on(e)
-	n.table.SetMissed(n.loop.MissedTwice)
+	n.table.SetMissedTwice(n.loop.MissedTwice)
 }
 
 // Resend sends all again, as the store has forgotten it. The way of a few keys is too short to

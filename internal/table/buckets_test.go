@@ -24,7 +24,7 @@ func newFleet(p algorithms.Params, size int) *fleet {
 	for i := range size {
 		n := &talker[algorithms.BucketState]{Table: of[algorithms.BucketState](p, 10), name: string(rune('a' + i))}
 		n.Configure(SyncConfig{Params: p, Interval: time.Second}, 10)
-		n.SetMissed(^uint64(0)) // it makes no estimate
+		n.SetMissedTwice(^uint64(0)) // it makes no estimate
 		f.nodes = append(f.nodes, n)
 	}
 	return f

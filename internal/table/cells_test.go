@@ -204,7 +204,7 @@ type node = talker[algorithms.WindowState]
 func newNode(name string, alg algorithms.Params) *node {
 	n := &node{Table: New[algorithms.WindowState](algorithms.SlidingWindow, 1000), name: name}
 	n.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true}, 1000)
-	n.SetMissed(^uint64(0))
+	n.SetMissedTwice(^uint64(0))
 	return n
 }
 

@@ -23,8 +23,8 @@ func (t *Table[S]) in(now int64) int64 { return now + t.offset.Load() }
 // drift is what a clock may go wrong by between two readings of the store's time. More is a step.
 const drift = 100 * time.Millisecond
 
-// stepGrace is how long after a step of the store's clock all nodes have noticed. An interval later
-// they have sent what they hold once more.
+// stepGrace is how long after a step of the store's clock all nodes have noticed. Two intervals
+// later they have sent what they hold once more.
 const stepGrace = 3 * time.Second
 
 // SetClock brings the table to the store's time, which is ahead of the caller's clock by so much,

@@ -88,7 +88,7 @@ func (t *Table[S]) dequeue(b *SyncConfig, now int64, most int, onlyUrgent bool, 
 				from, flag = &st.urgent, urgent
 			}
 			st.mu.Lock()
-			most -= t.dequeueFrom(st, from, flag, b, now, min(most, walk), take)
+			most -= t.dequeueFrom(st, from, flag, b, now, min(most, walkBatch), take)
 			left := len(*from) > 0
 			if onlyUrgent && !left {
 				t.urgent.And(^bit)
@@ -101,7 +101,7 @@ func (t *Table[S]) dequeue(b *SyncConfig, now int64, most int, onlyUrgent bool, 
 
 // dequeueFrom is dequeue for a few slots of one list.
 func (t *Table[S]) dequeueFrom(st *stripe[S], from *[]uint32, flag uint8, b *SyncConfig, now int64, most int, take func(entry[S], int64) int) (taken int) {
-	for looked := 0; looked < walk && len(*from) > 0 && taken < most; looked++ {
+	for looked := 0; looked < walkBatch && len(*from) > 0 && taken < most; looked++ {
 		end := len(*from) - 1
 		i := (*from)[end]
 		*from = (*from)[:end]

@@ -16,10 +16,10 @@ const (
 	// earlyShare of what a key has left, by the estimate, that may be unsent before it is synced
 	// early: one part of so many.
 	earlyShare = 8
-	// earlyGrain is the part of a limit, one of so many, below which what all nodes have unsent, by
+	// earlyPart is the part of a limit, one of so many, below which what all nodes have unsent, by
 	// the estimate, is worth no early sync. Without it a client at its limit would cause one for
 	// each request that is admitted.
-	earlyGrain = 64
+	earlyPart = 64
 	// earlyRefresh is how often in an interval a key at its limit may be synced only to learn what
 	// the others did.
 	earlyRefresh = 8
@@ -33,7 +33,8 @@ const (
 
 // An estimate is what a key knows of its syncs. The zero value is that of a key that had none.
 type estimate struct {
-	At             int64   // of the last reply, 0 never
+	// At is the instant of the last reply, 0 never; where the store decides, that of the message.
+	At             int64
 	allPerMine     float32 // K: units spent on all nodes for each one here, lately; 0 unknown
 	inHalfInterval float32 // admitted here in half an interval before that, or more: see Sent
 
@@ -64,7 +65,7 @@ func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remai
 		return true // the first request of an epoch: others may want what came just before it
 	}
 	unseen := float64(l.Unsent(limit.History)) * max(1, float64(s.allPerMine))
-	return unseen > 0 && unseen*earlyShare*float64(max(1, regions)) >= float64(remaining) && unseen*earlyGrain >= float64(limit.AtOnce())
+	return unseen > 0 && unseen*earlyShare*float64(max(1, regions)) >= float64(remaining) && unseen*earlyPart >= float64(limit.AtOnce())
 }
 
 // NeedsRefresh reports whether a key is at its limit and so much may have flowed in since the last
@@ -72,10 +73,10 @@ func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remai
 // keys of the stripe wait to be sent, this one waits as well.
 func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remaining, now int64) bool {
 	size, passed := float64(l.AtOnce()), now-s.At
-	if s.allPerMine <= 1 || passed < max(int64(rate/earlyRefresh), int64(earlyPause)) || float64(remaining)*earlyGrain > size {
+	if s.allPerMine <= 1 || passed < max(int64(rate/earlyRefresh), int64(earlyPause)) || float64(remaining)*earlyPart > size {
 		return false
 	}
-	return float64(passed)*float64(l.N)*earlyGrain >= size*float64(l.Window)
+	return float64(passed)*float64(l.N)*earlyPart >= size*float64(l.Window)
 }
 
 // nextAsk returns in how long the store should be asked about a key once more, 0 for not before the
@@ -87,7 +88,7 @@ func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remainin
 func nextAsk(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, remaining, passed int64, news bool) (after time.Duration) {
 	unsent := l.Unsent(limit.History) > 0 // admitted while the answer was on its way
 	_, remote := l.Sum(limit.History)
-	if !unsent && (remaining <= 0 || remote == 0) || remaining > earlyShare || float64(limit.AtOnce()) > earlyGrain {
+	if !unsent && (remaining <= 0 || remote == 0) || remaining > earlyShare || float64(limit.AtOnce()) > earlyPart {
 		return 0
 	}
 	if after = earlyPause; !news && !unsent {
@@ -138,12 +139,13 @@ func (s *estimate) noteSpent(mine, theirs int64, lately bool) {
 // Alone notes that no share is known, and nothing is expected of others.
 func (s *estimate) Alone() { s.allPerMine = 1 }
 
-// Sent notes how much the last sync sent, how long that took, and how much time has passed since
-// the one before. What others say is on average half an interval old when it is read, for which
-// an estimate counts. Where the store is far away, all nodes take what is left in turn, one denying
-// while another admits, so that a node's own doesn't show what the others have on the way: then it
-// is a whole interval, and half of what it was before, where that is more. Buckets drain in that
-// time, and need none: of them the units are 0.
+// Sent notes how many units the last sync sent, how long that took, and how much time has passed
+// since the one before. What others say is on average half an interval old when it is read, so half
+// of the units is what this node admits in that time, and K times that what all do. The farther
+// away the store is, the more of the other half is added, as what others say is older by the way:
+// the whole where that takes an interval. Nodes of such a store take what is left in turn, one
+// denying while another admits, so half of what was noted before stays where that is more. Buckets
+// drain in that time, and need none: of them the units are 0.
 func (s *estimate) Sent(units int64, took, passed time.Duration) {
 	half := units / 2
 	if far := min(took-earlyPause, passed); far > 0 {

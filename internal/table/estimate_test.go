@@ -50,7 +50,7 @@ func TestDenialsOfAKeyAreEarlyOnce(t *testing.T) {
 		alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: limit, Window: 30 * 24 * time.Hour}
 		n, other, s := newNode("n", alg), newNode("other", alg), newStore()
 		n.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true, NoEstimates: true}, 1000)
-		n.SetMissed(0)
+		n.SetMissedTwice(0)
 		take(other.Table, alg, 1, t0)
 		other.sync(s, t0)
 		early := 0
@@ -80,7 +80,7 @@ func TestDenialsThatCountAreEarlyOnce(t *testing.T) {
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 3, Window: 30 * 24 * time.Hour}
 	n, s := newNode("n", alg), newStore()
 	n.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true}, 1000)
-	n.SetMissed(0)
+	n.SetMissedTwice(0)
 	early, now := 0, t0
 	request := func() {
 		d := take(n.Table, alg, 1, now)

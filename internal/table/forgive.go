@@ -8,13 +8,14 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reset"
 )
 
-// A response may forgive what one key has spent, as a right login does. That is a reset of which no
-// record tells: what is said of the key carries its stamp, the store empties the cell, and another
-// node hears of it by the answer to what it says next. Resets of the record that the store tells of
-// before the record does go the same way.
+// A response may forgive what one key has spent, as a right login does. That is a reset of which
+// the control record tells nothing: what is said of the key carries its stamp, the store empties
+// the cell, and another node hears of it by the answer to what it says next. Resets of the control
+// record that a cell shows before the record is read go the same way.
 
-// keyReset is the latest such reset of a key. It ends when what was spent before can count no more
-// since the store was last known to have its stamp: the store keeps it longer.
+// keyReset is the latest such reset of a key. It is forgotten when a window is over since the store
+// was last known to have its stamp: what was spent before counts no more then, and the store keeps
+// the stamp longer.
 type keyReset struct {
 	reset.Reset
 	// when is when it was applied, by the callers' clock.

@@ -46,7 +46,7 @@ func forgiveLaw[S any](t *testing.T, p algorithms.Params, seed uint64) {
 	for i := range 3 {
 		n := &forgiver[S]{talker: talker[S]{Table: NewOf(p.Kind, algorithms.MachineBy[S](p.Kind, p.Calendar), 1000), name: fmt.Sprint(i)}}
 		n.Configure(SyncConfig{Params: p, Interval: time.Second, Early: seed%2 == 0}, 1000)
-		n.SetMissed(^uint64(0))
+		n.SetMissedTwice(^uint64(0))
 		nodes = append(nodes, n)
 	}
 	var late []func()

@@ -41,7 +41,7 @@ func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, id keys.ID, now int64)
 		to.forgiven = map[keys.ID]keyReset{id: one}
 	}
 	t.reservations.CopyTo(&f.reservations, key)
-	if t.bucket != nil { // what is said from now on has a later name, even if it is read before
+	if t.bucket != nil { // what the node itself says from now on has a later incarnation
 		t.bucket.Begin(&s.state, at-int64(time.Second))
 	}
 	if e := st.at(i); e.syncState != nil {
@@ -56,7 +56,7 @@ func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, id keys.ID, now int64)
 // has no room for a key that comes later.
 func (t *Table[S]) fork() *Table[S] {
 	f := &Table[S]{kind: t.kind, machine: t.machine, bucket: t.bucket}
-	f.missed.Store(t.missed.Load())
+	f.missedTwice.Store(t.missedTwice.Load())
 	f.stepped.Store(t.stepped.Load())
 	f.offset.Store(t.offset.Load())
 	f.resets.Store(t.resets.Load())

@@ -24,7 +24,9 @@ type Asker struct {
 // AskUpdate is the update of one key of which more is asked, until AskAnswered or AskUnanswered. ok
 // is false where the table is full and has no slot for the key, and busy while it is asked for
 // otherwise, or where something was said under a later number: that would take back what is
-// granted. Number 0 is for forks, which only read: the answer comes back through Merge.
+// granted. Number 0 is for forks, which only read: the answer comes back through Merge. It doesn't
+// wait for a reset under way: what is said of a key that this one has emptied is less, under the
+// earlier stamp, and all that is granted is said again under the later one.
 func (t *Table[S]) AskUpdate(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool) {
 	b := t.config.Load()
 	if b == nil {

@@ -121,7 +121,7 @@ func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 	} {
 		rows.longest, rows.row, rows.last = 0, 0, nil
 		work.do()
-		most := walk
+		most := walkBatch
 		if work.name == "a step of the clock" {
 			most = int(tab.stripes[0].size) // all keys of a stripe go by one clock
 		}
@@ -141,9 +141,9 @@ func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 func TestDrainingLooksAtFewPlacesThatHaveGone(t *testing.T) {
 	tab := newTable(10, hour)
 	st := &tab.stripes[0]
-	st.outgoing = make([]uint32, 10*walk)
-	if tab.dequeueFrom(st, &st.outgoing, dirty, tab.config.Load(), t0, million, nil); len(st.outgoing) != 9*walk {
-		t.Errorf("%d of %d slots are left after one hold, want %d", len(st.outgoing), 10*walk, 9*walk)
+	st.outgoing = make([]uint32, 10*walkBatch)
+	if tab.dequeueFrom(st, &st.outgoing, dirty, tab.config.Load(), t0, million, nil); len(st.outgoing) != 9*walkBatch {
+		t.Errorf("%d of %d slots are left after one hold, want %d", len(st.outgoing), 10*walkBatch, 9*walkBatch)
 	}
 }
 
@@ -242,8 +242,8 @@ func (m *mover) moveAll(t *testing.T) (moved int) {
 		for at := new(move); !at.ends; {
 			next, size := at.next, st.size
 			m.move(st, at)
-			if looked := at.next - next + size - st.size; looked > 2*walk {
-				t.Fatalf("one step passes %d slots, want at most %d", looked, 2*walk)
+			if looked := at.next - next + size - st.size; looked > 2*walkBatch {
+				t.Fatalf("one step passes %d slots, want at most %d", looked, 2*walkBatch)
 			}
 			moved += int(size - st.size)
 			m.requests(3000, 10)

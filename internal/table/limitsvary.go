@@ -41,7 +41,7 @@ func recentPeriod(b *SyncConfig, now int64) uint8 {
 // noteFull notes that a limit has denied a request and is used up as far as is known here: less
 // than a grain of it is left.
 func (t *Table[S]) noteFull(b *SyncConfig, e entry[S], limit algorithms.Limit, d *Taken) {
-	if d.Estimated && t.machine.Take(&e.state, limit, d.At, 0, 0).Remaining > limit.Size/earlyGrain {
+	if d.Estimated && t.machine.Take(&e.state, limit, d.At, 0, 0).Remaining > limit.Size/earlyPart {
 		return
 	}
 	at := recentPeriod(b, d.At)

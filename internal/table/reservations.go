@@ -43,7 +43,7 @@ type reservedKey struct {
 type reservedByOthers struct{ epoch, n int64 }
 
 // A ReservedGroup is units that this node has reserved in one epoch, and that count until one
-// instant of the process' clock. A group that a key was reset with is in no Reservations any more.
+// instant of the process' clock. After a reset of the key a group is in no Reservations any more.
 //
 // Units of a bucket, of which a part may be refunded, are a group for each request, in the order in
 // which they were taken: they stand in the bucket in that order.
@@ -103,11 +103,11 @@ func (e *reservedKey) group(epoch, until int64) *ReservedGroup {
 
 // reservedGrain is the part of a window by which groups know when their units end to count. So a
 // key has few of them, however many of its requests are under way.
-const reservedGrain = 64
+const reservedParts = 64
 
 // roundUp returns the end of a part of a window.
 func roundUp(until, window int64) int64 {
-	part := max(1, window/reservedGrain)
+	part := max(1, window/reservedParts)
 	return (until + part - 1) / part * part
 }
 

@@ -24,8 +24,8 @@ type Synced interface {
 	// corrections is of how many other keys it has something else than it should.
 	Unsent(now int64) (keys int, requests int64, corrections int)
 
-	// SetMissed sets the shards of which the store can't be reached, a bit each.
-	SetMissed(shards uint64)
+	// SetMissedTwice sets the shards of which the store can't be reached, a bit each.
+	SetMissedTwice(shards uint64)
 	// SetClock sets how far the store's clock is ahead of now, the node's.
 	SetClock(now int64, ahead, uncertainty time.Duration)
 	// Forgotten notes that the store has forgotten the totals of all keys, or may have, and returns

@@ -32,7 +32,7 @@ func (t *Taken) until() int64 {
 }
 
 // reserve notes what was just taken, in an epoch. It notes as well at which rate a bucket drains
-// now, also where that was denied. The stripe's lock is held.
+// now, also where that was denied.
 func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch int64) {
 	if taken.number = uint32(epoch); taken.Allowed {
 		t.reservations.Add(key, taken.N, epoch, taken.until(), l.Window)

@@ -64,5 +64,5 @@ func restoreSaved[S any](m algorithms.Machine[S], l algorithms.Limit, s *S, now 
 			m.Adopt(s, l, r.Epoch, r.Own)
 		}
 	}
-	ledger.ResetAcks() // no store knows of it under this name
+	ledger.ResetAcks() // no store knows of it as this node's
 }

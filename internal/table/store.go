@@ -2,9 +2,9 @@
 // bounds how many there are, drops the idle ones, and keeps what has not been sent. It knows the
 // algorithms and nothing of Redis or Caddy.
 //
-// No lock is held over a callback or I/O. A request takes one lock, its stripe's, and beyond
-// max_keys then that of a shared counter; only a walk over all keys holds another, its own, and who
-// takes out what is to be sent.
+// No lock is held over I/O. A request takes its stripe's lock, beyond max_keys then that of a
+// shared counter, and below it that of what is reserved or was saved; only a walk over all keys
+// holds another, its own, and who takes out what is to be sent.
 package table
 
 import (
@@ -22,8 +22,8 @@ const (
 	// chunkSize is how many slots are allocated together. 30 slots of windows and the allocator's
 	// header fill one of its size classes; with 32 an eighth would be lost.
 	chunkSize = 30
-	// walk is how many slots are gone through under a stripe's lock before it is let go.
-	walk = 128
+	// walkBatch is how many slots are gone through under a stripe's lock before it is let go.
+	walkBatch = 128
 )
 
 // A Table is the counters of one limit. It outlives configurations: limits are passed to Take, so a
@@ -37,11 +37,11 @@ type Table[S any] struct {
 	// config is what the latest configuration says; requests bring their own limits.
 	config atomic.Pointer[SyncConfig]
 	// offset is added to the clock of callers: see Clock.
-	offset   atomic.Int64
-	overflow atomic.Pointer[Table[S]] // of keys beyond max_keys, nil where there are none
-	missed   atomic.Uint64
-	maxKeys  atomic.Int64
-	kind     algorithms.Kind
+	offset      atomic.Int64
+	overflow    atomic.Pointer[Table[S]] // of keys beyond max_keys, nil where there are none
+	missedTwice atomic.Uint64
+	maxKeys     atomic.Int64
+	kind        algorithms.Kind
 
 	stripes [stripeCount]stripe[S]
 
@@ -60,8 +60,8 @@ type Table[S any] struct {
 
 	// walking lets one walk over all keys at a time; requests don't take it.
 	walking sync.Mutex
-	// taking is held while messages or charges are taken out, and while resets are applied: what is
-	// sent has the names that its counts belong to. It is taken after walking.
+	// taking is held while TakeUpdates takes updates out, and while resets are applied: what is
+	// sent has the stamp that its counts belong to. It is taken after walking.
 	taking sync.Mutex
 
 	bucket algorithms.Bucketed[S] // the machine, nil where it has no bucket
@@ -209,7 +209,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	if want&Retried != 0 {
 		attempts = 0
 	}
-	wake := synced && t.record(st, b, e, i, taken, a.Limit, attempts)
+	wake := synced && t.noteAttempts(st, b, e, i, taken, a.Limit, attempts)
 	st.mu.Unlock()
 	if wake {
 		b.Waker.Wake()

@@ -33,17 +33,17 @@ func (t *Table[S]) each(f func(*stripe[S], uint32, entry[S])) { t.eachFew(f, fun
 
 // eachFew is each that calls after without a lock, whenever one has been let go.
 func (t *Table[S]) eachFew(f func(*stripe[S], uint32, entry[S]), after func()) {
-	for first, more := uint32(0), true; more; first += walk {
+	for first, more := uint32(0), true; more; first += walkBatch {
 		more = false
 		for s := range t.stripes {
 			st := &t.stripes[s]
 			st.mu.Lock()
-			for i := first; i < min(first+walk, st.size); i++ {
+			for i := first; i < min(first+walkBatch, st.size); i++ {
 				if e := st.at(i); e.used() {
 					f(st, i, e)
 				}
 			}
-			more = more || first+walk < st.size
+			more = more || first+walkBatch < st.size
 			st.mu.Unlock()
 			after()
 		}
@@ -93,7 +93,7 @@ type move struct {
 // free. Requests come in between and may take slots or free them.
 func (t *Table[S]) move(st *stripe[S], m *move) {
 	st.forgetFree(m.next)
-	for range walk {
+	for range walkBatch {
 		if m.next >= st.size {
 			st.index.Fit()
 			st.fitLists()

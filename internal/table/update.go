@@ -51,8 +51,8 @@ func (t *Table[S]) TakeUpdates(now, seq int64, most int, urgent bool, dst []Upda
 	return dst
 }
 
-// updateOf appends what is to be said of one key, where that is said every interval, 0 where more
-// is asked for. Of what dst had before, the totals are used again.
+// updateOf appends what is to be said of one key to dst, and uses room for totals that dst has
+// left. interval is that of the syncs, 0 in a strict call.
 func (t *Table[S]) updateOf(b *SyncConfig, e entry[S], now, seq int64, interval time.Duration, dst []Update) []Update {
 	t.machine.Advance(&e.state, b.Limit, now)
 	l := t.machine.Ledger(&e.state)
@@ -71,7 +71,7 @@ func (t *Table[S]) updateOf(b *SyncConfig, e entry[S], now, seq int64, interval 
 		has := t.bucket.Update(&e.state, b.Limit, now, interval)
 		l.Prepare(l.Epoch)
 		m.Size, m.Rate, m.Decided, m.Filled = has.Size, has.Rate, has.Decided, has.Filled
-		m.State.Incarnation, m.State.Total, m.State.Unacked, m.State.UnackedFor = has.Start, has.Total, has.Unacked, has.UnackedFor
+		m.State.Incarnation, m.State.Total, m.State.Unacked, m.State.UnackedFor = has.Incarnation, has.Total, has.Unacked, has.UnackedFor
 		m.State.AnsweredSeq, m.State.Whole, m.State.Rest = e.answered, has.Whole, has.Rest
 		return append(dst, m)
 	}
@@ -137,7 +137,8 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Upd
 		return false
 	}
 	if h.Sum.Stamp < m.State.Stamp {
-		h.Previous, h.Sum = cell.State{}, cell.Sum{} // what was only asked about is forgiven
+		// The store has yet to hear of the reset, and what it told is forgiven by that.
+		h.Previous, h.Sum = cell.State{}, cell.Sum{}
 	}
 	t.stripe(m.Key).noteHeld(b, server, m.ID, h.Sum.Stamp)
 	known, lately := l.Resend&algorithms.Forgotten != 0 && !rejected, l.Synced && e.At != 0

@@ -137,12 +137,12 @@ func (n *node[S]) Merge(_, server int64, updates []table.Update, replies []cell.
 
 func (n *node[S]) Forgotten(_ int64, sure bool) (keys int) { return n.Table.Forgotten(n.clock(), sure) }
 
-// SetMissed has all shards lost all the time where the model makes no estimate.
-func (n *node[S]) SetMissed(shards uint64) {
+// SetMissedTwice has all shards lost all the time where the model makes no estimate.
+func (n *node[S]) SetMissedTwice(shards uint64) {
 	if !n.w.sc.Model.Estimate {
 		shards = cycle.AllShards
 	}
-	n.Table.SetMissed(shards)
+	n.Table.SetMissedTwice(shards)
 }
 
 // SetClock does nothing: a heartbeat sets the clock.
