@@ -74,7 +74,7 @@ func (c *Config) Each(yield func(*limits.Limit) bool) {
 // counted is Each with what counts denied requests before a ban.
 func (c *Config) counted(yield func(*limits.Limit) bool) {
 	for _, z := range c.zones {
-		for l := range z.Counted {
+		for l := range z.EachWithDenials {
 			if !yield(l) {
 				return
 			}
@@ -170,7 +170,7 @@ func (c *Config) apply() {
 		c.Redis.Gauges.SetTimeout(c.StrictTimeout)
 	}
 	for _, z := range c.zones {
-		for l := range z.Counted {
+		for l := range z.EachWithDenials {
 			l.Configure(z.Sweep, c.Redis)
 		}
 		if z.Slots != nil {

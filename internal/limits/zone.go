@@ -212,8 +212,8 @@ func Arrange(zones []*Zone) {
 // IsStrict reports whether Redis decides for the zone.
 func (z *Zone) IsStrict() bool { return z.SyncRate == config.Strict && z.Redis != nil }
 
-// Counted calls yield with each limit, and with what counts denied requests before a ban.
-func (z *Zone) Counted(yield func(*Limit) bool) {
+// EachWithDenials calls yield with each limit, and with what counts denied requests before a ban.
+func (z *Zone) EachWithDenials(yield func(*Limit) bool) {
 	for l := range z.Each {
 		if !yield(l) {
 			return

@@ -175,7 +175,7 @@ func (o *open) end() {
 // holds is what a look at the zones must not change.
 func holds(zones []*limits.Zone) (all []string) {
 	for _, z := range zones {
-		for l := range z.Counted {
+		for l := range z.EachWithDenials {
 			all = append(all, fmt.Sprintf("%+v %d %d %d", l.Totals(), l.Table.Overflowed(), l.Table.OverflowBytes(), l.Table.Reservations().Len()))
 		}
 		if b := z.Bans(); b != nil {

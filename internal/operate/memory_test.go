@@ -105,7 +105,7 @@ func startRecaller(t *testing.T, server *miniredis.Miniredis, dress func(i int, 
 	n.redis.Replicator.Start()
 	limits.Starting.End()       // no configuration starts here, which requests would wait for
 	for _, z := range n.zones { // as of a configuration that is current: a process has just one
-		for l := range z.Counted {
+		for l := range z.EachWithDenials {
 			l.Configure(time.Minute, n.redis)
 		}
 		if z.Slots != nil {
@@ -118,7 +118,7 @@ func startRecaller(t *testing.T, server *miniredis.Miniredis, dress func(i int, 
 
 func (n *recaller) end() {
 	for _, z := range n.zones {
-		for l := range z.Counted {
+		for l := range z.EachWithDenials {
 			l.Detach(n.redis)
 		}
 		if z.Slots != nil {

@@ -139,7 +139,7 @@ func lasts(zone *limits.Zone) (longest time.Duration) {
 		now := clock.Now()
 		b.Set.Each(now, func(_ ban.ID, one ban.Ban, _ string) { longest = max(longest, one.Rest(now)+zone.Ban.Growing) })
 	}
-	for l := range zone.Counted {
+	for l := range zone.EachWithDenials {
 		p := l.Settings.Params(l.Rate)
 		longest = max(longest, 2*p.Counts()+max(0, time.Duration(zone.SyncRate)))
 	}

@@ -32,7 +32,7 @@ type store struct {
 // join links a zone's counters on a node to those of the other nodes, if it syncs.
 func (c *cluster) join(node int, z *limits.Zone) {
 	bans := z.Bans() // go along with the first limit
-	for l := range z.Counted {
+	for l := range z.EachWithDenials {
 		table, config := l.Drive()
 		if config.Interval <= 0 {
 			continue

@@ -275,7 +275,7 @@ func (r *replay) sweep(now int64) {
 		r.cluster.expire()
 	}
 	for _, z := range r.copies {
-		for l := range z.Counted {
+		for l := range z.EachWithDenials {
 			table, _ := l.Drive()
 			table.Sweep(now)
 		}

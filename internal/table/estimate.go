@@ -44,18 +44,18 @@ type estimate struct {
 
 // Retry is when to try again where only an estimate stands in the way: the next sync may
 // tell that others spent less.
-func (s *estimate) Retry(rate time.Duration, now int64, retry time.Duration) time.Duration {
-	return max(time.Second, min(retry, rate-time.Duration(now-s.At)))
+func (s *estimate) Retry(rate time.Duration, at int64, retry time.Duration) time.Duration {
+	return max(time.Second, min(retry, rate-time.Duration(at-s.At)))
 }
 
 // NeedsSync reports whether a key should not wait for the next cycle: it was not synced
 // lately, or what is unsent is much of what is left. So many regions may have as much unsent that
 // none of them has told of.
-func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remaining, now int64, regions int) bool {
+func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remaining, at int64, regions int) bool {
 	if !l.Synced {
 		return true
 	}
-	if now-s.At < int64(earlyPause) {
+	if at-s.At < int64(earlyPause) {
 		return false
 	}
 	if s.allPerMine == 0 {
@@ -69,10 +69,10 @@ func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remai
 }
 
 // NeedsRefresh reports whether a key is at its limit and so much may have flowed in since the last
-// sync that others may have taken a grain of it. To ask is worth less than to report: where other
-// keys of the stripe wait to be sent, this one waits as well.
-func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remaining, now int64) bool {
-	size, passed := float64(l.AtOnce()), now-s.At
+// sync that others may have taken 1/earlyPart of it. To ask is worth less than to report: where
+// other keys of the stripe wait to be sent, this one waits as well.
+func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remaining, at int64) bool {
+	size, passed := float64(l.AtOnce()), at-s.At
 	if s.allPerMine <= 1 || passed < max(int64(rate/earlyRefresh), int64(earlyPause)) || float64(remaining)*earlyPart > size {
 		return false
 	}
@@ -83,8 +83,8 @@ func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remainin
 // next cycle. passed is the time since the last answer but one. It is for keys of which units are
 // reserved: no share is known of them, and others may be spending the units that are left. After
 // news the next question comes soon. Otherwise the time between two grows by half each time. The
-// only node that knows a key has nothing to ask. Where a unit is less than a grain of the limit, or
-// many are left, it can wait.
+// only node that knows a key has nothing to ask. Where a unit is less than such a part of the
+// limit, or many are left, it can wait.
 func nextAsk(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, remaining, passed int64, news bool) (after time.Duration) {
 	unsent := l.Unsent(limit.History) > 0 // admitted while the answer was on its way
 	_, remote := l.Sum(limit.History)

@@ -29,7 +29,7 @@ func TestEarlySyncsGoByTheLimitOfTheRequest(t *testing.T) {
 		want                bool
 	}{
 		{5, 0, second, true},
-		{5, 0, second / 2, false}, // less than a grain of 5 has come in
+		{5, 0, second / 2, false}, // less than a part of 5 has come in
 		{50_000, 700, second, true},
 		{50_000, 40_000, second, false},
 		{50_000, 0, second / 100, false},

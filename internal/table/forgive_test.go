@@ -203,7 +203,7 @@ func TestAGrantOfBeforeAForgiving(t *testing.T) {
 			now += int64(time.Millisecond)
 			reply := cell.Reply{Previous: m.State, Sum: cell.Sum{Stamp: m.State.Stamp, Epoch: m.State.Epoch, Totals: []int64{total}}}
 			reply.Previous.Seq--
-			took, _ := tab.AskAnswered(now, now, m, &reply, []Asker{{Limit: l, N: 1, Want: reserving, Admitted: true}}, nil)
+			took, _ := tab.AskAnswered(now, now, m, &reply, []GrantRequest{{Limit: l, N: 1, Want: reserving, Admitted: true}}, nil)
 			return took[0]
 		}
 		first := grant(ask(1), 1)

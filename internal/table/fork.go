@@ -25,7 +25,7 @@ func (t *Table[S]) Fork(l algorithms.Limit, key keys.Key, id keys.ID, now int64)
 			if shared := t.overflow.Load(); shared != nil {
 				f.overflow.Store(shared.Fork(l, overflowOf(key), keys.ID{}, now))
 			}
-			f.chargeBeyond(l, key, now, t.spentOf(reports, l, at))
+			f.chargeOverflow(l, key, now, t.spentOf(reports, l, at))
 			return f
 		}
 	}

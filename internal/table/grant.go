@@ -13,8 +13,8 @@ import (
 // While it is on its way nothing else is said of the key: a state without the grant would take it
 // back. After a call without an answer that is what happens.
 
-// An Asker is a request that the store was asked for.
-type Asker struct {
+// A GrantRequest is a request that the store was asked for.
+type GrantRequest struct {
 	Limit    algorithms.Limit
 	N        int64
 	Want     algorithms.Want
@@ -48,7 +48,7 @@ func (t *Table[S]) AskUpdate(l algorithms.Limit, key keys.Key, raw []byte, now, 
 
 // AskAnswered takes in the answer to a message that asked for more at now, and appends what each of
 // the requests is told: in their order, so that each one sees what is left by those before it.
-func (t *Table[S]) AskAnswered(now, server int64, update *Update, reply *cell.Reply, all []Asker, dst []Taken) (took []Taken, forgot bool) {
+func (t *Table[S]) AskAnswered(now, server int64, update *Update, reply *cell.Reply, all []GrantRequest, dst []Taken) (took []Taken, forgot bool) {
 	b := t.config.Load()
 	// What is granted is of the store's time. Where its clock has taken a step, or no heartbeat was
 	// answered yet, the answer tells before they do.
@@ -157,7 +157,7 @@ func (t *Table[S]) stateOf(b *SyncConfig, server int64, reply *cell.Reply, repor
 }
 
 // decideBucketGrant is decideGrant for a bucket.
-func (t *Table[S]) decideBucketGrant(server int64, g *Asker, level algorithms.BucketLevel, behind int64, taken *Taken) {
+func (t *Table[S]) decideBucketGrant(server int64, g *GrantRequest, level algorithms.BucketLevel, behind int64, taken *Taken) {
 	if g.Admitted {
 		behind += g.N
 	}
@@ -170,7 +170,7 @@ func (t *Table[S]) decideBucketGrant(server int64, g *Asker, level algorithms.Bu
 
 // decideGrant works out what a request is told, where so many units were granted to those behind
 // it.
-func (t *Table[S]) decideGrant(s *S, server int64, g *Asker, behind int64, taken *Taken) {
+func (t *Table[S]) decideGrant(s *S, server int64, g *GrantRequest, behind int64, taken *Taken) {
 	l := t.machine.Ledger(s)
 	c, _ := l.At(l.Epoch)
 	c.Remote -= behind
@@ -181,7 +181,7 @@ func (t *Table[S]) decideGrant(s *S, server int64, g *Asker, behind int64, taken
 }
 
 // tell tells a request how its key stands at an instant, after it has taken so many units there.
-func (t *Table[S]) tell(s *S, at int64, g *Asker, takes int64, taken *Taken) {
+func (t *Table[S]) tell(s *S, at int64, g *GrantRequest, takes int64, taken *Taken) {
 	taken.Result = t.machine.Take(s, g.Limit, at, takes, 0)
 	want := g.Want
 	if taken.Allowed = g.Admitted || g.N == 0 || taken.Remaining >= g.N; !taken.Allowed {
@@ -262,6 +262,6 @@ func (t *Table[S]) Look(l algorithms.Limit, key keys.Key, now, n int64, want alg
 
 func (t *Table[S]) look(e entry[S], l algorithms.Limit, at int64, clock Clock, n int64, want algorithms.Want) (taken Taken) {
 	taken = Taken{N: n, At: at, clock: clock, Unspent: true}
-	t.tell(&e.state, at, &Asker{Limit: l, N: n, Want: want}, 0, &taken)
+	t.tell(&e.state, at, &GrantRequest{Limit: l, N: n, Want: want}, 0, &taken)
 	return taken
 }

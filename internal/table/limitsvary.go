@@ -18,28 +18,28 @@ import (
 // what comes within a round trip. So without them the estimate holds as a whole, for all requests.
 
 // bound returns the most of unseen units that may have been spent.
-func (t *Table[S]) bound(b *SyncConfig, e entry[S], limit algorithms.Limit, now, unseen int64) int64 {
-	full := int64(e.fullAt(recentPeriod(b, now)))
+func (t *Table[S]) bound(b *SyncConfig, e entry[S], limit algorithms.Limit, at, unseen int64) int64 {
+	full := int64(e.fullAt(recentPeriod(b, at)))
 	if limit.Size <= full {
 		return unseen
 	}
-	used := limit.Size - t.machine.Take(&e.state, limit, now, 0, 0).Remaining
+	used := limit.Size - t.machine.Take(&e.state, limit, at, 0, 0).Remaining
 	return min(unseen, max(0, full-used))
 }
 
 // recentPeriod numbers the time: each number is for an interval and a second more, and where
 // windows begin empty for a quarter of one as well, as it takes a flood that long to use it up.
 // Only the lowest bits are kept.
-func recentPeriod(b *SyncConfig, now int64) uint8 {
+func recentPeriod(b *SyncConfig, at int64) uint8 {
 	each := int64(b.Interval + time.Second)
 	if b.Params.Kind.Traits().Fixed {
 		each += b.Limit.Window / 4
 	}
-	return uint8(now / each)
+	return uint8(at / each)
 }
 
 // noteFull notes that a limit has denied a request and is used up as far as is known here: less
-// than a grain of it is left.
+// than 1/earlyPart of it is left.
 func (t *Table[S]) noteFull(b *SyncConfig, e entry[S], limit algorithms.Limit, d *Taken) {
 	if d.Estimated && t.machine.Take(&e.state, limit, d.At, 0, 0).Remaining > limit.Size/earlyPart {
 		return

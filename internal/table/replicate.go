@@ -22,19 +22,19 @@ type syncState struct {
 // inOtherRegions is set where another region has the key too.
 const inOtherRegions uint8 = 1
 
-// observe brings a key that is synced to now, and estimates what others spent unseen.
-func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, now int64) (e entry[S], unseen int64) {
+// observe brings a key that is synced to at, and estimates what others spent unseen.
+func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i uint32, at int64) (e entry[S], unseen int64) {
 	e = t.withSyncState(st, i)
-	t.machine.Advance(&e.state, l, now)
+	t.machine.Advance(&e.state, l, at)
 	ledger := t.machine.Ledger(&e.state)
-	if e.At != 0 && now-e.At > int64(3*b.Interval+time.Second) {
+	if e.At != 0 && at-e.At > int64(3*b.Interval+time.Second) {
 		ledger.Synced = false // and so no estimate either
 	}
 	if b.NoEstimates {
 		return e, 0
 	}
 	if unseen = t.unseen(e, ledger, l.History); unseen > 0 && b.LimitsVary && b.Early {
-		unseen = t.bound(b, e, l, now, unseen)
+		unseen = t.bound(b, e, l, at, unseen)
 	}
 	return e, unseen
 }

@@ -281,7 +281,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 }
 
 // Near a large limit a single request more or less needs no early sync.
-func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
+func TestAKeyNearItsLimitIsUrgentByParts(t *testing.T) {
 	alg := sliding(10*earlyPart, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	a.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true}, 1000)
@@ -294,7 +294,7 @@ func TestAKeyNearItsLimitIsUrgentByTheGrain(t *testing.T) {
 	}
 	admit(t, a, alg, at, 9, 9)
 	if a.Urgent() {
-		t.Error("with 9 unsent and 11 left of 640 a key is urgent; a grain is 10")
+		t.Error("with 9 unsent and 11 left of 640 a key is urgent; a part is 10")
 	}
 	admit(t, a, alg, at, 1, 1)
 	if !a.Urgent() {

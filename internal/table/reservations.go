@@ -101,7 +101,7 @@ func (e *reservedKey) group(epoch, until int64) *ReservedGroup {
 	return nil
 }
 
-// reservedGrain is the part of a window by which groups know when their units end to count. So a
+// reservedParts is the part of a window by which groups know when their units end to count. So a
 // key has few of them, however many of its requests are under way.
 const reservedParts = 64
 

@@ -39,8 +39,8 @@ func (t *Table[S]) Resume(p algorithms.Params, now int64, counts SavedCounts) in
 }
 
 // restore brings saved counts of a key back, if there are any.
-func (t *Table[S]) restore(s *S, l algorithms.Limit, now int64, reports []algorithms.Report) {
+func (t *Table[S]) restore(s *S, l algorithms.Limit, at int64, reports []algorithms.Report) {
 	if reports != nil {
-		restoreSaved(t.machine, l, s, now, reports)
+		restoreSaved(t.machine, l, s, at, reports)
 	}
 }

@@ -40,7 +40,7 @@ type Synced interface {
 type Strict interface {
 	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken Taken, ok bool)
 	AskUpdate(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool)
-	AskAnswered(now, server int64, update *Update, reply *cell.Reply, all []Asker, dst []Taken) (took []Taken, forgot bool)
+	AskAnswered(now, server int64, update *Update, reply *cell.Reply, all []GrantRequest, dst []Taken) (took []Taken, forgot bool)
 	AskUnanswered(update *Update)
 	Merge(now, server int64, updates []Update, replies []cell.Reply) (forgot bool)
 	Refund(l algorithms.Limit, key keys.Key, t Taken, n int64)

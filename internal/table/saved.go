@@ -60,17 +60,17 @@ func (s *savedStore) Replace(counts SavedCounts, epochs algorithms.Epochs) {
 // IsEmpty reports whether nothing is left of any key.
 func (s *savedStore) IsEmpty() bool { return s.counts.Load() == nil }
 
-// Look returns what a key had spent, in the epochs of now; nil if that is nothing.
-func (s *savedStore) Look(id [16]byte, l algorithms.Limit, now int64) []algorithms.Report {
-	return s.look(id, l, now, false)
+// Look returns what a key had spent, in the epochs of at; nil if that is nothing.
+func (s *savedStore) Look(id [16]byte, l algorithms.Limit, at int64) []algorithms.Report {
+	return s.look(id, l, at, false)
 }
 
 // Take is Look, and takes it out.
-func (s *savedStore) Take(id [16]byte, l algorithms.Limit, now int64) []algorithms.Report {
-	return s.look(id, l, now, true)
+func (s *savedStore) Take(id [16]byte, l algorithms.Limit, at int64) []algorithms.Report {
+	return s.look(id, l, at, true)
 }
 
-func (s *savedStore) look(id [16]byte, l algorithms.Limit, now int64, takes bool) []algorithms.Report {
+func (s *savedStore) look(id [16]byte, l algorithms.Limit, at int64, takes bool) []algorithms.Report {
 	all := s.counts.Load()
 	if all == nil {
 		return nil
@@ -82,17 +82,17 @@ func (s *savedStore) look(id [16]byte, l algorithms.Limit, now int64, takes bool
 	if takes {
 		delete(p.counts, id)
 	}
-	return numberingOf(l, all.epochs, now).renumber(reports)
+	return numberingOf(l, all.epochs, at).renumber(reports)
 }
 
 // Prune drops the keys that have not come back in time: nothing they had spent counts any more. It
 // returns how many are left.
-func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
+func (s *savedStore) Prune(l algorithms.Limit, at int64) (left int) {
 	all := s.counts.Load()
 	if all == nil {
 		return 0
 	}
-	numbering := numberingOf(l, all.epochs, now)
+	numbering := numberingOf(l, all.epochs, at)
 	all.each(func(counts SavedCounts) {
 		maps.DeleteFunc(counts, func(_ [16]byte, reports []algorithms.Report) bool {
 			return !slices.ContainsFunc(numbering.renumber(reports), numbering.matters)
@@ -105,11 +105,11 @@ func (s *savedStore) Prune(l algorithms.Limit, now int64) (left int) {
 	return left
 }
 
-// Drop calls f with each key and what it had spent, in the epochs of now, and drops those of which
+// Drop calls f with each key and what it had spent, in the epochs of at, and drops those of which
 // it returns true. A part's lock is held meanwhile.
-func (s *savedStore) Drop(l algorithms.Limit, now int64, f func(id [16]byte, reports []algorithms.Report) bool) {
+func (s *savedStore) Drop(l algorithms.Limit, at int64, f func(id [16]byte, reports []algorithms.Report) bool) {
 	if all := s.counts.Load(); all != nil {
-		numbering := numberingOf(l, all.epochs, now)
+		numbering := numberingOf(l, all.epochs, at)
 		all.each(func(counts SavedCounts) {
 			maps.DeleteFunc(counts, func(id [16]byte, reports []algorithms.Report) bool { return f(id, numbering.renumber(reports)) })
 		})
@@ -142,11 +142,11 @@ type numbering struct {
 	limit      algorithms.Limit
 }
 
-func numberingOf(l algorithms.Limit, epochs algorithms.Epochs, now int64) numbering {
-	return numbering{epoch: epochs.At(now), now: now, limit: l}
+func numberingOf(l algorithms.Limit, epochs algorithms.Epochs, at int64) numbering {
+	return numbering{epoch: epochs.At(at), now: at, limit: l}
 }
 
-// renumber brings what was saved to the epochs of now. The clock may have been set back since: then
+// renumber brings what was saved to the epochs of at. The clock may have been set back since: then
 // all that is saved moves there, as in a ledger, and nobody waits for a time that may never come.
 func (n numbering) renumber(reports []algorithms.Report) []algorithms.Report {
 	newest := int64(math.MinInt64)

@@ -29,20 +29,20 @@ func (f *FewSaved) Into(counts SavedCounts) {
 
 // appendReports appends what a key has spent that a decision can still use. m is the machine of its
 // state.
-func appendReports[S any](dst []algorithms.Report, m algorithms.Machine[S], l algorithms.Limit, s *S, now int64) []algorithms.Report {
-	if m.Idle(s, l, now) {
+func appendReports[S any](dst []algorithms.Report, m algorithms.Machine[S], l algorithms.Limit, s *S, at int64) []algorithms.Report {
+	if m.Idle(s, l, at) {
 		return dst
 	}
 	if _, ok := m.(algorithms.Bucketed[S]); ok {
-		if level, rate := m.Level(s, l, now); level > 0 {
+		if level, rate := m.Level(s, l, at); level > 0 {
 			level = math.Nextafter(level, math.Inf(1)) // whoever reads it rounds down
-			dst = append(dst, algorithms.Report{Level: level, LevelAt: now, Rate: rate})
+			dst = append(dst, algorithms.Report{Level: level, LevelAt: at, Rate: rate})
 		}
 		return dst
 	}
-	m.Take(s, l, now, 0, 0)
-	c := *s // at now, and so what Advance makes room for is not kept
-	m.Advance(&c, l, now)
+	m.Take(s, l, at, 0, 0)
+	c := *s // at that instant, and so what Advance makes room for is not kept
+	m.Advance(&c, l, at)
 	ledger := m.Ledger(&c)
 	for age := range int64(l.History + 1) {
 		if c, ok := ledger.At(ledger.Epoch - age); ok && c.Total() > 0 {
@@ -54,8 +54,8 @@ func appendReports[S any](dst []algorithms.Report, m algorithms.Machine[S], l al
 
 // restoreSaved brings what was saved of a key back into its state. What this node had admitted
 // itself is its own again, so that it is sent: the other nodes send theirs.
-func restoreSaved[S any](m algorithms.Machine[S], l algorithms.Limit, s *S, now int64, reports []algorithms.Report) {
-	m.Merge(s, l, now, reports)
+func restoreSaved[S any](m algorithms.Machine[S], l algorithms.Limit, s *S, at int64, reports []algorithms.Report) {
+	m.Merge(s, l, at, reports)
 	ledger := m.Ledger(s)
 	for _, r := range reports {
 		if c, ok := ledger.At(r.Epoch); ok && r.Own > 0 {

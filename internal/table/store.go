@@ -179,7 +179,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 	if s == nil {
 		if i, s = t.enter(st, a.Limit, a.Key, a.Raw, a.Now); s == nil {
 			st.mu.Unlock()
-			t.takeBeyond(a, taken)
+			t.takeOverflow(a, taken)
 			return
 		}
 	}
@@ -381,8 +381,8 @@ func (t *Table[S]) idle(st *stripe[S], l algorithms.Limit, now int64) (hand uint
 
 // isIdle reports whether a key can be dropped at now: not while it waits for an answer of the
 // store, nor for a response, whose cost may have to be charged to it, nor while it is forgiven.
-func (t *Table[S]) isIdle(st *stripe[S], e entry[S], l algorithms.Limit, now int64) bool {
-	return !e.isInFlight() && t.machine.Idle(&e.state, l, now) && t.reservations.isEmpty(e.key) && st.forgiven[e.id].Until <= now
+func (t *Table[S]) isIdle(st *stripe[S], e entry[S], l algorithms.Limit, at int64) bool {
+	return !e.isInFlight() && t.machine.Idle(&e.state, l, at) && t.reservations.isEmpty(e.key) && st.forgiven[e.id].Until <= at
 }
 
 // correct has f change the state of a key after a Take, at being the instant of that Take by the

@@ -80,7 +80,7 @@ func TestMaxKeysIsHardAndNoBypass(t *testing.T) {
 func unshared(tab *windows, from int) int {
 	for i := from; ; i++ {
 		key := overflowOf(keys.KeyOf(raw(i)))
-		if _, s := tab.beyond().stripe(key).find(key); s == nil {
+		if _, s := tab.overflowTable().stripe(key).find(key); s == nil {
 			return i
 		}
 	}

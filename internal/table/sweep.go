@@ -23,7 +23,7 @@ func (t *Table[S]) Sweep(now int64) {
 	})
 	t.reservations.Prune(b.Epochs.At(at) - int64(b.Limit.History) - 1)
 	t.compact()
-	t.sweepBeyond(now)
+	t.sweepOverflow(now)
 }
 
 // each calls f for every key, under the lock of its stripe, which is let go after every few. It

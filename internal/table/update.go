@@ -38,11 +38,11 @@ func (t *Table[S]) TakeUpdates(now, seq int64, most int, urgent bool, dst []Upda
 	}
 	t.taking.Lock()
 	defer t.taking.Unlock()
-	t.dequeue(b, now, most, urgent, func(e entry[S], now int64) int {
-		if urgent && !b.StoreDecides && (e.flags&failed != 0 || e.At != 0 && now-e.At < int64(earlyPause)) {
+	t.dequeue(b, now, most, urgent, func(e entry[S], at int64) int {
+		if urgent && !b.StoreDecides && (e.flags&failed != 0 || e.At != 0 && at-e.At < int64(earlyPause)) {
 			return 0 // it was answered since; what came after waits for the next cycle
 		}
-		dst = t.updateOf(b, e, now, seq, b.Interval, dst)
+		dst = t.updateOf(b, e, at, seq, b.Interval, dst)
 		if e.flags |= inFlight; !urgent && e.flags&reread != 0 {
 			e.flags = e.flags&^reread | rereading
 		}
@@ -53,22 +53,22 @@ func (t *Table[S]) TakeUpdates(now, seq int64, most int, urgent bool, dst []Upda
 
 // updateOf appends what is to be said of one key to dst, and uses room for totals that dst has
 // left. interval is that of the syncs, 0 in a strict call.
-func (t *Table[S]) updateOf(b *SyncConfig, e entry[S], now, seq int64, interval time.Duration, dst []Update) []Update {
-	t.machine.Advance(&e.state, b.Limit, now)
+func (t *Table[S]) updateOf(b *SyncConfig, e entry[S], at, seq int64, interval time.Duration, dst []Update) []Update {
+	t.machine.Advance(&e.state, b.Limit, at)
 	l := t.machine.Ledger(&e.state)
 	var totals []int64
 	if n := len(dst); n < cap(dst) {
 		totals = dst[:n+1][n].State.Totals[:0]
 	}
-	m := Update{Key: e.key, ID: e.id, At: now, Reasons: l.Resend}
-	m.State = cell.State{Seq: seq, Stamp: t.resetOf(t.stripe(e.key), e.id, now).Stamp, Epoch: l.Epoch}
+	m := Update{Key: e.key, ID: e.id, At: at, Reasons: l.Resend}
+	m.State = cell.State{Seq: seq, Stamp: t.resetOf(t.stripe(e.key), e.id, at).Stamp, Epoch: l.Epoch}
 	m.State.Reserved, _ = t.reservations.In(e.key, l.Epoch)
 	e.sentSeq, l.Resend = seq, l.Resend&^algorithms.Settled
 	if t.bucket != nil {
 		if seq == 0 {
 			interval = algorithms.ReadsOnly
 		}
-		has := t.bucket.Update(&e.state, b.Limit, now, interval)
+		has := t.bucket.Update(&e.state, b.Limit, at, interval)
 		l.Prepare(l.Epoch)
 		m.Size, m.Rate, m.Decided, m.Filled = has.Size, has.Rate, has.Decided, has.Filled
 		m.State.Incarnation, m.State.Total, m.State.Unacked, m.State.UnackedFor = has.Incarnation, has.Total, has.Unacked, has.UnackedFor
@@ -121,11 +121,11 @@ func (t *Table[S]) Merge(now, server int64, updates []Update, replies []cell.Rep
 }
 
 // mergeOne merges the answer to the latest message of one key. There is room for reports.
-func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Update, h *cell.Reply, incomplete bool, reports []algorithms.Report) (forgot bool) {
+func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], at, server int64, m *Update, h *cell.Reply, incomplete bool, reports []algorithms.Report) (forgot bool) {
 	rejected := e.flags&failed != 0
 	e.flags &^= failed
 	l := t.machine.Ledger(&e.state)
-	t.machine.Advance(&e.state, b.Limit, now)
+	t.machine.Advance(&e.state, b.Limit, at)
 	newest := b.Epochs.At(server) // by the store's clock
 	first, last := max(l.Epoch, newest)-int64(b.Limit.History), min(l.Epoch, newest+1)
 	switch {
@@ -146,11 +146,11 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Upd
 	var less bool
 	if t.bucket != nil {
 		doubt := l.Resend&algorithms.Forgotten != 0 && (l.KeepsRemote() || h.Previous.Seq == 0)
-		if sent, theirs, less = t.mergeBucket(b, e, now, m, h, doubt || !b.StoreDecides && server > now+int64(drift)); !less {
+		if sent, theirs, less = t.mergeBucket(b, e, at, m, h, doubt || !b.StoreDecides && server > at+int64(drift)); !less {
 			l.FreeRemote()
 		}
 	} else {
-		sent, theirs, less = t.mergeEpochs(b, e, now, first, last, m, h, incomplete, reports)
+		sent, theirs, less = t.mergeEpochs(b, e, at, first, last, m, h, incomplete, reports)
 	}
 	if l.Resend &^= m.Reasons &^ algorithms.Settled; less {
 		forgot = t.lose(l, known)
@@ -167,12 +167,12 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Upd
 	if e.regions &^= inOtherRegions; h.Regions {
 		e.regions |= inOtherRegions
 	}
-	passed, units := now-e.At, sent
+	passed, units := at-e.At, sent
 	if t.bucket != nil {
 		units = 0 // they drain meanwhile
 	}
-	e.Sent(units, time.Duration(now-m.At), time.Duration(passed))
-	if e.At = now; b.StoreDecides {
+	e.Sent(units, time.Duration(at-m.At), time.Duration(passed))
+	if e.At = at; b.StoreDecides {
 		e.At = m.At
 	}
 	t.askAgain(b, e, passed, sent > 0 || theirs > 0)
@@ -181,7 +181,7 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], now, server int64, m *Upd
 
 // mergeEpochs takes in what all have spent in the epochs that count. It returns how much the store
 // has that it had not, of this node and of others, and whether it has less than it had confirmed.
-func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64, m *Update, h *cell.Reply, incomplete bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
+func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], at, first, last int64, m *Update, h *cell.Reply, incomplete bool, reports []algorithms.Report) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	for epoch := first; epoch <= last; epoch++ {
 		before, mine := h.Previous.At(epoch), m.State.At(epoch)
@@ -198,7 +198,7 @@ func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64
 		less = less || lost
 		reports = append(reports, algorithms.Report{Epoch: epoch, Remote: remote})
 	}
-	t.machine.Merge(&e.state, b.Limit, now, reports)
+	t.machine.Merge(&e.state, b.Limit, at, reports)
 	return sent, theirs, less
 }
 
@@ -208,17 +208,17 @@ func (t *Table[S]) mergeEpochs(b *SyncConfig, e entry[S], now, first, last int64
 // than is known here: the store has lost something, if not of this key, or its clock has stepped
 // ahead and drained the bucket. After a silence, which may be no loss, doubt is set only if the
 // store has nothing of this node: otherwise others may have refunded the difference.
-func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Update, h *cell.Reply, doubt bool) (sent, theirs int64, less bool) {
+func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], at int64, m *Update, h *cell.Reply, doubt bool) (sent, theirs int64, less bool) {
 	l := t.machine.Ledger(&e.state)
 	c := l.Cur
 	e.answered = max(e.answered, m.State.Seq)
-	level, _ := t.machine.Level(&e.state, b.Limit, now)
-	less = level > 0 && (h.Previous.Total < c.Acked || doubt && t.hasLess(b, e, now, m, h, level))
+	level, _ := t.machine.Level(&e.state, b.Limit, at)
+	less = level > 0 && (h.Previous.Total < c.Acked || doubt && t.hasLess(b, e, at, m, h, level))
 	if less && h.Previous.Incarnation == m.State.Incarnation && h.Previous.Seq > 0 {
 		if h.Previous.Seq < m.State.Seq {
 			l.Cur.Acked = m.State.Total // what was said is in the bucket now
 		}
-		t.bucket.Restart(&e.state, now)
+		t.bucket.Restart(&e.state, at)
 		return 0, 0, true
 	}
 	mine := m.State.Total
@@ -229,12 +229,12 @@ func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Update, 
 			mine = c.Own // it has what was said after the fork
 		}
 	}
-	reply := algorithms.BucketReply{Added: h.Sum.Added, Total: mine, Others: max(0, h.Sum.Total-mine), BucketLevel: levelOf(&h.Sum, now), ReadOnly: m.State.Seq == 0}
-	t.bucket.MergeReply(&e.state, b.Limit, now, reply)
+	reply := algorithms.BucketReply{Added: h.Sum.Added, Total: mine, Others: max(0, h.Sum.Total-mine), BucketLevel: levelOf(&h.Sum, at), ReadOnly: m.State.Seq == 0}
+	t.bucket.MergeReply(&e.state, b.Limit, at, reply)
 	if b.Params.Reserves {
 		// Where others have refunded what stood in it, what this node has reserved there ends to
 		// count sooner.
-		if after, _ := t.machine.Level(&e.state, b.Limit, now); level-after > .5 {
+		if after, _ := t.machine.Level(&e.state, b.Limit, at); level-after > .5 {
 			t.reservations.ExpireSooner(m.Key, nil, int64(math.Round(level-after)))
 		}
 	}
@@ -242,17 +242,17 @@ func (t *Table[S]) mergeBucket(b *SyncConfig, e entry[S], now int64, m *Update, 
 }
 
 // hasLess reports whether an answer has less in a bucket than is known here.
-func (t *Table[S]) hasLess(b *SyncConfig, e entry[S], now int64, m *Update, h *cell.Reply, known float64) bool {
-	s := t.bucket.StateAt(b.Limit, now, levelOf(&h.Sum, now), 0)
-	level, _ := t.machine.Level(&s, b.Limit, now)
+func (t *Table[S]) hasLess(b *SyncConfig, e entry[S], at int64, m *Update, h *cell.Reply, known float64) bool {
+	s := t.bucket.StateAt(b.Limit, at, levelOf(&h.Sum, at), 0)
+	level, _ := t.machine.Level(&s, b.Limit, at)
 	since := t.machine.Ledger(&e.state).Cur.Own - m.State.Total
 	return known-level-float64(since) > .5
 }
 
 // levelOf is what a sum says is in a bucket.
-func levelOf(sum *cell.Sum, now int64) algorithms.BucketLevel {
+func levelOf(sum *cell.Sum, at int64) algorithms.BucketLevel {
 	if sum.At == 0 { // the store has nothing
-		return algorithms.BucketLevel{At: now}
+		return algorithms.BucketLevel{At: at}
 	}
 	return algorithms.BucketLevel{Whole: sum.Whole, Rest: sum.Rest, At: sum.At * int64(time.Microsecond), Rate: sum.Rate}
 }

@@ -503,13 +503,13 @@ func (m *batch) parse() (result, error) {
 // deliver hands out what was granted. In each run those who are still there go first. What nobody
 // uses is refunded.
 func (m *batch) deliver() {
-	all, next := make([]table.Asker, 0, len(m.waiters)), m.waiters
+	all, next := make([]table.GrantRequest, 0, len(m.waiters)), m.waiters
 	for run, one := range m.Asks {
 		waiters := next[:one.Count]
 		next = next[one.Count:]
 		slices.SortStableFunc(waiters, func(a, b *waiter) int { return boolInt(a.gone) - boolInt(b.gone) })
 		for i, w := range waiters {
-			all = append(all, table.Asker{N: w.N, Want: w.Want, Admitted: int64(i) < m.Grants[run]})
+			all = append(all, table.GrantRequest{N: w.N, Want: w.Want, Admitted: int64(i) < m.Grants[run]})
 		}
 	}
 	now, server := clock.Now(), m.Now*int64(time.Microsecond)

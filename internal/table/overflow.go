@@ -17,27 +17,27 @@ const bytesOfKey = 190
 // overflowOf is the counter that a key beyond max_keys shares with others.
 func overflowOf(key keys.Key) keys.Key { return keys.Key{A: key.A>>48<<48 | key.A>>48, B: 1} }
 
-// beyond returns the shared counters, and makes them where there are none.
-func (t *Table[S]) beyond() *Table[S] {
+// overflowTable returns the shared counters, and makes them where there are none.
+func (t *Table[S]) overflowTable() *Table[S] {
 	if t.overflow.Load() == nil {
 		t.overflow.CompareAndSwap(nil, NewOf(t.kind, t.machine, overflowCounters))
 	}
 	return t.overflow.Load()
 }
 
-// takeBeyond decides for a key that found no slot. What an earlier process counted of it is spent
+// takeOverflow decides for a key that found no slot. What an earlier process counted of it is spent
 // in its shared counter first.
-func (t *Table[S]) takeBeyond(a *Ask, taken *Taken) {
+func (t *Table[S]) takeOverflow(a *Ask, taken *Taken) {
 	if a.N > 0 && a.Want&Retried == 0 {
 		t.overflowed.Add(1)
 	}
 	if !t.saved.IsEmpty() {
 		at := t.in(a.Now)
-		t.chargeBeyond(a.Limit, a.Key, a.Now, t.spentOf(t.saved.Take(keys.IDOf(a.Raw), a.Limit, at), a.Limit, at))
+		t.chargeOverflow(a.Limit, a.Key, a.Now, t.spentOf(t.saved.Take(keys.IDOf(a.Raw), a.Limit, at), a.Limit, at))
 	}
 	shared := *a
 	shared.Key, shared.Raw = overflowOf(a.Key), noBytes
-	t.beyond().Decide(&shared, taken)
+	t.overflowTable().Decide(&shared, taken)
 	taken.Overflow = true
 }
 
@@ -51,12 +51,12 @@ func (t *Table[S]) spentOf(reports []algorithms.Report, l algorithms.Limit, at i
 // noBytes stand for those of a key that shares its counter.
 var noBytes = []byte{}
 
-// chargeBeyond counts n units of a key without a slot, unasked.
-func (t *Table[S]) chargeBeyond(l algorithms.Limit, key keys.Key, now, n int64) {
+// chargeOverflow counts n units of a key without a slot, unasked.
+func (t *Table[S]) chargeOverflow(l algorithms.Limit, key keys.Key, now, n int64) {
 	if n <= 0 {
 		return
 	}
-	b := t.beyond()
+	b := t.overflowTable()
 	st, i, ok := b.lockOrEnter(l, overflowOf(key), noBytes, now)
 	defer st.mu.Unlock()
 	if ok {
@@ -71,11 +71,11 @@ func (t *Table[S]) of(key keys.Key, taken *Taken) (*Table[S], keys.Key) {
 		return t, key
 	}
 	taken.Overflow = false
-	return t.beyond(), overflowOf(key)
+	return t.overflowTable(), overflowOf(key)
 }
 
-// sweepBeyond drops what is idle of the shared counters.
-func (t *Table[S]) sweepBeyond(now int64) {
+// sweepOverflow drops what is idle of the shared counters.
+func (t *Table[S]) sweepOverflow(now int64) {
 	if shared := t.overflow.Load(); shared != nil {
 		b := *t.config.Load()
 		b.Interval = 0
