@@ -204,6 +204,38 @@ func TestANewRelayLosesNoRegion(t *testing.T) {
 	}
 }
 
+// A region of which so much is read that it takes longer than it may be silent is not lost, and the
+// node that reads it stays the relay: here 16 pages, at 800 ms each, of which all nodes there tell
+// at once.
+func TestALongReadLosesNoRegion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, log := observer.New(zap.InfoLevel)
+		w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
+		w.log, w.divides, w.room = zap.New(core), true, 10_000
+		w.begin()
+		here, there := w.regions[0], w.regions[1]
+		there.links["r0"].slow(400 * time.Millisecond)
+		time.Sleep(20 * time.Second)
+		relay := there.relay()
+		for i := range 16 * pageSize {
+			w.takeOf(here.nodes[0], fmt.Append(nil, i), 1)
+		}
+		for range 30 {
+			time.Sleep(time.Second)
+			for _, s := range append(shownOf(here), shownOf(there)...) {
+				if !s.Up {
+					t.Fatalf("a node shows %+v", s)
+				}
+			}
+		}
+		if lines := linesOf(log); lines != nil || there.relay() != relay {
+			t.Errorf("logged are %q, and node %d is the relay in place of %d", lines, there.relay(), relay)
+		}
+		w.compare()
+		w.close()
+	})
+}
+
 // away has a region's Redis be silent for a while.
 //
 // bubble: of the test.

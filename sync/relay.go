@@ -79,7 +79,7 @@ type relay struct {
 	Regions
 	r       *Replicator
 	node    string      // that asks for the lease
-	due     cycle.Waker // a heartbeat should not wait
+	due     cycle.Waker // the lease is to be renewed at once, and what is kept with it
 	names   string      // of the other regions
 	regions []*otherRegion
 	// reached is how many regions are not lost, with this one, and silent fires where this region's
@@ -95,7 +95,7 @@ type relay struct {
 	// number is that of the last thing that this node has said as the relay, 0 before it has one.
 	number atomic.Int64
 	stop   context.CancelFunc
-	work   sync.WaitGroup // of the regions
+	work   sync.WaitGroup // of the regions, and the sweep
 	// forbade are the names of the regions whose Redis rejects a command, as was logged.
 	forbade sync.Map
 }
@@ -135,15 +135,11 @@ func (x *relay) run(ctx context.Context) {
 	defer x.end()
 	x.silent = time.AfterFunc(lostRegionAfter, x.reachNothing)
 	defer x.silent.Stop()
-	var beat, swept time.Time
+	var beat time.Time
 	for ctx.Err() == nil {
 		if now := time.Now(); now.Sub(beat) >= x.beatInterval() {
 			beat = now
 			x.renewLease(ctx)
-		}
-		if x.holds.Load() && time.Since(swept) >= sweepInterval {
-			swept = time.Now()
-			x.sweep(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -308,6 +304,12 @@ func (x *relay) lead(ctx context.Context, fields map[string]string, number int64
 		p.begin()
 		x.work.Go(func() { p.run(inner) })
 	}
+	x.work.Go(func() { // apart, as it may take longer than the lease
+		for inner.Err() == nil {
+			x.sweep(inner)
+			pauseFor(inner, sweepInterval)
+		}
+	})
 }
 
 // next numbers what this relay says: above what an earlier one has said.
@@ -407,7 +409,7 @@ func parsePage(cmd *redis.Cmd, head string) (p page) {
 // sweep drops the names of what is gone.
 func (x *relay) sweep(ctx context.Context) {
 	for shard := range x.r.keys.shards() {
-		for after, more := int64(0), true; more; {
+		for after, more := int64(0), true; more && ctx.Err() == nil; {
 			page := x.told(ctx, shard, after)
 			more, after = page.err == nil && len(page.names) >= pageSize, page.last
 			x.drop(ctx, x.r.keys.Told(shard), page.names)

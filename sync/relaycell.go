@@ -69,6 +69,9 @@ func (p *otherRegion) follow(ctx context.Context, shard int, page page) error {
 		if err := p.moveCursor(ctx, shard, from, page.last); err != nil || page.more == 0 {
 			return err
 		}
+		if err := p.refresh(ctx); err != nil {
+			return err
+		}
 		at = page.last
 	}
 }
@@ -80,7 +83,7 @@ func (p *otherRegion) walk(ctx context.Context, shard int) error {
 		if page.err != nil || len(page.names) == 0 {
 			return page.err
 		}
-		if err := p.copyHere(ctx, page.fetched); err != nil {
+		if err := errors.Join(p.copyHere(ctx, page.fetched), p.refresh(ctx)); err != nil {
 			return err
 		}
 		at = page.last

@@ -198,6 +198,22 @@ func (p *otherRegion) take(ctx context.Context, c *call, all bool) error {
 	return err
 }
 
+// refresh reads once more how the region stands, where that was read a second ago: it would be
+// taken for lost while much is read.
+func (p *otherRegion) refresh(ctx context.Context) error {
+	p.mu.Lock()
+	read := p.answered
+	p.mu.Unlock()
+	if time.Since(read) < relayInterval {
+		return nil
+	}
+	page := p.page(ctx, 0, 0, 0)
+	if page.err != nil {
+		return page.err
+	}
+	return p.readStatus(&page)
+}
+
 // readStatus notes how the region stands, by what was read. A clock there that has stepped back
 // makes nothing older than it is.
 func (p *otherRegion) readStatus(page *page) error {
@@ -227,7 +243,7 @@ func (p *otherRegion) readStatus(page *page) error {
 	p.record.Receive(status[7], entries)
 	p.mu.Lock()
 	moves := p.answered.IsZero() || p.ourControlRead != has || p.theirControlRead != p.record.Clock()
-	p.answered, p.readUsAt, p.readerThere, p.ourControlRead, p.theirControlRead = page.read, later(p.readUsAt, at(status[3])), status[4], has, p.record.Clock()
+	p.answered, p.readUsAt, p.readerThere, p.ourControlRead, p.theirControlRead = later(p.answered, page.read), later(p.readUsAt, at(status[3])), status[4], has, p.record.Clock()
 	p.version = p.record.Version()
 	p.mu.Unlock()
 	if moves {
