@@ -287,6 +287,25 @@ func TestAResetEmptiesSharedCounters(t *testing.T) {
 	}
 }
 
+// What is settled of counters that a reset has dropped is refunded to none that came after them.
+func TestSharedCountersAfterAResetRefundNothing(t *testing.T) {
+	alg := fixed(20, time.Hour)
+	alg.Reserves = true
+	c := newCrowded[algorithms.WindowState](alg, 0)
+	l, key := alg.Compile(), keys.KeyOf(guest)
+	taken := c.Take(l, key, guest, c.now, 4, allWaits|Reserve)
+	held := c.ReservationOf(l, key, taken)
+	c.Reset(c.now+1, &reset.Set{All: reset.Reset{Stamp: 1, At: c.now + 1, Until: c.now + int64(time.Hour)}})
+	c.now += int64(time.Second)
+	if got := c.spend(); got != 20 {
+		t.Fatalf("%d are admitted after a reset, want 20", got)
+	}
+	c.Settle(key, held, c.now, 0)
+	if got := c.spend(); got != 0 {
+		t.Errorf("%d are admitted once what came before is settled, want none", got)
+	}
+}
+
 // Who leaves a queue beyond max_keys frees its place.
 func TestALeaverBeyondMaxKeysFreesItsPlace(t *testing.T) {
 	alg := algorithms.Params{Kind: algorithms.LeakyBucket, Limit: 60, Window: time.Hour, Queue: 3}

@@ -1,5 +1,5 @@
-// What requests were admitted with and may get back when their responses begin, by key: what is
-// reserved, and not settled yet.
+// What requests were admitted with and may get back when their responses begin or, with
+// response_cost, end, by key: what is reserved, and not settled yet.
 //
 // They hold a key only as long as something of it is reserved. They know no limits and have no
 // clock.
@@ -108,7 +108,7 @@ const reservedParts = 64
 // roundUp returns the end of a part of a window.
 func roundUp(until, window int64) int64 {
 	part := max(1, window/reservedParts)
-	return (until + part - 1) / part * part
+	return saturate.Add(until, part-1) / part * part
 }
 
 // Add notes n units that are reserved in an epoch, and that count until an instant. window is that
@@ -263,18 +263,18 @@ func (r *Reservations) Shift(key keys.Key, by, newest int64) {
 }
 
 // Remove settles n units of a group, and returns the epoch in which they were reserved, as the
-// clock numbers it now. Nil has none.
-func (r *Reservations) Remove(key keys.Key, g *ReservedGroup, n int64) (epoch int64) {
+// clock numbers it now. stood is false where the key was reset since, and for nil.
+func (r *Reservations) Remove(key keys.Key, g *ReservedGroup, n int64) (epoch int64, stood bool) {
 	if g == nil {
-		return 0
+		return 0, false
 	}
 	r.change(key, func(e *reservedKey) {
-		epoch = g.epoch
+		epoch, stood = g.epoch, slices.Contains(e.own, g)
 		if g.n -= n; g.n <= 0 {
 			e.own = slices.DeleteFunc(e.own, func(other *ReservedGroup) bool { return other == g })
 		}
 	})
-	return epoch
+	return epoch, stood
 }
 
 func (r *Reservations) isEmpty(key keys.Key) (empty bool) {

@@ -3,6 +3,7 @@ package table
 import (
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/keys"
+	"github.com/caddy-tide/ratelimit/internal/saturate"
 )
 
 // Units that are taken for a request whose response decides how much it costs. They are spent like
@@ -28,7 +29,7 @@ type Reserved struct {
 // until returns when a unit ends to count by the callers' clock, which never steps: when nothing
 // counts any more of what was spent by then.
 func (t *Taken) until() int64 {
-	return t.At - t.clock.ahead + int64(t.Reset)
+	return saturate.Add(t.At-t.clock.ahead, int64(t.Reset))
 }
 
 // reserve notes what was just taken, in an epoch. It notes as well at which rate a bucket drains
@@ -82,12 +83,12 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		e = t.withSyncState(st, i)
 		t.changed(st, b, e, i)
 	}
-	forgiven := r.group == nil || t.wasReset(st, e.id, r.Taken)
 	back := t.refundable(&e.state, key, r, st.clock.In(now), now, r.N-m)
 	if back > 0 && r.inParts {
 		t.reservations.ExpireSooner(key, r.group, back)
 	}
-	epoch := t.reservations.Remove(key, r.group, r.N)
+	epoch, stood := t.reservations.Remove(key, r.group, r.N)
+	forgiven := !stood || t.wasReset(st, e.id, r.Taken)
 	if b.IsSynced() {
 		t.machine.Ledger(&e.state).Resend |= algorithms.Settled
 	}

@@ -286,6 +286,27 @@ func TestASettlementAfterAResetChangesNothing(t *testing.T) {
 	}
 }
 
+// So it is where the reset came to the key after it had taken something, by a walk that had begun
+// before, and where the reset is over.
+func TestASettlementAfterALateResetChangesNothing(t *testing.T) {
+	for _, after := range []time.Duration{0, 2 * time.Hour} {
+		for _, cost := range []int64{0, 9} {
+			c := costedOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 24 * time.Hour}, 1)
+			began := c.now
+			c.now++
+			c.take(3, cost)
+			c.Reset(began, &reset.Set{All: reset.Reset{Stamp: began / 1000, At: began, Until: began + int64(time.Hour)}})
+			c.take(2, 2)
+			c.now += int64(after)
+			first := c.open[0]
+			c.Settle(c.key, first.Reserved, c.now, first.cost)
+			if current, _ := c.own(); current != 2 {
+				t.Errorf("cost %d, %v later: %d counted, want 2", cost, after, current)
+			}
+		}
+	}
+}
+
 // Nor is it charged to anybody else, where the key that was reset is gone by then.
 func TestASettlementOfAKeyThatIsGoneChangesNothing(t *testing.T) {
 	c := costedOf[algorithms.WindowState](algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: time.Second}, 1)
