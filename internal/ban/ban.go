@@ -132,8 +132,9 @@ func (r *Register) Begin(id ID, now int64, length time.Duration) time.Duration {
 	st := r.stripeOf(id)
 	st.mu.Lock()
 	length = r.next(st.bans[id].Ban, now, length)
-	if length > 0 && !r.put(st, id, now, entry{Ban: Ban{now, length}, unsent: true}) {
-		length = 0
+	b := Ban{now, length}
+	if length > 0 && (r.isPardoned(id, b) || !r.put(st, id, now, entry{Ban: b, unsent: true})) {
+		length = 0 // a reset has come since now, or there is no room
 	}
 	st.mu.Unlock()
 	if length > 0 {

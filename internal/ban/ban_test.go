@@ -625,6 +625,22 @@ func TestAResetUnderWayPardons(t *testing.T) {
 	}
 }
 
+// A request that came before a reset, and is denied after it, begins no ban.
+func TestAResetMeanwhilePardons(t *testing.T) {
+	w := newWorld(1)
+	r := w.nodes[0]
+	came := w.now
+	w.pass(time.Second)
+	r.Reset(w.now, &reset.Set{All: reset.Reset{Stamp: w.now / 1000, At: w.now, Until: w.now + int64(time.Hour)}})
+	if length := r.Begin(a, came, time.Hour); length != 0 || r.Rest(a, w.now) > 0 {
+		t.Errorf("a ban of %v begins, want none", length)
+	}
+	w.pass(time.Second)
+	if length := r.Begin(a, w.now, time.Hour); length != time.Hour {
+		t.Errorf("a ban of %v begins after it, want an hour", length)
+	}
+}
+
 // A reset that is over ends no ban of a node that has started since.
 func TestAResetThatIsOverEndsNothing(t *testing.T) {
 	w := newWorld(2)
