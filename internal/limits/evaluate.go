@@ -62,7 +62,10 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (e *Evaluation, err err
 	e.Now = now
 	ended := false
 	defer func() {
-		if !ended { // by an error, or something has panicked, such as a matcher
+		if !ended { // a matcher has panicked
+			e.rollBack(endsDenied, true)
+		}
+		if !ended || err != nil {
 			e.Free()
 			e = nil
 		}
@@ -80,7 +83,7 @@ func Evaluate(zones []*Zone, r *http.Request, now int64) (e *Evaluation, err err
 			e.record(r)
 		}
 	}
-	ended = err == nil
+	ended = true
 	return e, err
 }
 
@@ -109,7 +112,7 @@ func (e *Evaluation) Free() {
 	if cap(e.keys) > maxKept {
 		e.keys, e.checks, e.later = nil, nil, nil
 	}
-	if e.Denied || e.Denial.Fields != nil { // which end sets; most requests have no denial to clear
+	if e.Denied || e.Denial.Fields != nil { // rollBack sets these; most requests have none to clear
 		e.Denied, e.Denial, e.WouldDeny = false, answer.Denial{}, answer.ShadowDenial{}
 	}
 	e.keys, e.Delay = e.keys[:0], 0

@@ -3,10 +3,12 @@ package limits
 import (
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
@@ -209,4 +211,23 @@ func TestADenialTakesTheLastUnitElsewhere(t *testing.T) {
 			e.Free()
 		}
 	})
+}
+
+// A matcher that panics leaves nothing spent or reserved of the zones that were asked before.
+func TestAPanicOfAMatcherIsRefunded(t *testing.T) {
+	s := one("before", 3, config.Local)
+	s.CountResponses = &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}
+	before, panics := newZone(t, s, nil), newZone(t, one("panics", 3, config.Local), nil)
+	panics.Matchers = caddyhttp.MatcherSets{{matcherFunc(func(*http.Request) (bool, error) { panic("a matcher") })}}
+	func() {
+		defer func() {
+			if recover() != "a matcher" {
+				t.Error("the panic does not go on")
+			}
+		}()
+		_, _ = Evaluate([]*Zone{before, panics}, request("x"), clock.Now())
+	}()
+	if left, open := leftIn(before), before.AllLimits[0].Table.Reservations().Len(); left != 3 || open != 0 {
+		t.Errorf("%d of 3 are left, and %d keys have something reserved", left, open)
+	}
 }
