@@ -48,7 +48,7 @@ func (u *reservedUnit) Settle(counts bool, at int64) {
 // settle settles what is reserved to m units, now where at is 0.
 func (u *reservedUnit) settle(m, at int64) {
 	u.by.Settle(u.key, u.reserved, cmp.Or(at, clock.Now()), m)
-	if !u.zone.IsStrict() {
+	if u.zone.Redis == nil {
 		return
 	}
 	for i := range u.zone.AllLimits {
@@ -75,7 +75,7 @@ func (z *Zone) forgive(key keys.Key, since int64, r Response) {
 	}
 	for l := range z.Each {
 		l.Table.ForgiveKey(key, since, cmp.Or(r.At, clock.Now()))
-		if z.IsStrict() {
+		if z.Redis != nil {
 			l.Source.PushLate()
 		}
 	}

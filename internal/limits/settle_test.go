@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -49,5 +50,42 @@ func TestAUnitInRedisEndsByItsDecision(t *testing.T) {
 		if e := ask(); !e.Denied {
 			t.Errorf("%s: a unit is refunded by a response that began when it had drained", kind)
 		}
+	}
+}
+
+// What a response settles after a reload has removed its zone here is told to the nodes that still
+// have it, whoever decides there.
+func TestALateSettlementIsTold(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	for _, rate := range []config.SyncRate{config.SyncRate(50 * time.Millisecond), config.Strict} {
+		s := one("late"+rate.String(), 10, rate)
+		s.CountResponses = &caddyhttp.ResponseMatcher{StatusCode: []int{http.StatusUnauthorized}}
+		redis := remote(t, server)
+		z := newZone(t, s, redis)
+		redis.Replicator.Start()
+		z.AllLimits[0].Configure(time.Minute, redis)
+		e, err := Evaluate([]*Zone{z}, request("x"), clock.Now())
+		if err != nil || e.Denied {
+			t.Fatalf("denied: %t, %v", e.Denied, err)
+		}
+		h := e.Hold()
+		e.Free()
+		client := server.Client()
+		defer client.Close()
+		// A sum is "total stamp end epoch reserved total…".
+		counted := func() (spent, reserved string) {
+			found, _ := client.Keys(t.Context(), "*"+s.Name+"*").Result()
+			if len(found) != 1 {
+				return "", ""
+			}
+			sum, _ := client.HGet(t.Context(), found[0], "sum").Result()
+			_, _ = fmt.Sscan(sum, &spent, new(string), new(string), new(string), &reserved)
+			return spent, reserved
+		}
+		redistest.Eventually(t, "Redis has the reserved unit", func() bool { spent, reserved := counted(); return spent == "1" && reserved == "1" })
+		z.AllLimits[0].Detach(redis)
+		h.Replay(Response{Status: http.StatusOK})
+		redistest.Eventually(t, "Redis has it back", func() bool { spent, reserved := counted(); return spent == "0" && reserved == "0" })
 	}
 }
