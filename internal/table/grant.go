@@ -52,9 +52,9 @@ func (t *Table[S]) AskAnswered(now, server int64, update *Update, reply *cell.Re
 	b := t.config.Load()
 	// What is granted is of the store's time. Where its clock has taken a step, or no heartbeat was
 	// answered yet, the answer tells before they do.
-	if at := t.in(now); server < update.At-int64(drift) || server > at+int64(drift) {
-		half := time.Duration(max(0, at-update.At)) / 2
-		t.SetClock(now, t.Offset()+time.Duration(server-at)+half, half)
+	if offset := t.Offset(); server < update.At-int64(drift) || server > now+int64(offset+drift) {
+		half := max(0, time.Duration(now-update.At)+offset) / 2
+		t.SetClock(now, time.Duration(server-now)+half, half)
 	}
 	reports, units := make([]algorithms.Report, 0, b.Limit.History+1), int64(0)
 	for i := range all {

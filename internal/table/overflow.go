@@ -19,10 +19,14 @@ func overflowOf(key keys.Key) keys.Key { return keys.Key{A: key.A>>48<<48 | key.
 
 // overflowTable returns the shared counters, and makes them where there are none.
 func (t *Table[S]) overflowTable() *Table[S] {
-	if t.overflow.Load() == nil {
-		t.overflow.CompareAndSwap(nil, NewOf(t.kind, t.machine, overflowCounters))
+	shared := t.overflow.Load()
+	for shared == nil {
+		if made := NewOf(t.kind, t.machine, overflowCounters); t.overflow.CompareAndSwap(nil, made) {
+			return made
+		}
+		shared = t.overflow.Load() // nil again where a reset came in between
 	}
-	return t.overflow.Load()
+	return shared
 }
 
 // takeOverflow decides for a key that found no slot. What an earlier process counted of it is spent
