@@ -175,7 +175,7 @@ func NewPushCall(seq int64) *PushCall {
 func (c *PushCall) Free() { pushCalls.Put(c) }
 
 // Push adds what a table, whose cells have these keys, says of a key. reserved is set where
-// what is granted is reserved until its response begins.
+// what is granted is reserved until it is settled.
 func (c *PushCall) Push(s *Source, in Keys, m *table.Update, reserved bool) {
 	rule := s.ruleOf(m, reserved)
 	c.names = in.append(c.names, m.ID)

@@ -43,7 +43,7 @@
 //	shard.go       parts of a Cluster that can be missed alone
 //	note.go        what fails, and what follows from that
 //	health.go      what is known of that as plain values: what to log, when to send again
-//	reply.go       numbers and resets in answers, if they can be believed
+//	reply.go       numbers in answers, if they can be believed
 //	look.go        what the server has of a key, with nothing written
 //	callcontext.go the timeout of each answer of a call
 //	work.go        goroutines that the end waits for
@@ -61,6 +61,5 @@
 //	gauge.stripe.mu    the slots of the keys of a stripe
 //
 // Only link.mu is held over I/O, or while something is logged. No scrape and no other table's
-// reload takes it, and a request only where its zone has gone: a response of strict that settles
-// late.
+// reload takes it, and a request only where its zone has gone: a response that settles late.
 package ratesync

@@ -104,7 +104,7 @@ func (g *group) currentFlush(l *link, unsent int64) *flush {
 }
 
 // again sends the slots that changed during the flush, and waits for those that were on their way:
-// they count on other nodes until they are told of, or a Lease is over.
+// they count on other nodes until they are told of, or a gauge.Lease is over.
 func (f *flush) again(l *link, a *attachment) {
 	ctx, cancel := context.WithDeadline(context.Background(), f.until)
 	defer cancel()

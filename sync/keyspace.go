@@ -174,7 +174,7 @@ func SpecOf(zone string, p algorithms.Params) Spec {
 }
 
 // Rule is how the script of cells counts at now, in nanoseconds of its clock: see package cell.
-// reserved is set where what is granted is reserved until its response begins.
+// reserved is set where what is granted is reserved until it is settled.
 func (s Spec) Rule(now int64, reserved bool) cell.Rule {
 	if s.Calendar != nil {
 		span := s.Calendar.At(now)

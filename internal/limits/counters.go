@@ -2,7 +2,7 @@
 // pool. See limit.go for one limit of a zone, which goes by them.
 //
 // Two locks are held over I/O, those of attach and detach here and of the link below. No request
-// waits for them.
+// waits for I/O under them.
 
 package limits
 

@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
-// A gate is one of the things of a zone that may stand in a request's way: a ban, bandwidth, slots
-// and limits.
+// A gate is one of the things of a zone that may stand in a request's way: a ban, slots and
+// limits. Bandwidth slows the response only.
 
 // An ending is why a request ends.
 type ending uint8

@@ -12,7 +12,7 @@ import (
 // of what they have spent reaches no further than the largest limit that was found used up here
 // lately. If none was, and others have denied something or may have, the estimate is 0: they denied
 // it while there was room, as far as is known here. A request whose own limit was found used up
-// goes by the whole estimate, as its share is that of all attempts then.
+// goes by the whole estimate.
 //
 // Until its limit is found used up, more than a node's share can pass. Early syncs bound that to
 // what comes within a round trip. So without them the estimate holds as a whole, for all requests.

@@ -40,8 +40,8 @@ func (t *Table[S]) observe(st *stripe[S], b *SyncConfig, l algorithms.Limit, i u
 }
 
 // noteAttempts notes that a key is dirty after so many attempts, which were decided as d under a
-// limit. An attempt is a request, however many units it asks for: else one request could have this
-// node take itself for the only one. It reports whether the replicator should be woken.
+// limit. An attempt is a request, however many units it asks for. It reports whether the replicator
+// should be woken.
 func (t *Table[S]) noteAttempts(st *stripe[S], b *SyncConfig, e entry[S], i uint32, d *Taken, limit algorithms.Limit, attempts int64) (wake bool) {
 	if b.StoreDecides && d.N == 0 {
 		return false // it has only looked
@@ -74,7 +74,8 @@ func (t *Table[S]) noteAttempts(st *stripe[S], b *SyncConfig, e entry[S], i uint
 	return t.markUrgent(st, i, e)
 }
 
-// unseen is the estimate of what others have spent unseen, unless the shard of the key is missed.
+// unseen is the estimate of what others have spent unseen, unless two syncs have missed the
+// shard of the key.
 func (t *Table[S]) unseen(e entry[S], l *algorithms.Ledger, history int) int64 {
 	if missed := t.missedTwice.Load(); missed != 0 && missed>>(e.id[0]&63)&1 != 0 {
 		return 0
@@ -82,7 +83,8 @@ func (t *Table[S]) unseen(e entry[S], l *algorithms.Ledger, history int) int64 {
 	return e.Unseen(l, history)
 }
 
-// SetMissedTwice sets the shards that can't be reached, a bit each: estimates for their keys stop.
+// SetMissedTwice sets the shards that two syncs have missed, a bit each: estimates for their keys
+// stop.
 // A key's shard is the lowest six bits of its ID's first byte.
 func (t *Table[S]) SetMissedTwice(shards uint64) { t.missedTwice.Store(shards) }
 

@@ -24,7 +24,7 @@ type Synced interface {
 	// corrections is of how many other keys it has something else than it should.
 	Unsent(now int64) (keys int, requests int64, corrections int)
 
-	// SetMissedTwice sets the shards of which the store can't be reached, a bit each.
+	// SetMissedTwice sets the shards that two syncs have missed, a bit each.
 	SetMissedTwice(shards uint64)
 	// SetClock sets how far the store's clock is ahead of now, the node's.
 	SetClock(now int64, ahead, uncertainty time.Duration)

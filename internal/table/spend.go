@@ -14,8 +14,8 @@ type Spend struct {
 	// Used is what all nodes have counted in the epochs that can count, two at least, as far as
 	// this node knows.
 	Used int64
-	// Asked is how many units requests asked for, on all nodes, in the latest epoch in which the
-	// key came. It is known where a table syncs at an interval, and 0 in other tables.
+	// Asked is how many requests of the key have come to this node in the latest epoch in which it
+	// came. It is known where a table syncs at an interval, and 0 in other tables.
 	Asked int64
 	// Regions is set where another region has something of the key, too.
 	Regions bool

@@ -58,7 +58,8 @@ type Table[S any] struct {
 	// nextStripe is where dequeue goes on, modulo stripeCount.
 	nextStripe atomic.Uint32
 
-	// walking lets one walk over all keys at a time; requests don't take it.
+	// walking lets one walk over all keys at a time. A request takes it only in strict, where an
+	// answer shows a step of the store's clock.
 	walking sync.Mutex
 	// taking is held while TakeUpdates takes updates out, and while resets are applied: what is
 	// sent has the stamp that its counts belong to. It is taken after walking.
@@ -81,8 +82,8 @@ type stripe[S any] struct {
 	chunks []*[chunkSize]slot[S]
 	clock  Clock
 
-	size     uint32 // slots used or in free
-	hand     uint32
+	size     uint32                  // slots used or in free
+	hand     uint32                  // where the search for an idle slot goes on
 	synced   []*[chunkSize]syncState // as chunks; nil where no slot has been synced
 	dirty    []uint32                // since the last cycle began
 	urgent   []uint32
@@ -217,8 +218,7 @@ func (t *Table[S]) Decide(a *Ask, taken *Taken) {
 }
 
 // Refund returns n units of an allowed Take, which asked for as many. It counts as no attempt
-// either: what other nodes denied spends nothing here, and would pass for what others spend
-// unseen.
+// either.
 func (t *Table[S]) Refund(l algorithms.Limit, key keys.Key, taken Taken, n int64) {
 	t, key = t.of(key, &taken)
 	t.correct(key, taken, func(s *S, at int64) {

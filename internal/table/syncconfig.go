@@ -12,7 +12,7 @@ import (
 // A SyncConfig is what work without a request goes by.
 type SyncConfig struct {
 	// Params are the limit's. Where requests reserve, other nodes are told what is settled as well,
-	// and no share is estimated from the attempts.
+	// and no share is estimated.
 	Params algorithms.Params
 	// Interval is the time between syncs, 0 where the table is not synced.
 	Interval time.Duration
