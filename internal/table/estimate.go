@@ -79,13 +79,13 @@ func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remainin
 	return float64(passed)*float64(l.N)*earlyPart >= size*float64(l.Window)
 }
 
-// nextAsk returns in how long the store should be asked about a key once more, 0 for not before the
-// next cycle. passed is the time since the last answer but one. It is for keys of which units are
-// reserved: no share is known of them, and others may be spending the units that are left. After
-// news the next question comes soon. Otherwise the time between two grows by half each time. The
-// only node that knows a key has nothing to ask. Where a unit is less than such a part of the
+// nextPoll returns in how long the store should be asked about a key once more, 0 for not before
+// the next cycle. passed is the time since the last answer but one. It is for keys of which units
+// are reserved: no share is known of them, and others may be spending the units that are left.
+// After news the next question comes soon. Otherwise the time between two grows by half each time.
+// The only node that knows a key has nothing to ask. Where a unit is less than such a part of the
 // limit, or many are left, it can wait.
-func nextAsk(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, remaining, passed int64, news bool) (after time.Duration) {
+func nextPoll(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, remaining, passed int64, news bool) (after time.Duration) {
 	unsent := l.Unsent(limit.History) > 0 // admitted while the answer was on its way
 	_, remote := l.Sum(limit.History)
 	if !unsent && (remaining <= 0 || remote == 0) || remaining > earlyShare || float64(limit.AtOnce()) > earlyPart {

@@ -99,7 +99,7 @@ func (t *Table[S]) AskAnswered(now, server int64, update *Update, reply *cell.Re
 		switch {
 		case g.Want&Reserve == 0 || g.N == 0:
 		case t.bucket != nil && g.Want&InParts != 0:
-			taken.noted = reply.Sum.Added - (units - before)
+			taken.addedBefore = reply.Sum.Added - (units - before)
 			t.reserveInParts(g.Limit, update.Key, &taken)
 		case g.Admitted:
 			t.reserve(g.Limit, update.Key, &taken, b.Epochs.At(server))

@@ -109,8 +109,8 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, at, now, n int64) 
 	case r.inParts:
 		stands, refunded := t.reservations.Undrained(key, r.group, now)
 		level, _ := t.machine.Level(s, r.limit, at)
-		if r.noted > 0 { // what was added since stands above it, but for what is refunded here
-			above := t.bucket.Added(s) - r.noted - refunded
+		if r.addedBefore > 0 { // what was added since stands above, but for what is refunded here
+			above := t.bucket.Added(s) - r.addedBefore - refunded
 			if above < 0 { // the store has forgotten
 				return 0
 			}

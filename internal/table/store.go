@@ -159,8 +159,8 @@ type Taken struct {
 	// reservation, of which a part may be refunded.
 	inParts bool
 	number  uint32
-	// noted is what had been added to a bucket by then, where a store has granted it.
-	noted int64
+	// addedBefore is what had been added to a bucket by then, where a store has granted it.
+	addedBefore int64
 }
 
 // Retried says in the want of a Take that the request has been counted as an attempt before.

@@ -44,8 +44,8 @@ type SyncConfig struct {
 // IsSynced reports whether what a table counts is synced.
 func (b *SyncConfig) IsSynced() bool { return b != nil && b.Interval != 0 }
 
-// AsksAgain reports whether keys are asked about before the next cycle without a request.
-func (b *SyncConfig) AsksAgain() bool { return b.Params.Reserves && b.Early && b.After != nil }
+// PollsAgain reports whether keys are asked about before the next cycle without a request.
+func (b *SyncConfig) PollsAgain() bool { return b.Params.Reserves && b.Early && b.After != nil }
 
 // Compile works out what follows from the settings.
 func (b *SyncConfig) Compile() *SyncConfig {

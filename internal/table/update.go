@@ -175,7 +175,7 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], at, server int64, m *Upda
 	if e.At = at; b.StoreDecides {
 		e.At = m.At
 	}
-	t.askAgain(b, e, passed, sent > 0 || theirs > 0)
+	t.pollAgain(b, e, passed, sent > 0 || theirs > 0)
 	return forgot
 }
 

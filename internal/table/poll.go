@@ -6,21 +6,21 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// askAgain has a key that was just answered be asked about before the next cycle, where requests
+// pollAgain has a key that was just answered be asked about before the next cycle, where requests
 // reserve units and other nodes may spend those that are left. passed is since the answer before.
-func (t *Table[S]) askAgain(b *SyncConfig, e entry[S], passed int64, news bool) {
-	if !b.AsksAgain() {
+func (t *Table[S]) pollAgain(b *SyncConfig, e entry[S], passed int64, news bool) {
+	if !b.PollsAgain() {
 		return
 	}
 	left := t.machine.Take(&e.state, b.Limit, e.At, 0, 0).Remaining
-	if after := nextAsk(t.machine.Ledger(&e.state), b.Limit, b.Interval, left, passed, news); after > 0 {
-		t.askAfter(b, e.key, e.At, earlyPause, after-earlyPause)
+	if after := nextPoll(t.machine.Ledger(&e.state), b.Limit, b.Interval, left, passed, news); after > 0 {
+		t.pollAfter(b, e.key, e.At, earlyPause, after-earlyPause)
 	}
 }
 
-// askAfter asks about a key after two waits, unless it is answered before. After the first it asks
+// pollAfter asks about a key after two waits, unless it is answered before. After the first it asks
 // if something is unsent: within earlyPause no request makes a key urgent.
-func (t *Table[S]) askAfter(b *SyncConfig, key keys.Key, answered int64, wait, rest time.Duration) {
+func (t *Table[S]) pollAfter(b *SyncConfig, key keys.Key, answered int64, wait, rest time.Duration) {
 	b.After(wait, func() {
 		if t.refreshAfter(b, key, answered, rest) {
 			b.Waker.Wake()
@@ -41,7 +41,7 @@ func (t *Table[S]) refreshAfter(b *SyncConfig, key keys.Key, answered int64, res
 		return false
 	}
 	if rest > 0 && t.machine.Ledger(&e.state).Unsent(b.Limit.History) == 0 {
-		t.askAfter(b, key, answered, rest, 0)
+		t.pollAfter(b, key, answered, rest, 0)
 		return false
 	}
 	return t.markUrgent(st, i, e)
