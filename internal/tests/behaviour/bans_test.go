@@ -238,6 +238,7 @@ func TestABanGrows(t *testing.T) {
 			time.Sleep(time.Duration(hours) * time.Hour)
 		}
 		sitetest.Changed(t, http.MethodPost, "/rate_limit/reset", `{"zone":"grows","key":"1.2.3.4"}`)
+		time.Sleep(time.Millisecond) // what comes in the instant of a reset may have come before it
 		if s.Admits("1.2.3.4", 1, 1); !banned(s.Get("1.2.3.4"), 3600) {
 			t.Error("after a reset a ban is not as long as the first")
 		}
