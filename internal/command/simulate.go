@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
@@ -226,6 +228,14 @@ func (s simulation) configuration() ([]byte, error) {
 		all = append(all, map[string]any{"max_events": r.Limit, "window": r.Window})
 	}
 	zone["limits"] = all
+	if s.changed("key") {
+		if s.key != "all" && !strings.Contains(s.key, "{") {
+			return nil, fmt.Errorf("--key: %q is the same for all requests; write a placeholder such as {header.%[1]s}, or all", s.key)
+		}
+		key := caddyfile.Segment{{Text: s.key}}
+		httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&key)
+		s.key = key[0].Text
+	}
 	for flag, value := range map[string]any{
 		"key": s.key, "algorithm": s.algorithm, "burst": s.burst, "queue": s.queue, "sub_windows": s.subWindows,
 		"ipv4-prefix": s.ipv4Prefix, "ipv6-prefix": s.ipv6Prefix, "count-denied": s.countDenied,

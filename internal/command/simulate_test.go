@@ -56,9 +56,18 @@ func TestSimulationsThatFail(t *testing.T) {
 		"simulate --limit 1/1m --cost many log":                       "is no number of units",
 		"simulate --limit 1/1m --cost 1 --cost-field size log":        "either --cost or --cost-field",
 		"simulate --limit 1GiB/1m --cost 5 log":                       "1GiB is a size",
+		"simulate --limit 1/1m --key X-Api-Key log":                   "{header.X-Api-Key}",
 	} {
 		if out, err := execute(t, c, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) || *asked != "" {
 			t.Errorf("%s: %v, want %s; it asks %q and prints %s", line, err, want, *asked, out)
 		}
+	}
+}
+
+// A key is written as in a Caddyfile.
+func TestAKeyBySimulateHasShorthands(t *testing.T) {
+	s := simulation{limits: []string{"5/1m"}, key: "{header.X-Api-Key}", changed: func(flag string) bool { return flag == "key" }}
+	if config, err := s.configuration(); err != nil || !strings.Contains(string(config), `"{http.request.header.X-Api-Key}"`) {
+		t.Errorf("%s, %v", config, err)
 	}
 }

@@ -328,6 +328,7 @@ func (r *replay) warnings(read *accesslog.Stats) (all []string) {
 		s := r.zones[name]
 		caution(len(s.windows) > 0 && s.of.CountResponses != nil && s.report.Requests > 0 && s.counted == 0,
 			"zone %q: no response in the log counts by count_responses, so the zone limits nothing here; look how those are answered that should count", name)
+		caution(s.report.Requests == 0 && s.of.EmptyKey == config.EmptySkip, "zone %q: it has counted no request of the log; it skips those without a key, and a header that the log leaves out can't be replayed, nor what another handler sets", name)
 		caution(s.noKey > 0 && s.noKey == s.report.Requests && t.noHeaders == 0,
 			"zone %q: the key is empty in all requests of the log, and the client's address stands in for it, so this says nothing of the zone; a header that the log leaves out can't be replayed, nor what another handler sets", name)
 		for _, w := range s.windows {
