@@ -176,7 +176,7 @@ func (b *page) explained(zones []operate.ExplainedZone) {
 			rows = append(rows, []string{z.Zone, z.Decision.String(), key, "", "", "", "", "", "", notesOf(z, true)})
 		}
 		for _, l := range z.Limits {
-			limit, wait := limitText(l.Limit, l.Window, l.Concurrent), ""
+			limit, wait := limitText(l.Limit, l.Window, l.Concurrent, ""), ""
 			if l.AtOnce > 0 {
 				limit += fmt.Sprintf(", %d at once", l.AtOnce)
 			}

@@ -214,7 +214,7 @@ func (p printer) watch(ctx context.Context, again bool, show func() error) error
 func (p printer) keys(all []operate.Top) error {
 	rows := [][]string{{"ZONE", "LIMIT", "ID", "USED", "ASKED", "DENIED", "WOULD DENY", "BANNED", "REGIONS", "KEY"}}
 	for _, t := range all {
-		limit := limitText(t.Limit, t.Window, t.Concurrent)
+		limit := limitText(t.Limit, t.Window, t.Concurrent, t.LimitFrom)
 		for _, k := range t.Keys {
 			banned, regions := "", ""
 			if k.BannedUntil != nil {

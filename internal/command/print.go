@@ -280,10 +280,13 @@ func length(seconds float64) string {
 // shortID is an id as people see it.
 func shortID(id string) string { return id[:min(len(id), keys.ShortDigits)] }
 
-// limitText writes a limit.
-func limitText(n int64, window string, concurrent bool) string {
-	if concurrent {
+// limitText writes a limit, which may come from a placeholder.
+func limitText(n int64, window string, concurrent bool, from string) string {
+	switch {
+	case concurrent:
 		return number(n) + " at once"
+	case from != "":
+		return from + "/" + window + ", default " + number(n)
 	}
 	return number(n) + "/" + window
 }

@@ -111,10 +111,7 @@ func (p printer) zones(s operate.State, before *decisions) [][]string {
 			ofZone = p.zone(s, z, before)
 		}
 		seen[z.Zone] = true
-		limit := limitText(z.Limit, z.Window, z.Concurrent) + z.Divided()
-		if z.LimitFrom != "" {
-			limit += " default"
-		}
+		limit := limitText(z.Limit, z.Window, z.Concurrent, z.LimitFrom) + z.Divided()
 		rows = append(rows, slices.Concat([]string{z.Zone, limit}, ofZone, []string{number(z.Keys), z.Algorithm, z.SyncRate.String()}))
 	}
 	return rows

@@ -35,6 +35,8 @@ type Top struct {
 	Zone   string `json:"zone"`
 	Limit  int64  `json:"limit"`
 	Window string `json:"window"`
+	// LimitFrom is the placeholder that the limit comes from. Limit is its default then.
+	LimitFrom string `json:"limit_from,omitempty"`
 	// Concurrent is set where the limit is on what runs at once: then Used is what runs now, on all
 	// nodes.
 	Concurrent bool     `json:"concurrent,omitempty"`
@@ -189,7 +191,7 @@ func limitsOf(current *lifecycle.Config, zone string, by limits.TopBy) (chosen [
 		of := countedLimit{names: z.KeyNames, denied: z.DeniedKeys, logsKeys: z.LogKeys}
 		for l := range z.Each {
 			c := of
-			c.Top, c.each = Top{Zone: z.Name, Limit: l.Rate.Limit, Window: config.WindowText(l.Rate.Window)}, l.EachSpend
+			c.Top, c.each = Top{Zone: z.Name, Limit: l.Rate.Limit, LimitFrom: l.Rate.From, Window: config.WindowText(l.Rate.Window)}, l.EachSpend
 			c.asked = l.Settings.SyncRate > 0 && l.IsSynced(current.Redis)
 			add(l.Counters, c)
 		}
