@@ -39,12 +39,15 @@ func (c *Config) checkRuntime() {
 		if len(holding) == 0 || *holding[0].Share == 1 {
 			continue
 		}
-		what, command := fmt.Sprintf("zone %q is", name), "'"+name+"'"
-		if name == "" {
-			what, command = "all zones are", "--all"
+		what, command, part := "all zones", "--all", "no key"
+		if name != "" {
+			what, command = fmt.Sprintf("zone %q", name), "'"+name+"'"
 		}
-		c.Logger.Warn(fmt.Sprintf("%s enforced for %g %% of the keys only, as was set at run time; end that by `caddy rate-limit enforce %s --remove`", what, 100*(*holding[0].Share), command),
-			zap.String("zone", name), zap.String("by", holding[0].By), zap.String("note", holding[0].Note))
+		if share := *holding[0].Share; share > 0 {
+			part = fmt.Sprintf("%g %% of the keys only", 100*share)
+		}
+		c.Logger.Warn(fmt.Sprintf("%s: enforced for %s, as was set at run time; end that by `caddy rate-limit enforce %s --remove`, with --address where admin listens elsewhere than at localhost:2019", what, part, command),
+			zap.String("by", holding[0].By))
 	}
 }
 

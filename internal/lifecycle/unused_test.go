@@ -151,8 +151,8 @@ func TestWhatWasSetAtRunTimeIsTold(t *testing.T) {
 		}
 		want := map[string]int{
 			`the overrides of zone "gone", 1 in all, have no effect here, as the configuration doesn't have that zone; if other nodes have it, all is well, and if it was renamed, set them for its new name, and then remove these by ` + "`caddy rate-limit override 'gone' --file /dev/null --replace --force`": 1,
-			"all zones are enforced for 0 % of the keys only, as was set at run time; end that by `caddy rate-limit enforce --all --remove`":                                                                                                                                                                       1,
-			`zone "login" is enforced for 25 % of the keys only, as was set at run time; end that by ` + "`caddy rate-limit enforce 'login' --remove`":                                                                                                                                                             1,
+			"all zones: enforced for no key, as was set at run time; end that by `caddy rate-limit enforce --all --remove`, with --address where admin listens elsewhere than at localhost:2019":                                                                                                                   1,
+			`zone "login": enforced for 25 % of the keys only, as was set at run time; end that by ` + "`caddy rate-limit enforce 'login' --remove`, with --address where admin listens elsewhere than at localhost:2019":                                                                                          1,
 		}
 		if !maps.Equal(got, want) {
 			t.Errorf("logged %v, want %v", got, want)
