@@ -48,11 +48,8 @@ func (u *reservedUnit) Settle(counts bool, at int64) {
 // settle settles what is reserved to m units, now where at is 0.
 func (u *reservedUnit) settle(m, at int64) {
 	u.by.Settle(u.key, u.reserved, cmp.Or(at, clock.Now()), m)
-	if u.zone.Redis == nil {
-		return
-	}
 	for i := range u.zone.AllLimits {
-		if l := &u.zone.AllLimits[i]; l.Table == u.by {
+		if l := &u.zone.AllLimits[i]; l.Table == u.by && l.IsSynced(u.zone.Redis) {
 			l.Source.PushLate()
 		}
 	}
@@ -75,7 +72,7 @@ func (z *Zone) forgive(key keys.Key, since int64, r Response) {
 	}
 	for l := range z.Each {
 		l.Table.ForgiveKey(key, since, cmp.Or(r.At, clock.Now()))
-		if z.Redis != nil {
+		if l.IsSynced(z.Redis) {
 			l.Source.PushLate()
 		}
 	}
