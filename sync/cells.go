@@ -104,9 +104,10 @@ func (s *Source) PushLate() {
 		return
 	}
 	s.mu.Lock()
-	a := s.last
-	s.mu.Unlock()
-	s.pushLate(a)
+	defer s.mu.Unlock()
+	if s.current.Load() == nil { // a reload may have brought it back
+		s.pushLate(s.last)
+	}
 }
 
 func (s *Source) pushLate(a *attachment) {

@@ -236,6 +236,35 @@ func TestALongReadLosesNoRegion(t *testing.T) {
 	})
 }
 
+// A sweep of what was told that takes longer than the lease leaves the relay where it is: here ten
+// pages, of two calls each that take 300 ms.
+func TestALongSweepKeepsTheRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		core, log := observer.New(zap.InfoLevel)
+		w := newWorld[algorithms.WindowState](t, 1, algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 30, Window: 24 * time.Hour}, 2)
+		w.log, w.divides, w.room = zap.New(core), true, 10_000
+		w.begin()
+		here := w.regions[0]
+		for i := range 10 * pageSize {
+			w.takeOf(here.nodes[0], fmt.Append(nil, i), 1)
+		}
+		time.Sleep(10 * time.Second)
+		relay := here.relay()
+		here.net.slow(150 * time.Millisecond)
+		for range 2 * int(sweepInterval/time.Second) {
+			time.Sleep(time.Second)
+			if now := here.relay(); now != relay {
+				t.Errorf("node %d is the relay in place of %d", now, relay)
+				break
+			}
+		}
+		if lines := linesOf(log); lines != nil {
+			t.Errorf("logged are %q", lines)
+		}
+		w.close()
+	})
+}
+
 // away has a region's Redis be silent for a while.
 //
 // bubble: of the test.
