@@ -26,7 +26,7 @@ func (l *Ledger) rewindEpoch() {
 	prev := l.Prev
 	prev.Own, prev.Remote = saturate.Add(prev.Own, l.Cur.Own), saturate.Add(prev.Remote, l.Cur.Remote)
 	l.Cur, l.Prev = prev, l.older.pop()
-	l.keepsRemote = l.keepsRemote >> 1 &^ 1
+	l.onlyRises = l.onlyRises >> 1 &^ 1
 	l.Epoch--
 	l.Resend |= Unconfirmed
 }

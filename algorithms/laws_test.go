@@ -40,7 +40,7 @@ func TestEveryKeyIsIdleInTheEnd(t *testing.T) {
 		s, w := k.stirred(t)
 		limit, window := s.rule()
 		if k.Traits().Draining {
-			s.ledger().Prepare(s.ledger().Epoch) // what was refunded is said
+			s.ledger().LowerAcked(s.ledger().Epoch) // what was refunded is said
 		}
 		// All that stir can have spent: 25 events of at most 15 for each of two epochs.
 		end := w.now + 3*s.span() + 2*int64(window) + 800*int64(window)/limit

@@ -43,9 +43,9 @@ type Ledger struct {
 	Prev  EpochCount
 	// older are the epochs before Prev; nil for all but finely cut windows.
 	older *older
-	// keepsRemote has a bit by age (bit 0 is Cur) for an epoch that the store forgot: what is known
+	// onlyRises has a bit by age (bit 0 is Cur) for an epoch that the store forgot: what is known
 	// of it is kept.
-	keepsRemote uint32
+	onlyRises uint32
 	// Attempts are the requests that arrived on this node in Cur, admitted or not. It saturates.
 	Attempts uint32
 	// Synced reports that a reply of the store has been merged lately. The owner of the state
@@ -133,7 +133,7 @@ func (l *Ledger) Advance(epoch int64, history int) bool {
 		l.Renumber(epoch - l.Epoch)
 		return true
 	case ahead > int64(max(history, 1)):
-		l.Cur, l.Prev, l.keepsRemote = EpochCount{}, EpochCount{}, 0
+		l.Cur, l.Prev, l.onlyRises = EpochCount{}, EpochCount{}, 0
 		l.hold(history)
 		l.older.clear()
 	default:
@@ -167,23 +167,24 @@ func (l *Ledger) push(history int) {
 		l.older.push(l.Prev)
 	}
 	l.Prev, l.Cur = l.Cur, EpochCount{}
-	l.keepsRemote <<= 1
+	l.onlyRises <<= 1
 }
 
 // ResetAcks notes that the store is another one, which has confirmed nothing. What is known of the
 // others stays for their epochs.
 func (l *Ledger) ResetAcks() {
-	l.keepsRemote = math.MaxUint32
+	l.onlyRises = math.MaxUint32
 	l.Resend |= Unconfirmed
 	l.unconfirm()
 }
 
-// KeepRemote notes that the store has lost something, if not of this key. What is known of the
-// others stays for their epochs.
-func (l *Ledger) KeepRemote() { l.keepsRemote = math.MaxUint32 }
+// RemoteOnlyRises notes that the store has lost something, if not of this key: what is known of the
+// others stays for their epochs, or rises.
+func (l *Ledger) RemoteOnlyRises() { l.onlyRises = math.MaxUint32 }
 
-// FreeRemote ends that: the store has by now what it had lost, and others may have refunded some.
-func (l *Ledger) FreeRemote() { l.keepsRemote = 0 }
+// RemoteMayFall ends that: the store has by now what it had lost, and others may have refunded
+// some.
+func (l *Ledger) RemoteMayFall() { l.onlyRises = 0 }
 
 func (l *Ledger) unconfirm() {
 	l.Cur.Acked, l.Prev.Acked = 0, 0
@@ -194,10 +195,10 @@ func (l *Ledger) unconfirm() {
 	}
 }
 
-// Prepare returns the count of an epoch as it is about to be sent to the store. Where that is less
-// than the store had confirmed, it has for certain only what is sent now: whether the message
+// LowerAcked returns the count of an epoch, which is about to be sent to the store. Where that is
+// less than the store had confirmed, it has for certain only what is sent now: whether the message
 // arrives may never be known.
-func (l *Ledger) Prepare(epoch int64) (c EpochCount, ok bool) {
+func (l *Ledger) LowerAcked(epoch int64) (c EpochCount, ok bool) {
 	if c, ok = l.At(epoch); ok && c.Own < c.Acked {
 		c.Acked = c.Own
 		l.Put(epoch, c)
@@ -224,13 +225,13 @@ func (l *Ledger) Ack(epoch, before, mine, sum int64, incomplete bool) (remote in
 	}
 	bit := uint32(1) << (l.Epoch - epoch)
 	if forgot = before < c.Acked; forgot {
-		l.keepsRemote |= bit
+		l.onlyRises |= bit
 	}
 	remote = max(0, sum-mine)
 	switch {
 	case mine < c.Acked:
 		remote = c.Remote
-	case incomplete, l.keepsRemote&bit != 0:
+	case incomplete, l.onlyRises&bit != 0:
 		remote = max(remote, c.Remote)
 	}
 	c.Acked = mine
@@ -270,7 +271,7 @@ func (l *Ledger) Unsent(history int) (sum int64) {
 
 // KeepsRemote reports that the store forgot one of the two newest epochs, and that what was known
 // of it is kept.
-func (l *Ledger) KeepsRemote() bool { return l.keepsRemote&3 != 0 }
+func (l *Ledger) KeepsRemote() bool { return l.onlyRises&3 != 0 }
 
 // Holds says what stands in the epochs that are live when epoch is the current one: totals that
 // this node reported or will report, and totals of the others.

@@ -135,17 +135,17 @@ func TestAMovedLedgerOfNothingKeepsItsNumbers(t *testing.T) {
 // no loss.
 func TestWhatIsGivenBackIsNotTakenForLost(t *testing.T) {
 	l := Ledger{Epoch: 100, Cur: EpochCount{Own: 4, Acked: 5, Remote: 7}}
-	if c, ok := l.Prepare(100); !ok || c.Own != 4 || l.Resend != Returned {
+	if c, ok := l.LowerAcked(100); !ok || c.Own != 4 || l.Resend != Returned {
 		t.Fatalf("Send: %+v, %v, redo %d; want 4 to be sent until it is answered", c, ok, l.Resend)
 	}
 	l.Cur.Own = 6 // The answer is lost, and more is admitted.
-	if c, _ := l.Prepare(100); c.Own != 6 {
+	if c, _ := l.LowerAcked(100); c.Own != 6 {
 		t.Fatalf("Send: %+v, want 6", c)
 	}
 	if r, forgot, _ := l.Ack(100, 4, 6, 12, false); forgot || r != 6 {
 		t.Errorf("got %d, forgot %v; want 6 remote, as one was refunded there too", r, forgot)
 	}
-	if _, ok := l.Prepare(50); ok {
+	if _, ok := l.LowerAcked(50); ok {
 		t.Error("an epoch that is not held was sent")
 	}
 }

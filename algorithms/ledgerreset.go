@@ -16,7 +16,7 @@ func (l *Ledger) Reset(upTo int64) (forgiven int64) {
 		forgiven = saturate.Add(forgiven, c.Total())
 		l.Put(l.Epoch-age, EpochCount{})
 		bit := uint32(1) << age
-		l.keepsRemote &^= bit
+		l.onlyRises &^= bit
 	}
 	if l.Epoch <= upTo {
 		l.Attempts = 0

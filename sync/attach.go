@@ -10,11 +10,11 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/keys"
 )
 
-// A syncer is one client of a Replicator, with a loop of its own: the counts of a table, or the
+// A syncer is what a Replicator syncs, each with a loop of its own: the counts of a table, or the
 // slots of a zone.
 type syncer interface {
 	// sync sends what has changed, or with early what should not wait. It returns the shards that
-	// the client misses then, a bit each, and the last error. note notes how it went.
+	// the syncer misses then, a bit each, and the last error. note notes how it went.
 	sync(ctx context.Context, a *attachment, early bool) (missed uint64, err error)
 	note(a *attachment, early bool, err error)
 	// urgent reports whether something should not wait for the next sync.
@@ -25,12 +25,12 @@ type syncer interface {
 	// anything to send.
 	unsent(now int64) (n int64, some bool)
 	// moved prepares for another store, which has confirmed nothing.
-	moved(now int64)
-	// left notes that the client has left, and why not all was sent, "" if it was.
+	storeChanged(now int64)
+	// left notes that the syncer has left, and why not all was sent, "" if it was.
 	left(from *Replicator, reason string)
 }
 
-// A group is the clients of one kind at a Replicator, which are flushed together.
+// A group is the syncers of one kind at a Replicator, which are flushed together.
 type group struct {
 	r     *Replicator
 	slots *Slots // nil for counts
@@ -40,9 +40,9 @@ type group struct {
 	flushing *flush // the last one
 }
 
-// A link is the way of one client. It lives as long as the client: the name of its node and its
-// sequence numbers go on when a reload attaches it to another Replicator, so that nothing that it
-// says is ever taken for something else.
+// A link is what one syncer has at Replicators. It lives as long as the syncer: the name of its
+// node and its sequence numbers go on when a reload attaches it to another Replicator, so that
+// nothing that it says is ever taken for something else.
 type link struct {
 	syncer      syncer
 	name        string // in the list of what fails, "" for one that reports that itself
@@ -52,7 +52,7 @@ type link struct {
 
 	mu      sync.Mutex                 // one Attach or Detach at a time
 	last    *attachment                // the latest one, also when it has ended
-	current atomic.Pointer[attachment] // nil where the client is not attached
+	current atomic.Pointer[attachment] // nil where the syncer is not attached
 }
 
 // attachment is a link at a Replicator.
@@ -62,8 +62,8 @@ type attachment struct {
 	done   chan struct{} // closed when the loop has ended
 
 	interval atomic.Int64  // nanoseconds
-	missed   atomic.Uint64 // the shards that the client misses since the last sync, a bit each
-	due      atomic.Bool   // all that is dirty is to be synced at once
+	missed   atomic.Uint64 // the shards that the syncer misses since the last sync, a bit each
+	syncAll  atomic.Bool   // all that is dirty is to be synced at once
 	// resendRestAt is when what the server has forgotten is sent again that had no request since,
 	// by the node's clock; 0 never.
 	resendRestAt atomic.Int64
@@ -87,24 +87,24 @@ type attachment struct {
 // A TableStatus is how far the sync of one table has come. A cycle sends all that became dirty
 // before it began.
 type TableStatus struct {
-	// Cycles is how many were completed since the table was attached: all that was due was sent and
-	// answered. Where nothing was due, that is at once.
+	// Cycles is how many were completed since the table was attached: all that was outgoing was
+	// sent and answered. Where nothing was, that is at once.
 	Cycles int64 `json:"cycles"`
-	// Synced is when the last of them was completed, zero if none. One in which nothing was due
+	// Synced is when the last of them was completed, zero if none. One in which nothing was sent
 	// counts only where the store answers heartbeats.
 	Synced time.Time `json:"synced"`
 }
 
-// init is for a new client, with a random name of a node.
+// init is for a new syncer, with a random name of a node.
 func (l *link) init(of syncer, name string) {
 	l.syncer, l.name, l.node, l.Waker = of, name, NewNode(), cycle.NewWaker()
 }
 
-// Node is the field of this client in the store.
+// Node is the field of this syncer in the store.
 func (l *link) Node() string { return l.node }
 
 // UnavailableShards returns the shards for which the last sync failed or whose server does not
-// answer, for HasShardOf; all or none where there is no Cluster. A client that is not attached
+// answer, for HasShardOf; all or none where there is no Cluster. A syncer that is not attached
 // misses nothing: its configuration is about to begin or to end.
 func (l *link) UnavailableShards() uint64 {
 	a := l.current.Load()
@@ -121,7 +121,7 @@ func (l *link) IsUnavailable(raw []byte) bool {
 	return missed != 0 && HasShardOf(missed, keys.IDOf(raw))
 }
 
-// Status returns how far the sync has come, nil where the client is not attached.
+// Status returns how far the sync has come, nil where the syncer is not attached.
 func (l *link) Status() *TableStatus {
 	a := l.current.Load()
 	if a == nil {
@@ -138,23 +138,23 @@ func (l *link) Status() *TableStatus {
 	return status
 }
 
-// attach begins to sync a client every interval, or changes that. All that was counted until now is
-// due then, as a zone that asks Redis from now on must find it there. A client that was attached to
-// another Redis leaves that and brings what it has along. attach doesn't wait for the network.
+// attach begins to sync a syncer every interval, or changes that. All that was counted until now is
+// sent then, as a zone that asks Redis from now on must find it there. A syncer that was attached
+// to another Redis leaves that and brings what it has along. attach doesn't wait for the network.
 func (g *group) attach(l *link, interval time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.current.Load()
 	if old != nil && old.group == g {
 		old.interval.Store(int64(interval))
-		old.due.Store(g.slots == nil)
+		old.syncAll.Store(g.slots == nil)
 		l.Wake()
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	a := &attachment{group: g, cancel: cancel, done: make(chan struct{}), flushes: make(chan *flushRequest)}
 	a.interval.Store(int64(interval))
-	a.due.Store(g.slots == nil)
+	a.syncAll.Store(g.slots == nil)
 	last := l.last
 	l.last = a
 	l.current.Store(a)
@@ -170,14 +170,14 @@ func (g *group) attach(l *link, interval time.Duration) {
 		if last != nil {
 			<-last.done // its last answers are in
 			if last.group != g {
-				l.syncer.moved(g.r.now())
+				l.syncer.storeChanged(g.r.now())
 			}
 		}
 		a.serve(ctx, l)
 	}()
 }
 
-// Detach ends the sync of a client, wherever it is attached, and sends before what is unsent; that
+// Detach ends the sync of a syncer, wherever it is attached, and sends before what is unsent; that
 // takes two seconds at most. Clients that are detached one after the other share these two seconds:
 // all that have something unsent are synced when the first of them leaves. Detach doesn't wait for
 // a server that can't be reached. Counts that could not be sent are logged.
@@ -194,7 +194,7 @@ func (l *link) Detach() {
 	l.syncer.left(a.group.r, reason)
 }
 
-// leave ends a client's loop, without waiting for it.
+// leave ends a syncer's loop, without waiting for it.
 func (a *attachment) leave(l *link) {
 	a.cancel()
 	r := a.group.r

@@ -23,9 +23,9 @@ type Bans struct {
 	now    func() int64
 }
 
-// ShareBans has the bans of a zone go along with the sync of a table, by the way of a client and in
+// SyncBans has the bans of a zone go along with the sync of a table, by a client of Redis and in
 // a namespace, until Unshare.
-func ShareBans(r *ban.Register, s *Source, zone string, client redis.UniversalClient, namespace string, now func() int64) *Bans {
+func SyncBans(r *ban.Register, s *Source, zone string, client redis.UniversalClient, namespace string, now func() int64) *Bans {
 	_, cluster := client.(*redis.ClusterClient)
 	space := NewKeyspace(namespace).In(cluster)
 	b := &Bans{Register: r, client: client, keys: space.Zone(zone, "ban"), space: space, source: s, now: now}

@@ -42,7 +42,7 @@ func banNodeWith(t *testing.T, client *redis.Client) *banNode {
 	n := &banNode{t: t, source: NewSource(table.New[algorithms.WindowState](p.Kind, 10), SpecOf("login", p))}
 	register := new(ban.Register)
 	register.Configure(1000, 0)
-	n.Bans = ShareBans(register, n.source, "login", client, "test", clock.Now)
+	n.Bans = SyncBans(register, n.source, "login", client, "test", clock.Now)
 	return n
 }
 

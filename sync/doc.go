@@ -8,10 +8,10 @@
 //
 // What drives them all:
 //
-//	attach.go      a client joins a Replicator, and leaves it
+//	attach.go      a syncer joins a Replicator, and leaves it
 //	loop.go        when it syncs: timers for the pure loop of package cycle
 //	send.go        messages of any kind, cut in batches and sent side by side
-//	flush.go       the last sync of clients that leave
+//	flush.go       the last sync of syncers that leave
 //
 // The way of a count:
 //
@@ -22,7 +22,7 @@
 // The others:
 //
 //	bans.go        bans, which go along with the sync of a table
-//	slots.go       the slots of a zone, as a client of its own
+//	slots.go       the slots of a zone, as a syncer of their own
 //	slotscall.go   one call of slots.lua
 //	slotsstrict.go Redis decides on slots: a request waits for the call that asks for it
 //
@@ -50,9 +50,9 @@
 //
 // Locks are taken in this order, from the outside in:
 //
-//	link.mu            one Attach or Detach of a client at a time, also while it is flushed
+//	link.mu            one Attach or Detach of a syncer at a time, also while it is flushed
 //	otherRegion.mu     what is known of another region
-//	Replicator.mu      its clients, its health and its clock
+//	Replicator.mu      its syncers, its health and its clock
 //	Work.mu            nothing begins while the end does
 //	table.walking      one walk over a table at a time
 //	table.taking       messages are taken out, or resets applied, after table.walking

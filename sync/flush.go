@@ -22,7 +22,7 @@ const (
 	flushShared = time.Second
 )
 
-// A flush is one sync of all clients of a group that have something unsent, side by side. The first
+// A flush is one sync of all syncers of a group that have something unsent, side by side. The first
 // one that leaves begins it, and those that leave after it share it: a node with many tables ends
 // as fast as one with a single table.
 type flush struct {
@@ -33,19 +33,19 @@ type flush struct {
 	flushed map[*link]flushed
 }
 
-// flushed is what a flush did for one client.
+// flushed is what a flush did for one syncer.
 type flushed struct {
 	err  error
 	left int64 // what is still unsent, as another program uses its keys
 }
 
-// flushRequest asks a client's loop for a sync of all that is dirty.
+// flushRequest asks a syncer's loop for a sync of all that is dirty.
 type flushRequest struct {
 	ctx    context.Context
 	answer chan error
 }
 
-// flush sends the last messages of a client that is about to leave. It returns the reason why that
+// flush sends the last messages of a syncer that is about to leave. It returns the reason why that
 // failed, "" if there is nothing left to send. It takes flushTime at most, and no time for a server
 // that is known to be unreachable or that has just failed to take them.
 func (g *group) flush(l *link, a *attachment) (reason string) {
@@ -77,7 +77,7 @@ func (g *group) flush(l *link, a *attachment) (reason string) {
 	}
 }
 
-// currentFlush returns the last flush if it is under way or has reported a client with so much
+// currentFlush returns the last flush if it is under way or has reported a syncer with so much
 // unsent, and begins another one if not.
 func (g *group) currentFlush(l *link, unsent int64) *flush {
 	g.r.mu.Lock()
@@ -142,7 +142,7 @@ func (g *group) flushAll(f *flush, links []*link) {
 	wg.Wait()
 }
 
-// flush has the client's loop sync once more and waits for that. Slots go beside their loop, which
+// flush has the syncer's loop sync once more and waits for that. Slots go beside their loop, which
 // hears nothing of it: a message says all there is to say.
 func (a *attachment) flush(ctx context.Context, l *link) error {
 	if a.group.slots != nil {

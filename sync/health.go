@@ -235,9 +235,9 @@ func (h *Health) ResendDue(now time.Time) bool {
 	return h.resendPending && now.Sub(h.resentAt) >= ResendInterval
 }
 
-// Resend takes what is due off, and returns whether it is sure that something was lost, and what to
-// log of it. What is not due yet, a later call has.
-func (h *Health) Resend(now time.Time) (due, sure bool, e *LogEntry) {
+// Resend reports once whether all is to be sent again now, whether it is sure that something was
+// lost, and what to log of it.
+func (h *Health) Resend(now time.Time) (again, sure bool, e *LogEntry) {
 	if !h.ResendDue(now) {
 		return false, false, nil
 	}

@@ -65,9 +65,9 @@ type RegionRecord interface {
 	Version() string
 	// Receive merges what was read: the record's version, and its entries after that one.
 	Receive(version string, entries []any)
-	// Clock is up to which clock of the record there this region has all of it, 0 where nothing is
-	// known.
-	Clock() int64
+	// Revision is up to which one of the record there this region has all of it, 0 where nothing
+	// is known.
+	Revision() int64
 }
 
 // A HeartbeatReply is what the answer to a heartbeat says of the control record.
@@ -89,7 +89,7 @@ type HeartbeatReply struct {
 func (r *Replicator) heartbeats(ctx context.Context) {
 	defer r.endLease()
 	for {
-		before, since, due, nodes := r.unreachable.Load(), r.knownSince, r.resendDue(), r.Nodes()
+		before, since, again, nodes := r.unreachable.Load(), r.knownSince, r.resendDue(), r.Nodes()
 		wait, err := r.heartbeat(ctx)
 		r.note(nil, HeartbeatName, err)
 		if err == nil {
@@ -97,7 +97,7 @@ func (r *Replicator) heartbeats(ctx context.Context) {
 			r.log((*Health).SumFlaps)
 			r.checkEviction(ctx)
 		}
-		if r.knownSince != since || due && (err == nil || r.cluster) {
+		if r.knownSince != since || again && (err == nil || r.cluster) {
 			r.resend(max(nodes, r.Nodes())) // a server that has forgotten knows of few
 		}
 		if ctx.Err() == nil {
@@ -276,7 +276,7 @@ func (noRecord) ReadBy(map[string]int64)            {}
 func (noRecord) OfRegion() RegionRecord { return noRecord{} }
 func (noRecord) Version() string        { return "" }
 func (noRecord) Receive(string, []any)  {}
-func (noRecord) Clock() int64           { return 0 }
+func (noRecord) Revision() int64        { return 0 }
 
 // retry has every table that misses one of these shards try again at once: they are back, and the
 // next cycle may be an hour away.
@@ -285,7 +285,7 @@ func (r *Replicator) retry(back uint64) {
 	defer r.mu.Unlock()
 	for l := range r.counts.links {
 		if a := l.current.Load(); a != nil && a.missed.Load()&back != 0 {
-			a.due.Store(true)
+			a.syncAll.Store(true)
 			l.Wake()
 		}
 	}

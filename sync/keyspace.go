@@ -263,9 +263,9 @@ func parseSpec(table string) (s Spec, ok bool) {
 	return s, strings.IndexByte("fsl"+"tgq"+string(Denials), s.Kind) >= 0
 }
 
-// parseName takes the key of an id apart: into what stands between it and the shard, and the id.
-func parseName(name string) (table string, id keys.ID, ok bool) {
-	_, rest, _ := strings.Cut(name, "{")
+// parseKey takes the key of an id apart: into what stands between it and the shard, and the id.
+func parseKey(key string) (table string, id keys.ID, ok bool) {
+	_, rest, _ := strings.Cut(key, "{")
 	_, rest, _ = strings.Cut(rest, "}:")
 	i := strings.LastIndexByte(rest, ':')
 	if i < 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cycle"
 )
 
-// serve drives a client's loop: a sync every interval, and early ones for what is urgent in
+// serve drives a syncer's loop: a sync every interval, and early ones for what is urgent in
 // between.
 func (a *attachment) serve(ctx context.Context, l *link) {
 	var state cycle.State
@@ -28,7 +28,7 @@ func (a *attachment) serve(ctx context.Context, l *link) {
 		case <-l.Waker:
 			event.Kind = cycle.Wake
 		}
-		if a.due.Swap(false) || a.untilResend() == 0 {
+		if a.syncAll.Swap(false) || a.untilResend() == 0 {
 			event.Kind = cycle.Force
 		}
 		interval := time.Duration(a.interval.Load())
@@ -53,7 +53,7 @@ func (a *attachment) untilResend() time.Duration {
 	return time.Duration(max(0, when-a.group.r.now()))
 }
 
-// cycle is one sync cycle of a client, early or not, and what is noted of it. With flush it is the
+// cycle is one sync cycle of a syncer, early or not, and what is noted of it. With flush it is the
 // one that a flush waits for.
 func (a *attachment) cycle(ctx context.Context, l *link, early bool, flush *flushRequest) cycle.Event {
 	var missed uint64

@@ -73,7 +73,7 @@ func (s *luaStore) step(by time.Duration) { s.ahead.Add(int64(by)) }
 // lapsed notes a bucket that has expired, and holds that to what it says of its level.
 func (s *luaStore) lapsed(key string, value any, at time.Time) {
 	hash, ok := value.(map[string]string)
-	if c, isCell := parseCellName(key); !ok || !isCell || !c.spec.isBucket() {
+	if c, isCell := parseCellKey(key); !ok || !isCell || !c.spec.isBucket() {
 		return
 	} else if n := numbersIn(hash["sum"]); len(n) > 7 { // those of a sum, see say.lua
 		s.mu.Lock()
@@ -111,7 +111,7 @@ func (s *luaStore) checkCell(key string, hash map[string]string) {
 	if !ok {
 		return
 	}
-	c, ok := parseCellName(key)
+	c, ok := parseCellKey(key)
 	if !ok {
 		s.t.Errorf("%s is not taken apart", key)
 		return
@@ -221,7 +221,7 @@ func totalsIn(of Spec, name, text string) map[int64]int64 {
 // field is a node's total in an epoch of a cell, and sum that of all.
 func (s *luaStore) field(key, node string) (total, sum int64) {
 	name, at, _ := strings.Cut(key, "#")
-	c, _ := parseCellName(name)
+	c, _ := parseCellKey(name)
 	epoch, _ := strconv.ParseInt(at, 10, 64)
 	return totalsIn(c.spec, node, s.Hash(name)[node])[epoch], totalsIn(c.spec, "sum", s.Hash(name)["sum"])[epoch]
 }

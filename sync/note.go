@@ -33,12 +33,12 @@ func (r *Replicator) resendDue() bool {
 // in which the server can serve others as well, each at its own point of it, as the syncs of nodes
 // that began together fall together.
 func (r *Replicator) resend(nodes int64) {
-	due, sure := false, false
+	again, sure := false, false
 	r.log(func(h *Health, now time.Time) (e *LogEntry) {
-		due, sure, e = h.Resend(now)
+		again, sure, e = h.Resend(now)
 		return e
 	})
-	if !due {
+	if !again {
 		return
 	}
 	all, keys := r.attached(), 0

@@ -34,7 +34,7 @@ var (
 	sweepScript = redis.NewScript(sweepLua)
 )
 
-// sweepLua drops names of what is gone. KEYS: the sorted set, and some names that are in it.
+// sweepLua drops the keys of what is gone. KEYS: the sorted set, and some that are in it.
 const sweepLua = `for i = 2, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 0 then redis.call('ZREM', KEYS[1], KEYS[i]) end
 end`
@@ -46,9 +46,9 @@ const (
 	relayInterval = heartbeatInterval
 	// waitInterval is how often it does while somebody waits.
 	waitInterval = 100 * time.Millisecond
-	// sweepInterval is how often names are dropped of what is gone.
+	// sweepInterval is how often the keys of what is gone are dropped.
 	sweepInterval = time.Minute
-	// pageSize is how many names are read at once.
+	// pageSize is how many keys are read at once.
 	pageSize = 400
 	// lostRegionAfter is after how long without an answer another region counts as lost, at most:
 	// nodes look every relayInterval, and take it for lost where it would be before the next time.
@@ -79,7 +79,7 @@ type relay struct {
 	Regions
 	r       *Replicator
 	node    string      // that asks for the lease
-	due     cycle.Waker // the lease is to be renewed at once, and what is kept with it
+	renew   cycle.Waker // the lease is to be renewed at once, and what is kept with it
 	names   string      // of the other regions
 	regions []*otherRegion
 	// reached is how many regions are not lost, with this one, and silent fires where this region's
@@ -103,7 +103,7 @@ type relay struct {
 // Relay has the Replicator share with other regions what it counts. It is to be called before
 // Start.
 func (r *Replicator) Relay(o Regions) {
-	x := &relay{Regions: o, r: r, node: r.node, due: cycle.NewWaker()}
+	x := &relay{Regions: o, r: r, node: r.node, renew: cycle.NewWaker()}
 	for name, client := range o.Others {
 		x.regions = append(x.regions, newOtherRegion(x, name, client))
 		x.names += name + " "
@@ -143,7 +143,7 @@ func (x *relay) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-x.due:
+		case <-x.renew:
 			beat = time.Time{}
 		case <-time.After(x.beatInterval()):
 		}
@@ -263,7 +263,7 @@ func (x *relay) mergeRecords(fields map[string]string) {
 // wait notes whether somebody waits until other regions have the control record.
 func (x *relay) wait(waits bool) {
 	if x.waits.Store(waits); waits {
-		x.due.Wake()
+		x.renew.Wake()
 	}
 }
 
@@ -342,17 +342,17 @@ func (x *relay) longestInterval() (longest time.Duration) {
 // resentWithin is how long it takes until all nodes have sent once more what they hold.
 func (x *relay) resentWithin() time.Duration { return table.ResentReserved + 2*x.longestInterval() }
 
-// A page are names that were told, what they hold, and what else is read with them.
+// A page are keys that were told, what they hold, and what else is read with them.
 type page struct {
 	fetched
 	after, highest, last int64
 	scores               []int64
-	more                 int64 // names after these
+	more                 int64 // keys after these
 	rest                 []any
 	err                  error
 }
 
-// told reads names that were told here after a score.
+// told reads keys that were told here after a score.
 func (x *relay) told(ctx context.Context, shard int, after int64) page {
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
@@ -369,7 +369,7 @@ func (k Keyspace) shards() int {
 	return 1
 }
 
-// parsePage reads a page. In the place of a name that doesn't begin with head, and so is of another
+// parsePage reads a page. In the place of a key that doesn't begin with head, and so is of another
 // program, stands none.
 func parsePage(cmd *redis.Cmd, head string) (p page) {
 	reply, err := cmd.Slice()
@@ -381,19 +381,19 @@ func parsePage(cmd *redis.Cmd, head string) (p page) {
 		return p
 	}
 	server, ok := parseTime(reply[0], reply[1])
-	names, ok2 := reply[4].([]any)
+	keys, ok2 := reply[4].([]any)
 	scores, ok3 := reply[5].([]any)
 	fields, ok4 := reply[7].([]any)
-	if !ok || !ok2 || !ok3 || !ok4 || len(scores) != len(names) {
+	if !ok || !ok2 || !ok3 || !ok4 || len(scores) != len(keys) {
 		return p
 	}
-	for i, name := range names {
-		text := fmt.Sprint(name)
+	for i, key := range keys {
+		text := fmt.Sprint(key)
 		if !strings.HasPrefix(text, head) {
 			text = ""
 		}
 		score, _ := strconv.ParseFloat(fmt.Sprint(scores[i]), 64)
-		p.names, p.scores = append(p.names, text), append(p.scores, int64(score))
+		p.keys, p.scores = append(p.keys, text), append(p.scores, int64(score))
 	}
 	for _, field := range fields {
 		p.fields = append(p.fields, fmt.Sprint(field))
@@ -406,23 +406,23 @@ func parsePage(cmd *redis.Cmd, head string) (p page) {
 	return p
 }
 
-// sweep drops the names of what is gone.
+// sweep drops the keys of what is gone.
 func (x *relay) sweep(ctx context.Context) {
 	for shard := range x.r.keys.shards() {
 		for after, more := int64(0), true; more && ctx.Err() == nil; {
 			page := x.told(ctx, shard, after)
-			more, after = page.err == nil && len(page.names) >= pageSize, page.last
-			x.drop(ctx, x.r.keys.Told(shard), page.names)
+			more, after = page.err == nil && len(page.keys) >= pageSize, page.last
+			x.drop(ctx, x.r.keys.Told(shard), page.keys)
 		}
 	}
 }
 
-// drop drops those names from a set that are gone. What fails is dropped by the next sweep.
-func (x *relay) drop(ctx context.Context, told string, names []string) {
-	if names = slices.DeleteFunc(names, func(name string) bool { return name == "" }); len(names) == 0 {
+// drop drops those keys from a set that are gone. What fails is dropped by the next sweep.
+func (x *relay) drop(ctx context.Context, told string, keys []string) {
+	if keys = slices.DeleteFunc(keys, func(key string) bool { return key == "" }); len(keys) == 0 {
 		return
 	}
 	ctx, cancel := CallContext(ctx, x.r.timeout)
 	defer cancel()
-	_ = sweepScript.Run(ctx, x.r.client, append([]string{told}, names...)).Err()
+	_ = sweepScript.Run(ctx, x.r.client, append([]string{told}, keys...)).Err()
 }

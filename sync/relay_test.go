@@ -324,7 +324,7 @@ func (w *world[S]) compare() {
 
 // idAndSum are the id in the name of a hash or cell, and what the sum there is of all epochs.
 func idAndSum(key, sum string) (id string, n int64) {
-	if c, ok := parseCellName(key); ok {
+	if c, ok := parseCellKey(key); ok {
 		if parts := strings.Fields(sum); c.spec.isBucket() && len(parts) > 5 {
 			n = first(parts[4])
 			return base64.RawURLEncoding.EncodeToString(c.id[:]), n + min(1, first(parts[5]))
@@ -666,7 +666,7 @@ func whatIsLost(t *testing.T, another bool) {
 func told[S any](here, there *testRegion[S]) (total int64) {
 	for _, key := range there.store.counting() {
 		field := there.store.Hash(key)["~"+here.name]
-		if c, ok := parseCellName(key); ok && c.spec.isBucket() {
+		if c, ok := parseCellKey(key); ok && c.spec.isBucket() {
 			if parts := strings.Fields(field); len(parts) > 3 {
 				total = first(parts[3])
 			}

@@ -18,7 +18,7 @@ func withBan(
 	inCalmWorld(t, false, func(t *testing.T, w *windowWorld, here, there *windowRegion) {
 		register, m, id := new(ban.Register), here.nodes[0], keys.IDOf([]byte("a"))
 		register.Configure(1000, 0)
-		b := ShareBans(register, m.source, "z", m.wire, "test", wallClock)
+		b := SyncBans(register, m.source, "z", m.wire, "test", wallClock)
 		key := b.keys.Of(id)
 		test(w, here, there, key, func() { register.Begin(id, wallClock(), time.Hour) }, func(when string, want time.Duration) {
 			t.Helper()
@@ -92,7 +92,7 @@ func TestRegionsThatRememberBansForUnequalTimes(t *testing.T) {
 			register := new(ban.Register)
 			register.Configure(1000, memory)
 			m := w.regions[i].nodes[0]
-			bans = append(bans, ShareBans(register, m.source, "z", m.wire, "test", wallClock))
+			bans = append(bans, SyncBans(register, m.source, "z", m.wire, "test", wallClock))
 		}
 		// next wants the next ban of each region to last so long. Since the last call it wants no
 		// more messages than one that tells of a change, and one by which each region reads all.

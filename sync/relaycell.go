@@ -24,8 +24,9 @@ import (
 // forgets both, and all is read again.
 
 const (
-	// fewNames are so few that they are read more than once, by calls that are under way together.
-	fewNames = 32
+	// fewChanges are so few that they are read more than once, by calls that are under way
+	// together.
+	fewChanges = 32
 	// readAll is how often all there is is read, as single cells may have been evicted here. A new
 	// relay reads all once nodes have said all again that a Redis may have lost before it began.
 	readAll = 10 * time.Minute
@@ -42,7 +43,7 @@ var (
 )
 
 // follow reads what comes after the cursor of one of the other region's sorted sets, of which page
-// has the first names. Earlier pages may have had some of them.
+// has the first keys. Earlier pages may have had some of them.
 func (p *otherRegion) follow(ctx context.Context, shard int, page page) error {
 	for at := p.cursors[shard]; ; page = p.page(ctx, shard, at, pageSize) {
 		from, had := at, at
@@ -59,10 +60,10 @@ func (p *otherRegion) follow(ctx context.Context, shard int, page page) error {
 			return page.err
 		}
 		page.skip(had)
-		if len(page.names) == 0 {
+		if len(page.keys) == 0 {
 			return nil
 		}
-		p.busy(len(page.names), page.read)
+		p.busy(len(page.keys), page.read)
 		if err := p.copyHere(ctx, page.fetched); err != nil {
 			return err
 		}
@@ -80,7 +81,7 @@ func (p *otherRegion) follow(ctx context.Context, shard int, page page) error {
 func (p *otherRegion) walk(ctx context.Context, shard int) error {
 	for at := int64(0); ; {
 		page := p.page(ctx, shard, at, pageSize)
-		if page.err != nil || len(page.names) == 0 {
+		if page.err != nil || len(page.keys) == 0 {
 			return page.err
 		}
 		if err := errors.Join(p.copyHere(ctx, page.fetched), p.refresh(ctx)); err != nil {
@@ -90,13 +91,13 @@ func (p *otherRegion) walk(ctx context.Context, shard int) error {
 	}
 }
 
-// skip drops the names up to a score.
+// skip drops the keys up to a score.
 func (p *page) skip(at int64) {
 	n := 0
 	for n < len(p.scores) && p.scores[n] <= at {
 		n++
 	}
-	if p.names = p.names[n:]; len(p.fields) > 0 {
+	if p.keys = p.keys[n:]; len(p.fields) > 0 {
 		p.fields = p.fields[3*n:]
 	}
 }
@@ -166,21 +167,21 @@ func (p *otherRegion) moveCursor(ctx context.Context, shard int, from, to int64)
 	return nil
 }
 
-// fetched is what names had at an instant, three fields each.
+// fetched is what keys held at an instant, three fields each.
 type fetched struct {
-	names, fields []string
-	server        int64     // the time there, in nanoseconds
-	read          time.Time // when it was asked for
-	at            int64     // the least that this region's Redis' time was then, in microseconds
+	keys, fields []string
+	server       int64     // the time there, in nanoseconds
+	read         time.Time // when it was asked for
+	at           int64     // the least that this region's Redis' time was then, in microseconds
 }
 
 const (
 	// fieldsLua reads what all have of cells, what other regions have of that, and since when a
 	// bucket is there; or a ban. A key of another type is as none. There is an error where one may
 	// not be read.
-	fieldsLua = `local function cells(names)
+	fieldsLua = `local function cells(keys)
   local all = {}
-  for i, key in ipairs(names) do
+  for i, key in ipairs(keys) do
     local had = redis.pcall('HMGET', key, 'sum', '~', 'born')
     if had.err and string.find(had.err, '^WRONGTYPE') then had = {redis.pcall('GET', key)} end
     local err = had.err and had or type(had[1]) == 'table' and had[1]
@@ -200,13 +201,13 @@ func (p *otherRegion) startRead() fetched {
 	return fetched{read: time.Now(), at: (p.x.r.now() + int64(clock.Offset-clock.Uncertainty)) / int64(time.Microsecond)}
 }
 
-// copyHere writes here what was read there. What could not be read with the names is read first.
+// copyHere writes here what was read there. What could not be read with the keys is read first.
 func (p *otherRegion) copyHere(ctx context.Context, all fetched) error {
-	if len(all.fields) == 3*len(all.names) {
+	if len(all.fields) == 3*len(all.keys) {
 		return p.pushPage(ctx, all)
 	}
-	for names := range slices.Chunk(all.names, batchSize) {
-		some, err := p.fetch(ctx, names)
+	for keys := range slices.Chunk(all.keys, batchSize) {
+		some, err := p.fetch(ctx, keys)
 		if err != nil {
 			p.x.logForbidden(p.name, err)
 			return err
@@ -218,12 +219,12 @@ func (p *otherRegion) copyHere(ctx context.Context, all fetched) error {
 	return nil
 }
 
-// fetch reads what names hold.
-func (p *otherRegion) fetch(ctx context.Context, names []string) (h fetched, err error) {
+// fetch reads what keys hold.
+func (p *otherRegion) fetch(ctx context.Context, keys []string) (h fetched, err error) {
 	called, cancel := CallContext(ctx, regionTimeout)
 	defer cancel()
 	h = p.startRead()
-	reply, err := fieldsScript.Run(called, p.client, names).Slice()
+	reply, err := fieldsScript.Run(called, p.client, keys).Slice()
 	if err != nil {
 		return h, err
 	}
@@ -235,10 +236,10 @@ func (p *otherRegion) fetch(ctx context.Context, names []string) (h fetched, err
 		h.fields = append(h.fields, fmt.Sprint(field))
 	}
 	ok := false
-	if h.server, ok = parseTime(reply[0], reply[1]); !ok || len(h.fields) != 3*len(names) {
+	if h.server, ok = parseTime(reply[0], reply[1]); !ok || len(h.fields) != 3*len(keys) {
 		return h, ErrReply
 	}
-	h.names = names
+	h.keys = keys
 	return h, nil
 }
 
@@ -262,7 +263,7 @@ func (p *otherRegion) pushPage(ctx context.Context, all fetched) error {
 
 // A remoteCell is what the other region has of a cell.
 type remoteCell struct {
-	name  string
+	key   string
 	id    keys.ID
 	spec  Spec
 	rule  cell.Rule
@@ -272,14 +273,14 @@ type remoteCell struct {
 
 // parse are the cells and bans of what was read: their sums, less what that region has from others.
 func (p *otherRegion) parse(all fetched) (cells []remoteCell, bans []remoteBan) {
-	p.messages.Add(int64(len(all.names)))
+	p.messages.Add(int64(len(all.keys)))
 	now := all.server / int64(time.Microsecond)
-	for i, name := range all.names {
+	for i, key := range all.keys {
 		of := all.fields[3*i : 3*i+3]
-		if b, ok := p.parseBan(name, of[0], now); ok {
+		if b, ok := p.parseBan(key, of[0], now); ok {
 			b.Begun += all.at - now
 			bans = append(bans, b)
-		} else if one, ok := parseCellName(name); ok {
+		} else if one, ok := parseCellKey(key); ok {
 			one.read, one.rule = all.read, one.spec.Rule(all.server, false)
 			if one.state, ok = cell.RegionState(of[0], of[1], of[2], &one.rule, now); ok {
 				cells = append(cells, one)
@@ -289,13 +290,13 @@ func (p *otherRegion) parse(all fetched) (cells []remoteCell, bans []remoteBan) 
 	return cells, bans
 }
 
-// parseCellName takes the key of a cell apart.
-func parseCellName(name string) (c remoteCell, ok bool) {
-	table, id, ok := parseName(name)
+// parseCellKey takes the key of a cell apart.
+func parseCellKey(key string) (c remoteCell, ok bool) {
+	table, id, ok := parseKey(key)
 	if !ok {
 		return c, false
 	}
-	c.name, c.id = name, id
+	c.key, c.id = key, id
 	c.spec, ok = parseSpec(table)
 	return c, ok
 }
@@ -307,8 +308,8 @@ type remoteBan struct {
 }
 
 // parseBan reads a ban, by its key and what is there at now by the other Redis, in microseconds.
-func (p *otherRegion) parseBan(name, value string, now int64) (b remoteBan, ok bool) {
-	table, id, ok := parseName(name)
+func (p *otherRegion) parseBan(key, value string, now int64) (b remoteBan, ok bool) {
+	table, id, ok := parseKey(key)
 	zone, isBan := strings.CutSuffix(table, ":ban")
 	if !ok || !isBan {
 		return b, false
@@ -361,7 +362,7 @@ func (p *otherRegion) pushCells(ctx context.Context, all []remoteCell) error {
 		one := &all[i]
 		state := one.state
 		state.UnackedFor = span
-		was, falls := p.shortfalls[one.name]
+		was, falls := p.shortfalls[one.key]
 		if falls = falls && p.isConfirmed(was.read); falls {
 			if was.state.Stamp == state.Stamp { // else it was forgiven since
 				state.Totals = slices.Clone(state.Totals)
@@ -386,37 +387,37 @@ func (p *otherRegion) pushCells(ctx context.Context, all []remoteCell) error {
 	}
 	for i := range all {
 		one, before := &all[i], &c.Answer.Cells[i].Previous
-		if was, known := p.shortfalls[one.name]; known {
+		if was, known := p.shortfalls[one.key]; known {
 			if !p.isConfirmed(was.read) {
 				continue
 			}
 			before = &c.Call.Cells[i].State
 		}
-		if delete(p.shortfalls, one.name); one.state.IsBelow(before, one.spec.History+1) && len(p.shortfalls) < mostShortfalls {
-			p.shortfalls[one.name] = shortfall{one.state, one.read}
+		if delete(p.shortfalls, one.key); one.state.IsBelow(before, one.spec.History+1) && len(p.shortfalls) < mostShortfalls {
+			p.shortfalls[one.key] = shortfall{one.state, one.read}
 		}
 	}
 	return nil
 }
 
-// confirmedShortfalls are the names of cells of which the other region has less than is said here,
+// confirmedShortfalls are the keys of cells of which the other region has less than is said here,
 // where that is believed by now. Where that is a Cluster, those of a shard stand together.
 func (p *otherRegion) confirmedShortfalls() (groups [][]string) {
 	at := map[string]int{}
-	for name, was := range p.shortfalls {
+	for key, was := range p.shortfalls {
 		if !p.isConfirmed(was.read) {
 			continue
 		}
 		shard := ""
 		if p.keys.cluster {
-			shard, _, _ = strings.Cut(name, "}")
+			shard, _, _ = strings.Cut(key, "}")
 		}
 		group, ok := at[shard]
 		if !ok {
 			group = len(groups)
 			at[shard], groups = group, append(groups, nil)
 		}
-		groups[group] = append(groups[group], name)
+		groups[group] = append(groups[group], key)
 	}
 	return groups
 }

@@ -55,7 +55,7 @@ func TestAClientOfOneRegion(t *testing.T) {
 		want := keys.IDOf([]byte("client"))
 		known := there.store.counting()
 		for _, key := range known {
-			if c, ok := parseCellName(key); !ok || c.id != want {
+			if c, ok := parseCellKey(key); !ok || c.id != want {
 				t.Errorf("the other region has %s", key)
 			}
 		}

@@ -48,7 +48,7 @@ type otherRegion struct {
 
 	mu sync.Mutex // guards what follows
 	// cursors are, by shard, up to which score each sorted set told there was read; the Redis here
-	// keeps them under pulled. changed is when few names were read last.
+	// keeps them under pulled. changed is when few keys were read last.
 	cursors [ShardCount]int64
 	knows   bool // that was read
 	changed time.Time
@@ -90,9 +90,9 @@ func (p *otherRegion) begin() {
 	}
 }
 
-// A call reads the first names after the cursors, and how the region stands.
+// A call reads the first keys after the cursors, and how the region stands.
 type call struct {
-	due        bool // it reads names
+	readsKeys  bool // it reads what has changed, not only how the region stands
 	server     int64
 	start, end int64
 	pages      []page
@@ -116,7 +116,7 @@ func (p *otherRegion) run(ctx context.Context) {
 		case err != nil && time.Since(counted) >= relayInterval:
 			counted = time.Now()
 			p.count(ctx)
-		case err == nil && c.due:
+		case err == nil && c.readsKeys:
 			p.mu.Lock()
 			p.caughtUpAt, p.backlog = c.server, 0
 			p.mu.Unlock()
@@ -127,7 +127,7 @@ func (p *otherRegion) run(ctx context.Context) {
 	}
 }
 
-// call begins calls, as often as is due.
+// call begins calls, as often as is time.
 func (p *otherRegion) call(ctx context.Context, calls chan<- *call) {
 	defer close(calls)
 	var read time.Time
@@ -139,10 +139,10 @@ func (p *otherRegion) call(ctx context.Context, calls chan<- *call) {
 		if began.Sub(p.changed) < time.Second {
 			interval = min(interval, fewInterval)
 		}
-		c.due = p.knows && began.Sub(read) >= interval
+		c.readsKeys = p.knows && began.Sub(read) >= interval
 		p.mu.Unlock()
 		most := 0
-		if c.due {
+		if c.readsKeys {
 			read, most = began, pageSize
 		}
 		go func() {
@@ -155,16 +155,17 @@ func (p *otherRegion) call(ctx context.Context, calls chan<- *call) {
 	}
 }
 
-// busy notes that so many names were read that had changed. Few are read soon again.
-func (p *otherRegion) busy(names int, at time.Time) {
+// busy notes that so many keys were read that had changed. Few are read soon again.
+func (p *otherRegion) busy(changed int, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.changed = at; names > fewNames {
+	if p.changed = at; changed > fewChanges {
 		p.changed = time.Time{}
 	}
 }
 
-// take takes in what a call has read, and where it is due reads what comes after, or all there is.
+// take takes in what a call has read, and where it has read keys reads what comes after, or all
+// there is.
 func (p *otherRegion) take(ctx context.Context, c *call, all bool) error {
 	own := p.readCursors(ctx)
 	p.mu.Lock()
@@ -183,11 +184,11 @@ func (p *otherRegion) take(ctx context.Context, c *call, all bool) error {
 		own, half := p.x.r.clockNow(), time.Duration(c.end-c.start)/2
 		p.compare(time.Duration(c.pages[0].server-c.start)-half-own.Offset, half+own.Uncertainty)
 	}
-	if !c.due || own != nil {
+	if !c.readsKeys || own != nil {
 		return own
 	}
-	for _, names := range p.confirmedShortfalls() {
-		err = errors.Join(err, p.copyHere(ctx, fetched{names: names}))
+	for _, keys := range p.confirmedShortfalls() {
+		err = errors.Join(err, p.copyHere(ctx, fetched{keys: keys}))
 	}
 	for shard, page := range c.pages {
 		err = errors.Join(err, p.follow(ctx, shard, page))
@@ -242,12 +243,12 @@ func (p *otherRegion) readStatus(page *page) error {
 	}
 	p.record.Receive(status[7], entries)
 	p.mu.Lock()
-	moves := p.answered.IsZero() || p.ourControlRead != has || p.theirControlRead != p.record.Clock()
-	p.answered, p.readUsAt, p.readerThere, p.ourControlRead, p.theirControlRead = later(p.answered, page.read), later(p.readUsAt, at(status[3])), status[4], has, p.record.Clock()
+	moves := p.answered.IsZero() || p.ourControlRead != has || p.theirControlRead != p.record.Revision()
+	p.answered, p.readUsAt, p.readerThere, p.ourControlRead, p.theirControlRead = later(p.answered, page.read), later(p.readUsAt, at(status[3])), status[4], has, p.record.Revision()
 	p.version = p.record.Version()
 	p.mu.Unlock()
 	if moves {
-		p.x.due.Wake()
+		p.x.renew.Wake()
 	}
 	return nil
 }
@@ -272,7 +273,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// pages reads names after scores there, of a Cluster by one pipeline for each of its masters.
+// pages reads keys after scores there, of a Cluster by one pipeline for each of its masters.
 func (p *otherRegion) pages(ctx context.Context, after [ShardCount]int64, most int) []page {
 	if !p.keys.cluster {
 		return []page{p.page(ctx, 0, after[0], most)}
@@ -299,7 +300,7 @@ func (p *otherRegion) pages(ctx context.Context, after [ShardCount]int64, most i
 	return pages
 }
 
-// page reads names after a score there. Several have one score, and those are never parted.
+// page reads keys after a score there. Several have one score, and those are never parted.
 func (p *otherRegion) page(ctx context.Context, shard int, after int64, most int) page {
 	ctx, cancel := CallContext(ctx, regionTimeout)
 	defer cancel()
@@ -343,7 +344,7 @@ func (p *otherRegion) count(ctx context.Context) {
 		if page.err != nil {
 			return
 		}
-		n += int64(len(page.names)) + page.more
+		n += int64(len(page.keys)) + page.more
 	}
 	p.mu.Lock()
 	p.backlog = n
@@ -397,7 +398,7 @@ func (p *otherRegion) noteReach(why string) (reached bool) {
 	if !changed {
 		return reached
 	}
-	p.x.due.Wake() // so that the next relay knows what was logged
+	p.x.renew.Wake() // so that the next relay knows what was logged
 	if reached {
 		p.x.r.logger.Info("another region is back", zap.String("region", p.name))
 		return true

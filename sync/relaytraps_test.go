@@ -29,13 +29,13 @@ func TestManyNamesAreReadInPages(t *testing.T) {
 	seen, after := make(map[string]bool), int64(0)
 	for {
 		p := parsePage(toldScript.Run(t.Context(), client, []string{"told"}, after, pageSize, ""), "name")
-		if p.err != nil || len(p.names) == 0 {
+		if p.err != nil || len(p.keys) == 0 {
 			break
 		}
-		if len(p.names) > pageSize+together {
-			t.Fatalf("a page has %d names", len(p.names))
+		if len(p.keys) > pageSize+together {
+			t.Fatalf("a page has %d names", len(p.keys))
 		}
-		for _, name := range p.names {
+		for _, name := range p.keys {
 			if seen[name] {
 				t.Fatalf("%s is read twice", name)
 			}

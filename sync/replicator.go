@@ -85,7 +85,7 @@ type Replicator struct {
 	stop   context.CancelFunc
 
 	loops sync.WaitGroup // heartbeats and the relay
-	work  Work           // these loops, those of detached clients, and calls that requests wait for
+	work  Work           // these loops, those of detached syncers, and calls that requests wait for
 }
 
 type callStats struct {

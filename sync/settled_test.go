@@ -139,7 +139,7 @@ func (s *schedule[S]) knowsReserved(m *member[S], key string, epoch int64) {
 // settled returns what a field of a hash has, and how much of it is settled.
 func (s *luaStore) settled(hash, field string) (total, settled int64) {
 	name, at, _ := strings.Cut(hash, "#")
-	c, _ := parseCellName(name)
+	c, _ := parseCellKey(name)
 	text := s.Hash(name)[field]
 	epoch, _ := strconv.ParseInt(at, 10, 64)
 	total, parts := totalsIn(c.spec, field, text)[epoch], strings.Fields(text)

@@ -161,6 +161,6 @@ func (src *SlotSource) unsent(int64) (n int64, some bool) {
 	return n, n > 0
 }
 
-func (src *SlotSource) moved(int64)              { src.table.Restart() }
+func (src *SlotSource) storeChanged(int64)       { src.table.Restart() }
 func (src *SlotSource) setMissedTwice(uint64)    {}
 func (src *SlotSource) left(*Replicator, string) {}

@@ -170,7 +170,7 @@ func (s *Source) unsent(now int64) (n int64, some bool) {
 	return n, n > 0 || bans != nil && bans.HasUnsent()
 }
 
-func (s *Source) moved(now int64) {
+func (s *Source) storeChanged(now int64) {
 	s.table.ResetAcks()
 	if bans := s.bans.Load(); bans != nil {
 		bans.Resend()

@@ -133,7 +133,7 @@ func (r *Register) Begin(id ID, now int64, length time.Duration) time.Duration {
 	st.mu.Lock()
 	length = r.next(st.bans[id].Ban, now, length)
 	b := Ban{now, length}
-	if length > 0 && (r.isPardoned(id, b) || !r.put(st, id, now, entry{Ban: b, unsent: true})) {
+	if length > 0 && (r.isReset(id, b) || !r.put(st, id, now, entry{Ban: b, unsent: true})) {
 		length = 0 // a reset has come since now, or there is no room
 	}
 	st.mu.Unlock()
@@ -272,7 +272,7 @@ func (r *Register) Resume(now int64, saved map[ID]Ban) (left int) {
 		b.Begun = min(b.Begun, now) // the clock was set back since
 		st := r.stripeOf(id)
 		st.mu.Lock()
-		if had := st.bans[id].Ban; r.isRemembered(b, now) && !r.isPardoned(id, b) && Later(had, b) != had {
+		if had := st.bans[id].Ban; r.isRemembered(b, now) && !r.isReset(id, b) && Later(had, b) != had {
 			if r.put(st, id, now, entry{Ban: b, unsent: true}) {
 				left++
 			}

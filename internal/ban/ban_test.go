@@ -360,9 +360,9 @@ func TestAStepOfTheStoresClock(t *testing.T) {
 	}
 }
 
-// Pardoned is what began up to the reset, on a node that hears of the reset late, too. A later ban
+// Reset is what began up to the reset, on a node that hears of the reset late, too. A later ban
 // holds, also a shorter one.
-func TestAPardon(t *testing.T) {
+func TestAResetEndsBans(t *testing.T) {
 	w := newWorld(3)
 	w.nodes[0].Begin(a, w.now, time.Hour)
 	w.nodes[0].Begin(b, w.now, time.Hour)
@@ -374,13 +374,13 @@ func TestAPardon(t *testing.T) {
 		r.Reset(w.now, set)
 	}
 	if w.nodes[0].Rest(a, w.now) != 0 || w.nodes[0].Rest(b, w.now) == 0 {
-		t.Fatal("want the one key pardoned, and not the other")
+		t.Fatal("want the one key reset, and not the other")
 	}
 	w.nodes[1].Resend()
 	w.sync(1)
 	w.sync(2)
 	if rest := w.nodes[2].Rest(a, w.now); rest != 0 {
-		t.Errorf("a newcomer learns of what was pardoned: %v", rest)
+		t.Errorf("a newcomer learns of what was reset: %v", rest)
 	}
 	w.pass(time.Minute)
 	w.nodes[1].Begin(a, w.now, time.Minute)
@@ -390,14 +390,14 @@ func TestAPardon(t *testing.T) {
 		r.Reset(w.now+int64(time.Second), set) // the last one hears of it only now
 		w.sync(i)
 		if rest := r.Rest(a, w.now); rest != time.Minute {
-			t.Errorf("node %d: %v is left of the ban after the pardon, want a minute", i, rest)
+			t.Errorf("node %d: %v is left of the ban after the reset, want a minute", i, rest)
 		}
 	}
 }
 
 // Who has applied a reset does not forgive more by it when the store's clock is set back, and what
 // was asked before is answered in vain.
-func TestAPardonIsGivenOnce(t *testing.T) {
+func TestAResetIsAppliedOnce(t *testing.T) {
 	w := newWorld(2)
 	w.nodes[0].Begin(a, w.now, time.Hour)
 	w.sync(0)
@@ -518,7 +518,7 @@ type deed struct {
 // deeds are all that take the lock of the key's stripe.
 func deeds() []deed {
 	bans := map[ID]Ban{a: {start, 2 * time.Hour}}
-	pardon := &reset.Set{Keys: map[ID]reset.Reset{a: {Stamp: start / 1000, At: start, Until: start + int64(time.Hour)}}}
+	one := &reset.Set{Keys: map[ID]reset.Reset{a: {Stamp: start / 1000, At: start, Until: start + int64(time.Hour)}}}
 	told := Message{a, State{Begun: start / 1000, Length: time.Hour}, start}
 	return []deed{
 		{"Begin", func(r *Register) { r.Begin(a, start, time.Hour) }},
@@ -533,7 +533,7 @@ func deeds() []deed {
 		{"Drain", func(r *Register) { r.Drain(start, 10, nil) }},
 		{"Fail", func(r *Register) { r.Fail([]Message{told}) }},
 		{"Ack", func(r *Register) { r.Ack(start, start/1000, told, State{Begun: start/1000 - 1, Length: time.Hour}) }},
-		{"Reset", func(r *Register) { r.Reset(start, pardon) }},
+		{"Reset", func(r *Register) { r.Reset(start, one) }},
 	}
 }
 
@@ -606,7 +606,7 @@ func TestParse(t *testing.T) {
 
 // While a reset goes over all bans, a message says none of those that it is about to drop, and an
 // answer to one that said it brings none back.
-func TestAResetUnderWayPardons(t *testing.T) {
+func TestAResetUnderWayEndsBans(t *testing.T) {
 	w := newWorld(2)
 	r := w.nodes[0]
 	r.Begin(a, w.now, time.Hour)
@@ -616,17 +616,17 @@ func TestAResetUnderWayPardons(t *testing.T) {
 	one := reset.Reset{Stamp: w.now / 1000, At: w.now, Until: w.now + int64(2*time.Hour)}
 	r.resets.Store(r.resets.Load().NextAt(&reset.Set{All: one}, func(reset.Reset) int64 { return w.now }))
 	if m := r.Ask(a, w.now); m.Length > 0 || m.Reset != one.Stamp {
-		t.Errorf("%+v is said of a ban that is pardoned", m.State)
+		t.Errorf("%+v is said of a ban that is reset", m.State)
 	}
 	r.Reset(w.now, &reset.Set{All: one})
 	had.Reset = one.Stamp
 	if r.Ack(w.now, w.store.now, Message{ID: a}, had); r.Rest(a, w.now) > 0 {
-		t.Error("an answer brings back a ban that was pardoned")
+		t.Error("an answer brings back a ban that was reset")
 	}
 }
 
 // A request that came before a reset, and is denied after it, begins no ban.
-func TestAResetMeanwhilePardons(t *testing.T) {
+func TestAResetMeanwhileEndsBans(t *testing.T) {
 	w := newWorld(1)
 	r := w.nodes[0]
 	came := w.now

@@ -124,7 +124,7 @@ func (c *Control) write(args []any) (holds []string, err error) {
 }
 
 // String is the version as it is asked for.
-func (v Version) String() string { return fmt.Sprint(v.Clock, " ", v.Born) }
+func (v Version) String() string { return fmt.Sprint(v.Revision, " ", v.Born) }
 
 // parseVersion reads the first two words of a record's version; none is the zero Version.
 func parseVersion(text string) (v Version, err error) {
@@ -134,7 +134,7 @@ func parseVersion(text string) (v Version, err error) {
 	if why, wrong := strings.CutPrefix(text, "!"); wrong {
 		return v, redisconn.Rejection(why)
 	}
-	if n, _ := fmt.Sscan(text, &v.Clock, &v.Born); n < 2 || v.Clock < 0 || v.Clock > maxStamp {
+	if n, _ := fmt.Sscan(text, &v.Revision, &v.Born); n < 2 || v.Revision < 0 || v.Revision > maxStamp {
 		return Version{}, ratesync.ErrReply
 	}
 	return v, nil

@@ -84,7 +84,7 @@ type Control struct {
 	waiting    int              // changes that wait for other nodes
 	asked      bool             // somebody wants to see the leases
 	beats      chan struct{}    // closed and replaced with each heartbeat
-	regions    map[string]int64 // up to which clock each other one has the record
+	regions    map[string]int64 // up to which revision each other one has the record
 	zones      map[string]*Zone
 	parsed     map[string]parsed // by name, to parse nothing twice
 	ends       int64             // when the first active entry ends

@@ -1,10 +1,10 @@
 -- Writes to the control record, and is the only script that does. KEYS[1] is a hash: an entry by
--- its name, "at stamp until keep length body", and the field version, "clock born due last":
---   at     the clock when it was written here, which tells who has read it
---   clock  rises with each change, to this server's time in microseconds where that is more
---   born   when the record began: one that begins again is another one
---   due    when what has ended is to be removed next, in milliseconds
---   last   after this no entry is kept, in milliseconds
+-- its name, "at stamp until keep length body", and the field version, "revision born cleanup last":
+--   at        the revision that it was written with, which tells who has read it
+--   revision  rises with each change, to this server's time in microseconds where that is more
+--   born      when the record began: one that begins again is another one
+--   cleanup   when what has ended is to be removed next, in milliseconds
+--   last      after this no entry is kept, in milliseconds
 -- ARGV: the highest stamp that the caller knows, and for each entry its name, a length, and a text.
 -- With a length, in milliseconds, the entry is made now: the text is how long what it replaces is
 -- still kept, as far as the caller knows, and the body. Without a length the text is a whole value
@@ -19,8 +19,8 @@ local key, known = KEYS[1], tonumber(ARGV[1])
 local grace, hour, month = 60000, 3600000, 30 * 24 * 3600000
 
 local version = redis.call('HGET', key, 'version') or ''
-local clock, born, due, last = string.match(version, '^(%d+) (%d+) (%d+) (%d+)$')
-clock, born, due, last = tonumber(clock or 0), born or string.format('%.0f', us), tonumber(due or 0), tonumber(last or 0)
+local revision, born, cleanup, last = string.match(version, '^(%d+) (%d+) (%d+) (%d+)$')
+revision, born, cleanup, last = tonumber(revision or 0), born or string.format('%.0f', us), tonumber(cleanup or 0), tonumber(last or 0)
 
 local function parse(value)
   local rest = string.match(value or '', '^%d+ (.*)$')
@@ -28,8 +28,8 @@ local function parse(value)
   return rest, tonumber(stamp), tonumber(keep)
 end
 
-if ms > due then
-  last, due = 0, ms + hour
+if ms > cleanup then
+  last, cleanup = 0, ms + hour
   local all = redis.call('HGETALL', key)
   for i = 1, #all, 2 do
     local _, _, keep = parse(all[i + 1])
@@ -44,7 +44,7 @@ end
 local function put(id, length, text)
   local old, had, kept = parse(redis.call('HGET', key, id))
   local stamp, ends, keep, rest = string.match(text, '^(%d+) (%d+) (%d+) (.*)$')
-  local after = math.max(us, clock + 1, known + 1)
+  local after = math.max(us, revision + 1, known + 1)
   if length then
     local left, body = string.match(text, '^(%d+) (.*)$')
     stamp, ends, rest = after, ms + length, string.format('%.0f ', length) .. body
@@ -54,15 +54,15 @@ local function put(id, length, text)
   keep = math.max(keep, math.min(kept or 0, ms + month))
   local new = string.format('%.0f %.0f %.0f ', stamp, ends, keep) .. rest
   if keep <= ms or had and had > stamp or new == old then return old or '' end
-  clock, last = math.max(after, stamp), math.max(last, keep)
-  redis.call('HSET', key, id, string.format('%.0f ', clock) .. new)
+  revision, last = math.max(after, stamp), math.max(last, keep)
+  redis.call('HSET', key, id, string.format('%.0f ', revision) .. new)
   return new
 end
 
 local reply = {}
 for i = 2, #ARGV, 3 do reply[#reply + 1] = put(ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2]) end
-if clock > 0 then
-  redis.call('HSET', key, 'version', string.format('%.0f %s %.0f %.0f', clock, born, due, last))
+if revision > 0 then
+  redis.call('HSET', key, 'version', string.format('%.0f %s %.0f %.0f', revision, born, cleanup, last))
   redis.call('PEXPIRE', key, string.format('%.0f', math.max(last - ms, 0) + 2 * grace))
 end
 return reply

@@ -14,7 +14,7 @@ import (
 type Lease struct {
 	// Node is its name in Redis, and Name that for people: its version, host and process.
 	Node, Name string
-	// Applied is the clock of the record up to which it has applied it.
+	// Applied is the revision of the record up to which it has applied it.
 	Applied int64
 	// Heard is when its last heartbeat came, by this node's clock.
 	Heard time.Time

@@ -38,9 +38,9 @@ const (
 
 // A Version says what the record holds.
 type Version struct {
-	// Clock rises with each change. Born is when the record began: one that begins again has
-	// another clock.
-	Clock, Born int64
+	// Revision rises with each change. Born is when the record began: one that begins again
+	// has another Born.
+	Revision, Born int64
 }
 
 // A Record is a node's copy of the record. It does no I/O and reads no clock: now is always this
@@ -53,7 +53,7 @@ type Record struct {
 	version     Version
 	read, stale bool
 
-	known      int64 // the highest stamp or clock heard of
+	known      int64 // the highest stamp or revision heard of
 	changes    int64 // how often a copy was made or dropped
 	ahead      int64 // nanoseconds that Redis' clock is ahead
 	answeredAt int64 // when Redis answered last, 0 never
@@ -64,8 +64,8 @@ type entryCopy struct {
 	Entry
 	// ends is when its length has passed since it was first applied here, by this node's clock.
 	ends int64
-	// at is the clock of the record at which it was read there: who has applied the record up to
-	// that has applied the entry. It is 0 where Redis is to be told of the entry.
+	// at is the revision of the record with which it was read there: who has applied the record up
+	// to that has applied the entry. It is 0 where Redis is to be told of the entry.
 	at int64
 	// pending is set where no Redis was seen to have it.
 	pending bool
@@ -89,27 +89,27 @@ type Reply struct {
 
 // Merge merges a Reply. It reports whether there is something to say at once: that it was read.
 func (r *Record) Merge(a Reply, now int64) (again bool) {
-	if away := now - r.answeredAt; r.answeredAt != 0 && (away > int64(awayFor) && a.Version.Clock != 0 || away > int64(keepMost)) {
+	if away := now - r.answeredAt; r.answeredAt != 0 && (away > int64(awayFor) && a.Version.Revision != 0 || away > int64(keepMost)) {
 		r.read, r.stale = a.Whole, true
 	}
-	r.answeredAt, r.ahead, r.known = now, a.Server-now, max(r.known, a.Version.Clock)
+	r.answeredAt, r.ahead, r.known = now, a.Server-now, max(r.known, a.Version.Revision)
 	if a.Whole {
 		for _, c := range r.copies {
 			c.at = 0
 		}
 	}
 	for _, e := range a.Entries {
-		r.take(e, a.Version.Clock, now)
+		r.take(e, a.Version.Revision, now)
 	}
 	if a.Whole && r.stale {
 		r.dropOthers()
 	}
-	said := r.version.Clock
+	said := r.version.Revision
 	if a.Whole || !r.read {
 		said = 0
 	}
 	r.version, r.read = a.Version, r.read || a.Whole
-	return said != a.Version.Clock || !r.read
+	return said != a.Version.Revision || !r.read
 }
 
 // dropOthers drops the copies that the record lacks, except what Redis never had.
@@ -123,8 +123,8 @@ func (r *Record) dropOthers() {
 	}
 }
 
-// take merges an entry that the record holds, read at a clock. A copy that is over gives way to
-// what is kept in the record, which has forgotten it.
+// take merges an entry that the record holds, read with a revision. A copy that is over gives way
+// to what is kept in the record, which has forgotten it.
 func (r *Record) take(e Entry, at, now int64) {
 	c := r.copies[e.ID]
 	switch {
@@ -253,8 +253,8 @@ func (r *Record) IsPending(id string) bool {
 	return c != nil && c.at == 0
 }
 
-// AppliedBy returns the clock of the record up to which a node must have applied it to have applied
-// the entry of this name, 0 where that is not known yet.
+// AppliedBy returns the revision of the record up to which a node must have applied it to have
+// applied the entry of this name, 0 where that is not known yet.
 func (r *Record) AppliedBy(id string) int64 {
 	if c := r.copies[id]; c != nil {
 		return c.at

@@ -11,9 +11,9 @@ import (
 
 // regionRecord is what this node has read of the record of another region. One goroutine uses it.
 type regionRecord struct {
-	c     *Control
-	read  Version
-	clock int64
+	c        *Control
+	read     Version
+	revision int64
 }
 
 // OfRegion returns what reads the record of another region.
@@ -27,9 +27,9 @@ func (e *regionRecord) Version() string {
 	return e.read.String()
 }
 
-// Clock is up to which clock of the record there the Redis of this region has all of it, 0 where
+// Revision is up to which one of the record there the Redis of this region has all of it, 0 where
 // nothing is known.
-func (e *regionRecord) Clock() int64 { return e.clock }
+func (e *regionRecord) Revision() int64 { return e.revision }
 
 // Receive merges what was read there: the version, and the entries after the one that was read
 // before. What can't be read the nodes there log.
@@ -49,11 +49,11 @@ func (e *regionRecord) Receive(version string, entries []any) {
 	case len(c.record.Unsent(1, now)) > 0:
 		c.Beat()
 	case c.record.read:
-		e.clock = there.Clock
+		e.revision = there.Revision
 	}
 }
 
-// ReadBy notes up to which clock of this region's record each other region has read it.
+// ReadBy notes up to which revision of this region's record each other region has read it.
 func (c *Control) ReadBy(regions map[string]int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

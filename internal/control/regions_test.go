@@ -148,15 +148,15 @@ func TestWhatWasNotWrittenIsNotRead(t *testing.T) {
 	other, now := n.OfRegion(), time.Unix(0, n.Now())
 	e := Entry{ID: "enforcement:z", Stamp: now.UnixMicro(), Until: now.Add(time.Hour).UnixMilli(), Keep: now.Add(time.Hour).UnixMilli(), Length: 3_600_000, Body: `{"share":0}`}
 	for range 3 {
-		if other.Receive("7 5", []any{e.ID, "6 " + e.value()}); other.Version() != "7 5" || other.Clock() != 0 {
-			t.Fatalf("version %q, up to %d, before it was written here", other.Version(), other.Clock())
+		if other.Receive("7 5", []any{e.ID, "6 " + e.value()}); other.Version() != "7 5" || other.Revision() != 0 {
+			t.Fatalf("version %q, up to %d, before it was written here", other.Version(), other.Revision())
 		}
 	}
 	n.rep.Start()
 	t.Cleanup(n.rep.Close)
 	redistest.Eventually(t, "it is written", func() bool {
 		other.Receive("7 5", nil)
-		return other.Clock() == 7
+		return other.Revision() == 7
 	})
 	if at := r.Client().HGet(t.Context(), n.Keys.Control(), e.ID).Val(); !strings.HasSuffix(at, " "+e.value()) {
 		t.Errorf("the record has %q, want %q", at, e.value())

@@ -166,7 +166,7 @@ func (c *Control) nodes() []Node {
 	all, unsent := []Node{}, len(c.record.Unsent(1, c.Now())) > 0
 	for _, l := range c.leases {
 		n := Node{Heard: l.Heard, Self: l.Node == c.node}
-		n.Applied = l.Applied >= c.record.version.Clock && (n.Self || !unsent)
+		n.Applied = l.Applied >= c.record.version.Revision && (n.Self || !unsent)
 		n.Version, n.Name, _ = strings.Cut(l.Name, " ")
 		if n.Name == "" {
 			n.Version, n.Name = "", l.Name

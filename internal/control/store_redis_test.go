@@ -75,7 +75,7 @@ func (p *pair) age(server *redistest.Server) {
 		e.Keep -= p.random.Int64N(2 * grace)
 		p.model.entries[id], p.model.due = e, 0
 		server.Do("HSET", p.keys.Control(), id, fmt.Sprint(e.at, " ", e.value()), "version",
-			fmt.Sprint(p.model.Clock, " ", p.model.Born, " 0 ", p.model.last))
+			fmt.Sprint(p.model.Revision, " ", p.model.Born, " 0 ", p.model.last))
 		return
 	}
 }
@@ -93,7 +93,7 @@ func (p *pair) aWrite() func() {
 	var orders []order
 	for range 1 + p.random.IntN(3) {
 		o := order{Entry: Entry{ID: fmt.Sprint("override:", p.random.IntN(6)), Body: p.body()}, length: -1}
-		switch now := p.model.Clock; p.random.IntN(3) {
+		switch now := p.model.Revision; p.random.IntN(3) {
 		case 0: // one that another node has, of any age
 			o.Stamp = now + p.random.Int64N(2000) - 1000
 			o.Until, o.Length = now/1000+p.random.Int64N(200_000)-100_000, p.random.Int64N(1e6)
@@ -113,7 +113,7 @@ func (p *pair) aWrite() func() {
 		o.rest = p.random.Int64N(4e9) // 46 days
 		orders = append(orders, o)
 	}
-	known := max(0, p.model.Clock+p.random.Int64N(3)-1)
+	known := max(0, p.model.Revision+p.random.Int64N(3)-1)
 	return func() { p.write(known, orders) }
 }
 
@@ -168,10 +168,10 @@ func (p *pair) aBeat() func() {
 	p.seqs[node]++
 	seq := p.seqs[node]
 	known := p.model.knownSince[fmt.Sprint("node", node)] + p.random.Int64N(5)/4
-	q := question{Version{max(0, p.model.Clock+p.random.Int64N(5)-3), p.model.Born}, p.random.IntN(3) > 0, known}
+	q := question{Version{max(0, p.model.Revision+p.random.Int64N(5)-3), p.model.Born}, p.random.IntN(3) > 0, known}
 	switch p.random.IntN(4) {
 	case 0:
-		q.Clock = max(0, p.model.Clock-p.random.Int64N(1e5))
+		q.Revision = max(0, p.model.Revision-p.random.Int64N(1e5))
 	case 1:
 		q.Born += p.random.Int64N(2)
 	}

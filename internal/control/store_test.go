@@ -78,13 +78,13 @@ func (s *store) beat(us int64, node string, seq, answered int64, q question) Rep
 		since = us / 1000
 	}
 	s.said = since
-	r := Reply{Server: us * 1000, Version: s.Version, Whole: held < answered || since != q.knownSince || !q.ok || q.Born != s.Born || q.Clock > s.Clock}
-	applied := q.Clock
+	r := Reply{Server: us * 1000, Version: s.Version, Whole: held < answered || since != q.knownSince || !q.ok || q.Born != s.Born || q.Revision > s.Revision}
+	applied := q.Revision
 	if r.Whole {
 		applied = 0
 	}
 	for _, e := range s.entries {
-		if r.Whole || e.at > q.Clock {
+		if r.Whole || e.at > q.Revision {
 			r.Entries = append(r.Entries, e.Entry)
 		}
 	}
@@ -141,7 +141,7 @@ func (s *store) write(us, known int64, orders []order) (holds []Entry) {
 	for _, o := range orders {
 		holds = append(holds, s.one(us, known, o))
 	}
-	if s.Clock == 0 {
+	if s.Revision == 0 {
 		*s = store{entries: s.entries, nodesExpire: s.nodesExpire, seqs: s.seqs, knownSince: s.knownSince, applied: s.applied, leases: s.leases}
 	} else {
 		s.expires = ms + max(s.last-ms, 0) + 2*grace
@@ -152,7 +152,7 @@ func (s *store) write(us, known int64, orders []order) (holds []Entry) {
 func (s *store) one(us, known int64, o order) Entry {
 	ms, e := us/1000, o.Entry
 	old, ok := s.entries[e.ID]
-	after := max(us, s.Clock+1, known+1)
+	after := max(us, s.Revision+1, known+1)
 	if o.length >= 0 {
 		e.Stamp, e.Until, e.Length = after, ms+o.length, o.length
 		e.Keep = max(e.Until, ms+o.rest)
@@ -161,7 +161,7 @@ func (s *store) one(us, known int64, o order) Entry {
 	if e.Keep <= ms || ok && (old.Stamp > e.Stamp || old.Entry == e) {
 		return old.Entry
 	}
-	s.Clock, s.last = max(after, e.Stamp), max(s.last, e.Keep)
-	s.entries[e.ID] = stored{e, s.Clock}
+	s.Revision, s.last = max(after, e.Stamp), max(s.last, e.Keep)
+	s.entries[e.ID] = stored{e, s.Revision}
 	return e
 }

@@ -122,7 +122,7 @@ func (e *Evaluation) judge(p *check) (decided decision) {
 
 // rollBackCounts refunds what slots and limits gave to a request that ends here. A zone that counts
 // denied requests keeps what its limits gave, and those of them that denied take as many units. One
-// of a key that is banned counts nowhere. Of a client that went away in a queue only the slots
+// of a key that is banned counts nowhere. Of a client that went away in a queue only the places
 // there are free again: what it has reserved stays spent.
 func rollBackCounts(e *Evaluation, p *check, why ending) {
 	took := e.taken[p.first : p.first+len(p.limits)]

@@ -236,8 +236,8 @@ func (e *Evaluation) askLater(r *http.Request) error {
 	return nil
 }
 
-// enterQueues takes the slots in the queues that were only read, once all other limits have
-// admitted: a slot can't be refunded once others stand behind it, as they would start too close to
+// enterQueues takes the places in the queues that were only read, once all other limits have
+// admitted: a place can't be refunded once others stand behind it, as they would start too close to
 // each other. The time is that after Redis was asked: counted from the request's arrival, it would
 // start later than its delay, and close to the next one. It reports whether a zone denies, or would
 // in shadow mode.

@@ -30,13 +30,13 @@ type Limit struct {
 	Warned *atomic.Bool
 	// IsOverridden is set where an operator has set another number; replaced is the configured one.
 	IsOverridden bool
-	// isCached is set where the limit is one of Shares.
+	// isCached is set where the limit is one of DividedLimits.
 	isCached bool
 	// excluded are the reserves that are not for the request, one bit each.
 	excluded uint32
 	replaced int64
-	// share is what this side or this node takes of the limit; the zero share is all of it.
-	share share
+	// division is what this side or this node takes of the limit; the zero division is all of it.
+	division division
 }
 
 // Take asks for n units of a key at now. raw is the bytes of which key is the hash.
@@ -57,8 +57,8 @@ func (l *Limit) Decide(a *table.Ask, want algorithms.Want, t *table.Taken) {
 // for others, and of that the part that this node or this side takes.
 func (l *Limit) Params() algorithms.Params {
 	p := l.Settings.ParamsInPlace(l.Rate, l.replaced, l.excluded)
-	if l.share.nodes != 0 {
-		p.Limit, p.Burst = l.share.part(p.Limit), l.share.part(p.Burst)
+	if l.division.nodes != 0 {
+		p.Limit, p.Burst = l.division.part(p.Limit), l.division.part(p.Burst)
 	}
 	return p
 }

@@ -37,7 +37,7 @@ func TestALimitWithAnotherNumber(t *testing.T) {
 			t.Errorf("%v with %d: %+v, want a size of %d", test.kind, test.n, got.Effective, test.size)
 		}
 		thirds := []Limit{got}
-		divide(thirds, share{1, 1, 3})
+		divideAll(thirds, division{1, 1, 3})
 		got = thirds[0]
 		if share := got.Effective; share.N != test.shareN || share.Size != test.shareOne {
 			t.Errorf("%v: a third of %d is %+v, want %d of size %d", test.kind, test.n, share, test.shareN, test.shareOne)

@@ -119,7 +119,7 @@ func newRedis(key, store string, client redis.UniversalClient, o RedisOptions) *
 // ShareBans shares the bans of a zone along with the sync of a table, until unshare is called.
 // Where strict is set each decision of Redis goes by them as well.
 func (r *Redis) ShareBans(register *ban.Register, s *ratesync.Source, zone string, strict bool) (unshare func()) {
-	x := ratesync.ShareBans(register, s, zone, r.client, r.namespace, clock.Now)
+	x := ratesync.SyncBans(register, s, zone, r.client, r.namespace, clock.Now)
 	if strict {
 		r.Strict.CheckBans(zone, register)
 	}

@@ -11,7 +11,7 @@ import (
 // Redis: each zone asked before gives a unit to a request that is denied, which others lack until
 // it has been refunded. So the likeliest to deny is asked first: one of which nothing is left by
 // what Redis last reported, as where a denial is remembered, then one that makes no call as it has
-// no slot, then the one of which the least is left, and last the queues that have room, as a slot
+// no slot, then the one of which the least is left, and last the queues that have room, as a place
 // can't be refunded once others stand behind it. The key and limits of a zone are read right after
 // its own matchers have run: those of the next one may replace what placeholders read.
 //

@@ -98,14 +98,14 @@ type Zone struct {
 	// AtRuntime is what operators have set for the zone at run time; nil inside for nothing.
 	AtRuntime *control.Zone
 
-	// QueuesLast is set for queues beside other limits: their slots are taken when all others have
+	// QueuesLast is set for queues beside other limits: their places are taken when all others have
 	// admitted.
 	QueuesLast bool
 	// Banning is nil where nobody is banned.
 	Banning *Banning
-	// shares are this node's shares of the limits, for on_redis_loss divide, and sides those of the
-	// regions that are heard of, for on_loss divide.
-	shares, sides Shares
+	// byNodes is what this node takes of the limits, for on_redis_loss divide, and bySides what the
+	// regions that are heard of take, for on_loss divide.
+	byNodes, bySides DividedLimits
 
 	// salt is config.SaltOf its name.
 	salt      uint64
@@ -192,7 +192,7 @@ func (z *Zone) Each(yield func(*Limit) bool) {
 }
 
 // Arrange sorts the zones of a handler into the order in which they are asked. Those in which Redis
-// decides come last, and among these the queues, whose slots can't be refunded.
+// decides come last, and among these the queues, whose places can't be refunded.
 func Arrange(zones []*Zone) {
 	rank := func(z *Zone) int {
 		switch {

@@ -174,7 +174,7 @@ func CurrentState() State {
 			}
 			seen[l.Counters] = true
 			one := limitStateOf(current, l)
-			one.Share = z.ShareOf(i)
+			one.Share = z.PartOf(i)
 			s.Zones = append(s.Zones, one)
 		}
 	}

@@ -43,8 +43,8 @@ func (a *Applied) When(id [16]byte) (at int64, ok bool) {
 	return a.when[r.Stamp], r.Stamp != 0
 }
 
-// Forgave reports whether what a key spent at an instant was forgiven since.
-func (a *Applied) Forgave(id [16]byte, at int64) bool {
+// Covers reports whether what a key spent at an instant was reset since.
+func (a *Applied) Covers(id [16]byte, at int64) bool {
 	when, ok := a.When(id)
 	return ok && at <= when
 }

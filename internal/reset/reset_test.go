@@ -56,13 +56,13 @@ func TestAResetIsAppliedOnce(t *testing.T) {
 	var none *Applied
 	first := none.Next(&Set{Keys: map[[16]byte]Reset{a: at(3)}}, 100)
 	next := first.Next(&Set{Keys: map[[16]byte]Reset{a: at(3), b: at(5)}}, 200)
-	if when, ok := next.When(a); !ok || when != 100 || !next.Forgave(a, 100) || next.Forgave(a, 101) {
+	if when, ok := next.When(a); !ok || when != 100 || !next.Covers(a, 100) || next.Covers(a, 101) {
 		t.Errorf("the first was applied at %d, %v, want at 100", when, ok)
 	}
-	if when, ok := next.When(b); !ok || when != 200 || !next.Forgave(b, 200) || next.Forgave(b, 201) {
+	if when, ok := next.When(b); !ok || when != 200 || !next.Covers(b, 200) || next.Covers(b, 201) {
 		t.Errorf("the second was applied at %d, %v, want at 200", when, ok)
 	}
-	if _, ok := first.When(b); ok || first.Forgave(b, 0) || none.Forgave(a, 0) || next.Next(nil, 300) != nil {
+	if _, ok := first.When(b); ok || first.Covers(b, 0) || none.Covers(a, 0) || next.Next(nil, 300) != nil {
 		t.Error("want no reset of a key that has none")
 	}
 }

@@ -9,7 +9,7 @@ import (
 // A Clock is the store's, as a stripe goes by it: how far it is ahead of the callers' clock, which
 // never steps, and how far all its steps went together. When it steps, every instant and epoch that
 // is stored moves with it: of all keys of a stripe under one hold of its lock.
-type Clock struct{ ahead, moved int64 }
+type Clock struct{ ahead, steps int64 }
 
 // In brings an instant of the callers' clock to the store's.
 func (c Clock) In(now int64) int64 { return now + c.ahead }
@@ -56,7 +56,7 @@ func (t *Table[S]) setOffset(now int64, ahead time.Duration, shift bool) {
 	for s := range t.stripes {
 		st := &t.stripes[s]
 		st.mu.Lock()
-		st.clock = Clock{int64(ahead), st.clock.moved + step}
+		st.clock = Clock{int64(ahead), st.clock.steps + step}
 		for i := uint32(0); step != 0 && i < st.size; i++ {
 			if st.slot(i).used() {
 				t.shift(st, i, b, st.clock.In(now), step)
@@ -82,14 +82,14 @@ func (t *Table[S]) shift(st *stripe[S], i uint32, b *SyncConfig, now, step int64
 		e.sentSeq = 0
 	case step > 0 && !b.StoreDecides:
 		l.Resend |= algorithms.Forgotten
-		l.KeepRemote()
+		l.RemoteOnlyRises()
 	}
 	st.markDirty(i, e)
 }
 
 // since is the instant of a Take by the clock as it is now: if it has stepped, that has moved as
 // everything that is stored has.
-func (st *stripe[S]) since(taken Taken) int64 { return taken.At + st.clock.moved - taken.clock.moved }
+func (st *stripe[S]) since(taken Taken) int64 { return taken.At + st.clock.steps - taken.clock.steps }
 
 // inStepGrace reports whether other nodes may not have followed the last step yet.
 func (t *Table[S]) inStepGrace(b *SyncConfig, now int64) bool {

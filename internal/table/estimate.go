@@ -13,13 +13,13 @@ import (
 const (
 	// earlyPause is the least time between two early syncs of one key.
 	earlyPause = 5 * time.Millisecond
-	// earlyShare of what a key has left, by the estimate, that may be unsent before it is synced
-	// early: one part of so many.
-	earlyShare = 8
-	// earlyPart is the part of a limit, one of so many, below which what all nodes have unsent, by
-	// the estimate, is worth no early sync. Without it a client at its limit would cause one for
+	// earlyOfRemaining of what a key has left, by the estimate, that may be unsent before it is
+	// synced early: one part of so many.
+	earlyOfRemaining = 8
+	// earlyOfLimit is the part of a limit, one of so many, below which what all nodes have unsent,
+	// by the estimate, is worth no early sync. Without it a client at its limit would cause one for
 	// each request that is admitted.
-	earlyPart = 64
+	earlyOfLimit = 64
 	// earlyRefresh is how often in an interval a key at its limit may be synced only to learn what
 	// the others did.
 	earlyRefresh = 8
@@ -65,18 +65,18 @@ func (s *estimate) NeedsSync(l *algorithms.Ledger, limit algorithms.Limit, remai
 		return true // the first request of an epoch: others may want what came just before it
 	}
 	unseen := float64(l.Unsent(limit.History)) * max(1, float64(s.allPerMine))
-	return unseen > 0 && unseen*earlyShare*float64(max(1, regions)) >= float64(remaining) && unseen*earlyPart >= float64(limit.AtOnce())
+	return unseen > 0 && unseen*earlyOfRemaining*float64(max(1, regions)) >= float64(remaining) && unseen*earlyOfLimit >= float64(limit.AtOnce())
 }
 
 // NeedsRefresh reports whether a key is at its limit and so much may have flowed in since the last
-// sync that others may have taken 1/earlyPart of it. To ask is worth less than to report: where
+// sync that others may have taken 1/earlyOfLimit of it. To ask is worth less than to report: where
 // other keys of the stripe wait to be sent, this one waits as well.
 func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remaining, at int64) bool {
 	size, passed := float64(l.AtOnce()), at-s.At
-	if s.allPerMine <= 1 || passed < max(int64(rate/earlyRefresh), int64(earlyPause)) || float64(remaining)*earlyPart > size {
+	if s.allPerMine <= 1 || passed < max(int64(rate/earlyRefresh), int64(earlyPause)) || float64(remaining)*earlyOfLimit > size {
 		return false
 	}
-	return float64(passed)*float64(l.N)*earlyPart >= size*float64(l.Window)
+	return float64(passed)*float64(l.N)*earlyOfLimit >= size*float64(l.Window)
 }
 
 // nextPoll returns in how long the store should be asked about a key once more, 0 for not before
@@ -88,7 +88,7 @@ func (s *estimate) NeedsRefresh(rate time.Duration, l algorithms.Limit, remainin
 func nextPoll(l *algorithms.Ledger, limit algorithms.Limit, rate time.Duration, remaining, passed int64, news bool) (after time.Duration) {
 	unsent := l.Unsent(limit.History) > 0 // admitted while the answer was on its way
 	_, remote := l.Sum(limit.History)
-	if !unsent && (remaining <= 0 || remote == 0) || remaining > earlyShare || float64(limit.AtOnce()) > earlyPart {
+	if !unsent && (remaining <= 0 || remote == 0) || remaining > earlyOfRemaining || float64(limit.AtOnce()) > earlyOfLimit {
 		return 0
 	}
 	if after = earlyPause; !news && !unsent {

@@ -19,12 +19,12 @@ import (
 
 // bound returns the most of unseen units that may have been spent.
 func (t *Table[S]) bound(b *SyncConfig, e entry[S], limit algorithms.Limit, at, unseen int64) int64 {
-	full := int64(e.fullAt(recentPeriod(b, at)))
-	if limit.Size <= full {
+	largest := int64(e.usedUpAt(recentPeriod(b, at)))
+	if limit.Size <= largest {
 		return unseen
 	}
 	used := limit.Size - t.machine.Take(&e.state, limit, at, 0, 0).Remaining
-	return min(unseen, max(0, full-used))
+	return min(unseen, max(0, largest-used))
 }
 
 // recentPeriod numbers the time: each number is for an interval and a second more, and where
@@ -38,23 +38,23 @@ func recentPeriod(b *SyncConfig, at int64) uint8 {
 	return uint8(at / each)
 }
 
-// noteFull notes that a limit has denied a request and is used up as far as is known here: less
-// than 1/earlyPart of it is left.
-func (t *Table[S]) noteFull(b *SyncConfig, e entry[S], limit algorithms.Limit, d *Taken) {
-	if d.Estimated && t.machine.Take(&e.state, limit, d.At, 0, 0).Remaining > limit.Size/earlyPart {
+// noteUsedUp notes that a limit has denied a request and is used up as far as is known here: less
+// than 1/earlyOfLimit of it is left.
+func (t *Table[S]) noteUsedUp(b *SyncConfig, e entry[S], limit algorithms.Limit, d *Taken) {
+	if d.Estimated && t.machine.Take(&e.state, limit, d.At, 0, 0).Remaining > limit.Size/earlyOfLimit {
 		return
 	}
 	at := recentPeriod(b, d.At)
-	if size := uint32(min(limit.Size, math.MaxUint32)); size >= e.fullAt(at) {
-		e.full, e.fullIn = size, at
+	if size := uint32(min(limit.Size, math.MaxUint32)); size >= e.usedUpAt(at) {
+		e.usedUp, e.usedUpIn = size, at
 	}
 }
 
-// fullAt returns the largest limit that was found used up at that time or the one before it, 0 for
-// none.
-func (e entry[S]) fullAt(at uint8) uint32 {
-	if at-e.fullIn > 1 {
+// usedUpAt returns the largest limit that was found used up at that time or the one before it, 0
+// for none.
+func (e entry[S]) usedUpAt(at uint8) uint32 {
+	if at-e.usedUpIn > 1 {
 		return 0
 	}
-	return e.full
+	return e.usedUp
 }

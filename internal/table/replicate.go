@@ -9,11 +9,11 @@ import (
 // syncState is what an entry knows of its syncs, beside the ledger in its state.
 type syncState struct {
 	estimate
-	// full is the largest limit that was found used up here, and fullIn when: see recentPeriod.
-	full    uint32
-	fullIn  uint8
-	flags   uint8
-	regions uint8 // inOtherRegions or 0
+	// usedUp is the largest limit that was found used up here, and usedUpIn when: see recentPeriod.
+	usedUp   uint32
+	usedUpIn uint8
+	flags    uint8
+	regions  uint8 // inOtherRegions or 0
 	// sentSeq is the number of the latest update, and answered that of the last one that was
 	// answered, of a bucket.
 	sentSeq, answered int64
@@ -49,7 +49,7 @@ func (t *Table[S]) noteAttempts(st *stripe[S], b *SyncConfig, e entry[S], i uint
 	l := t.machine.Ledger(&e.state)
 	l.Attempts = add32(l.Attempts, attempts)
 	if b.LimitsVary && !d.Allowed && attempts > 0 {
-		t.noteFull(b, e, limit, d)
+		t.noteUsedUp(b, e, limit, d)
 	}
 	e.flags &^= reread
 	st.markDirty(i, e)
@@ -122,7 +122,7 @@ func (t *Table[S]) forgotten(keep bool) (keys int) {
 	t.eachSynced(func(_ *stripe[S], _ uint32, e entry[S]) {
 		l := t.machine.Ledger(&e.state)
 		if l.Resend |= algorithms.Forgotten; keep {
-			l.KeepRemote()
+			l.RemoteOnlyRises()
 		}
 		e.flags &^= reread
 		keys++

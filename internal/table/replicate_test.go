@@ -282,11 +282,11 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 
 // Near a large limit a single request more or less needs no early sync.
 func TestAKeyNearItsLimitIsUrgentByParts(t *testing.T) {
-	alg := sliding(10*earlyPart, time.Minute)
+	alg := sliding(10*earlyOfLimit, time.Minute)
 	s, a := newStore(), newNode("a", alg)
 	a.Configure(SyncConfig{Params: alg, Interval: time.Second, Early: true}, 1000)
 	at := t0
-	for _, count := range []int{10*earlyPart - 21, 1} {
+	for _, count := range []int{10*earlyOfLimit - 21, 1} {
 		admit(t, a, alg, at, count, count)
 		a.sync(s, at)
 		a.takeOut(at, true)

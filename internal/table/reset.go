@@ -49,7 +49,7 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 func (t *Table[S]) wasReset(st *stripe[S], id keys.ID, taken Taken) bool {
 	at := taken.At - taken.clock.ahead
 	one, ok := st.forgiven[id]
-	return ok && at <= one.when || t.resets.Load().Forgave(id, at)
+	return ok && at <= one.when || t.resets.Load().Covers(id, at)
 }
 
 // resetKey forgets what one key had spent.

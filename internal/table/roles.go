@@ -10,13 +10,13 @@ import (
 
 // Synced is what the sync asks of a table, whatever its algorithm.
 type Synced interface {
-	// Tick makes the keys due that are dirty now.
+	// Tick makes the keys outgoing that are dirty now.
 	Tick()
 	// Urgent reports whether some keys should not wait for the next Tick.
 	Urgent() bool
-	// TakeUpdates takes out the updates of due keys, or of urgent ones, by the number of a call.
-	// Each comes back through Merge or Unanswered. server is the store's clock at the answer. Merge
-	// reports whether the store has forgotten what it had confirmed.
+	// TakeUpdates takes out the updates of outgoing keys, or of urgent ones, by the number of a
+	// call. Each comes back through Merge or Unanswered. server is the store's clock at the answer.
+	// Merge reports whether the store has forgotten what it had confirmed.
 	TakeUpdates(now, seq int64, most int, urgent bool, dst []Update) []Update
 	Merge(now, server int64, updates []Update, replies []cell.Reply) (forgot bool)
 	Unanswered(updates []Update)

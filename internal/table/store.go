@@ -234,7 +234,7 @@ func (t *Table[S]) Penalize(l algorithms.Limit, key keys.Key, taken Taken, n int
 	t.correct(key, taken, func(s *S, at int64) { t.machine.Penalize(s, l, at, n) })
 }
 
-// Leave frees the n slots in a queue of a client that went away at now while it waited. It does
+// Leave frees the n places in a queue of a client that went away at now while it waited. It does
 // nothing for kinds without a queue.
 func (t *Table[S]) Leave(l algorithms.Limit, key keys.Key, taken Taken, now, n int64) {
 	queue, ok := t.machine.(algorithms.Leaver[S])

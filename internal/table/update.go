@@ -69,7 +69,7 @@ func (t *Table[S]) updateOf(b *SyncConfig, e entry[S], at, seq int64, interval t
 			interval = algorithms.ReadsOnly
 		}
 		has := t.bucket.Update(&e.state, b.Limit, at, interval)
-		l.Prepare(l.Epoch)
+		l.LowerAcked(l.Epoch)
 		m.Size, m.Rate, m.Decided, m.Filled = has.Size, has.Rate, has.Decided, has.Filled
 		m.State.Incarnation, m.State.Total, m.State.Unacked, m.State.UnackedFor = has.Incarnation, has.Total, has.Unacked, has.UnackedFor
 		m.State.AnsweredSeq, m.State.Whole, m.State.Rest = e.answered, has.Whole, has.Rest
@@ -77,7 +77,7 @@ func (t *Table[S]) updateOf(b *SyncConfig, e entry[S], at, seq int64, interval t
 	}
 	end := 0
 	for age := range int64(b.Limit.History + 1) {
-		c, ok := l.Prepare(l.Epoch - age)
+		c, ok := l.LowerAcked(l.Epoch - age)
 		if !ok {
 			break
 		}
@@ -147,7 +147,7 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], at, server int64, m *Upda
 	if t.bucket != nil {
 		doubt := l.Resend&algorithms.Forgotten != 0 && (l.KeepsRemote() || h.Previous.Seq == 0)
 		if sent, theirs, less = t.mergeBucket(b, e, at, m, h, doubt || !b.StoreDecides && server > at+int64(drift)); !less {
-			l.FreeRemote()
+			l.RemoteMayFall()
 		}
 	} else {
 		sent, theirs, less = t.mergeEpochs(b, e, at, first, last, m, h, incomplete, reports)
@@ -156,7 +156,7 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], at, server int64, m *Upda
 		forgot = t.lose(l, known)
 	}
 	if t.goesByStore(b) {
-		l.FreeRemote()
+		l.RemoteMayFall()
 	}
 	if b.Params.Reserves {
 		e.Alone()

@@ -29,8 +29,8 @@ const (
 )
 
 // probeScript does what the others do: it takes a master with memory that lets this user write.
-// Like theirs, its call names more than one key: while a slot of a Cluster moves, only calls that
-// name one are sure to be answered.
+// Like theirs, its call names more than one key: while a hash slot of a Cluster moves, only calls
+// that name one are sure to be answered.
 var probeScript = redis.NewScript(`redis.call('TIME')
 redis.call('HSET', KEYS[1], 'probe', '1')
 return redis.call('PEXPIRE', KEYS[1], ARGV[1])`)

@@ -131,7 +131,7 @@ func (r *Register) Drain(now int64, most int, dst []Message) []Message {
 // there: its clock may have stepped since.
 func (r *Register) message(id ID, e entry, now int64) Message {
 	under := r.resetOf(id, now)
-	if !r.isRemembered(e.Ban, now) || r.isPardoned(id, e.Ban) { // a reset is about to drop it
+	if !r.isRemembered(e.Ban, now) || r.isReset(id, e.Ban) { // a reset is about to drop it
 		return Message{ID: id, State: State{Reset: under}}
 	}
 	begun := cmp.Or(e.stamp, (e.Begun+r.ahead.Load())/int64(time.Microsecond))
@@ -172,11 +172,11 @@ func (r *Register) Ack(now, server int64, m Message, a State) {
 	defer st.mu.Unlock()
 	switch e := st.bans[m.ID]; {
 	case a.Length == 0:
-		if m.Length > 0 && e.Begun == m.begun && r.isRemembered(e.Ban, now) && !r.isPardoned(m.ID, e.Ban) {
+		if m.Length > 0 && e.Begun == m.begun && r.isRemembered(e.Ban, now) && !r.isReset(m.ID, e.Ban) {
 			e.stamp, e.unsent = 0, true
 			r.put(st, m.ID, now, e)
 		}
-	case !r.isRemembered(theirs.Ban, now), a.Reset < under, a.Reset == under && r.isPardoned(m.ID, theirs.Ban):
+	case !r.isRemembered(theirs.Ban, now), a.Reset < under, a.Reset == under && r.isReset(m.ID, theirs.Ban):
 	case e.Length > 0 && e.stamp == a.Begun && e.Length < a.Length:
 		// Another node began it in the same microsecond.
 		e.Length = a.Length
