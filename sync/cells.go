@@ -157,9 +157,9 @@ func isForeign(why string) bool { return why == cell.NoSense || strings.HasPrefi
 type PushCall struct {
 	cell.Call
 	cell.Answer
-	args  cell.Args
-	names []byte // of the cells
-	ends  []int
+	args cell.Args
+	keys []byte // of the cells
+	ends []int
 }
 
 var pushCalls = sync.Pool{New: func() any { return new(PushCall) }}
@@ -168,7 +168,7 @@ var pushCalls = sync.Pool{New: func() any { return new(PushCall) }}
 func NewPushCall(seq int64) *PushCall {
 	c := pushCalls.Get().(*PushCall)
 	c.Call = cell.Call{Seq: seq, Cells: c.Call.Cells[:0], Bans: c.Call.Bans[:0], Asks: c.Call.Asks[:0]}
-	c.names, c.ends = c.names[:0], c.ends[:0]
+	c.keys, c.ends = c.keys[:0], c.ends[:0]
 	return c
 }
 
@@ -178,10 +178,14 @@ func (c *PushCall) Free() { pushCalls.Put(c) }
 // Push adds what a table, whose cells have these keys, says of a key. reserved is set where
 // what is granted is reserved until it is settled.
 func (c *PushCall) Push(s *Source, in Keys, m *table.Update, reserved bool) {
-	rule := s.ruleOf(m, reserved)
-	c.names = in.append(c.names, m.ID)
-	c.ends = append(c.ends, len(c.names))
-	c.Call.Cells = append(c.Call.Cells, cell.Update{Rule: rule, Node: s.node, State: m.State})
+	c.add(in, m.ID, cell.Update{Rule: s.ruleOf(m, reserved), Node: s.node, State: m.State})
+}
+
+// add adds an update of a cell, but for its key.
+func (c *PushCall) add(in Keys, id keys.ID, u cell.Update) {
+	c.keys = in.append(c.keys, id)
+	c.ends = append(c.ends, len(c.keys))
+	c.Call.Cells = append(c.Call.Cells, u)
 }
 
 // Tell has other regions told of what a table says, in a call for the shard of an id.
@@ -199,9 +203,9 @@ func (c *PushCall) Tell(in Keyspace, s *Source, id keys.ID) {
 // Cmd is the command that makes the call: by the text of the script where the server doesn't know
 // it.
 func (c *PushCall) Cmd(ctx context.Context, known bool) *redis.StringCmd {
-	names, from := string(c.names), 0
+	all, from := string(c.keys), 0
 	for i, end := range c.ends {
-		c.Call.Cells[i].Key = names[from:end]
+		c.Call.Cells[i].Key = all[from:end]
 		from = end
 	}
 	c.args.Reset()

@@ -15,7 +15,6 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/cell"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
-	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
 // What the nodes of another region have in a cell is read from that region's Redis, and said here
@@ -353,7 +352,6 @@ func (p *otherRegion) pushCells(ctx context.Context, all []remoteCell) error {
 	r := p.x.r
 	called, cancel := CallContext(ctx, r.timeout)
 	defer cancel()
-	node := &Source{link: link{node: "~" + p.name}}
 	c := NewPushCall(p.x.next())
 	defer c.Free()
 	c.Told = r.keys.Told(r.keys.shardOf(all[0].id)) // what both have is told back
@@ -370,8 +368,7 @@ func (p *otherRegion) pushCells(ctx context.Context, all []remoteCell) error {
 			}
 		}
 		one.rule.GrowOnly = !falls
-		node.rule = one.rule.String()
-		c.Push(node, r.keys.Cells(one.spec), &table.Update{ID: one.id, State: state}, false)
+		c.add(r.keys.Cells(one.spec), one.id, cell.Update{Rule: one.rule.String(), Node: "~" + p.name, State: state})
 	}
 	if err := c.Send(called, r.client); err != nil {
 		return err

@@ -20,11 +20,8 @@ type Source struct {
 	// least is how much of a key other regions have to know of, 0 where they are told of none.
 	least atomic.Int64
 
-	// rule and reservedRule are how the script of cells counts, the second where what is granted is
-	// open; of buckets and by a calendar it is the last such text.
-	rule, reservedRule string
-	bucket             atomic.Pointer[bucketRule]
-	calendar           atomic.Pointer[calendarRule]
+	// rules are how the script of cells counted last, the second where what is granted is reserved.
+	rules [2]atomic.Pointer[saidRule]
 
 	// late is how often pushLate was called and not yet done: for a table whose zone has gone.
 	late atomic.Int32
@@ -33,9 +30,6 @@ type Source struct {
 // NewSource returns the Source of a table, with a random name of a node.
 func NewSource(t table.Synced, spec Spec) *Source {
 	s := &Source{table: t, spec: spec}
-	if spec.Calendar == nil {
-		s.rule, s.reservedRule = spec.Rule(0, false).String(), spec.Rule(0, true).String()
-	}
 	name, isOfCalendar := calendar.Name(spec.Window)
 	if !isOfCalendar {
 		name = spec.Window.String()
@@ -44,48 +38,40 @@ func NewSource(t table.Synced, spec Spec) *Source {
 	return s
 }
 
-// A bucketRule is how the script counts buckets of so much that drain at such a rate.
-type bucketRule struct {
-	size, rate                int64
-	decided, filled, reserved bool
-	text                      string
+// A saidRule is how the script counts in one window of a calendar, or buckets of so much that drain
+// at such a rate.
+type saidRule struct {
+	window, size, rate int64
+	decided, filled    bool
+	text               string
 }
 
-// ruleOf is how the script counts a cell. Most buckets of a table are alike.
+// ruleOf is how the script counts a cell. Most cells of a table are alike.
 func (s *Source) ruleOf(m *table.Update, reserved bool) string {
-	if s.spec.Calendar != nil {
-		return s.ruleNow(m.At, reserved)
+	want, last := saidRule{}, &s.rules[0]
+	if reserved {
+		last = &s.rules[1]
 	}
-	if !s.spec.isBucket() || m.State.Seq == 0 && m.Size == 0 {
-		if reserved {
-			return s.reservedRule
+	isBucket := s.spec.isBucket() && (m.State.Seq != 0 || m.Size != 0)
+	switch {
+	case s.spec.Calendar != nil:
+		want.window = s.spec.Calendar.At(m.At).Number
+	case isBucket:
+		want.size, want.rate, want.decided, want.filled = m.Size, m.Rate, m.Decided, m.Filled
+	}
+	if had := last.Load(); had != nil {
+		if want.text = had.text; want == *had {
+			return had.text
 		}
-		return s.rule
 	}
-	b := s.bucket.Load()
-	if b == nil || b.size != m.Size || b.rate != m.Rate || b.decided != m.Decided || b.filled != m.Filled || b.reserved != reserved {
-		b = &bucketRule{m.Size, m.Rate, m.Decided, m.Filled, reserved, s.spec.RuleOf(m.Size, m.Rate, m.Decided, m.Filled, reserved).String()}
-		s.bucket.Store(b)
+	rule := s.spec.Rule(m.At, reserved)
+	if isBucket {
+		rule = s.spec.RuleOf(m.Size, m.Rate, m.Decided, m.Filled, reserved)
 	}
-	return b.text
-}
-
-// A calendarRule is how the script counts in one window of a calendar.
-type calendarRule struct {
-	number   int64
-	reserved bool
-	text     string
-}
-
-// ruleNow is how the script counts a cell by a calendar.
-func (s *Source) ruleNow(now int64, reserved bool) string {
-	number := s.spec.Calendar.At(now).Number
-	c := s.calendar.Load()
-	if c == nil || c.number != number || c.reserved != reserved {
-		c = &calendarRule{number, reserved, s.spec.Rule(now, reserved).String()}
-		s.calendar.Store(c)
-	}
-	return c.text
+	said := want // want itself stays off the heap
+	said.text = rule.String()
+	last.Store(&said)
+	return said.text
 }
 
 // Cells are the keys of the table's cells.
