@@ -118,7 +118,9 @@ func (s *Source) pushLate(a *attachment) {
 	if !r.work.Go(func() {
 		<-a.done // what its loop has sent is answered or not
 		for n := int32(0); !s.late.CompareAndSwap(n, 0); {
-			n = s.late.Load()
+			if n = s.late.Load(); s.current.Load() != nil {
+				continue // a reload has brought the zone back meanwhile, which says all
+			}
 			s.table.Tick()
 			updates := s.table.TakeUpdates(r.now(), NextSeq(s), sayLate, false, nil)
 			for i := range updates {
@@ -181,7 +183,7 @@ func (c *PushCall) Push(s *Source, in Keys, m *table.Update, reserved bool) {
 	c.add(in, m.ID, cell.Update{Rule: s.ruleOf(m, reserved), Node: s.node, State: m.State})
 }
 
-// add adds an update of a cell, but for its key.
+// add adds an update of a cell, except its key.
 func (c *PushCall) add(in Keys, id keys.ID, u cell.Update) {
 	c.keys = in.append(c.keys, id)
 	c.ends = append(c.ends, len(c.keys))

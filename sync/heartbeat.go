@@ -206,7 +206,7 @@ func (r *Replicator) heartbeat(ctx context.Context) (wait time.Duration, err err
 	}
 	r.nodes.Store(nodes)
 	forgot := r.answered >= 0 && knownSince != r.knownSince
-	if r.unreachable.Load() != 0 || forgot {
+	if r.unreachable.Load()&1 != 0 || forgot { // the first shard has the record
 		r.pauseSyncs()
 	}
 	if forgot {

@@ -384,8 +384,8 @@ func (p *otherRegion) pushCells(ctx context.Context, all []remoteCell) error {
 	}
 	for i := range all {
 		one, before := &all[i], &c.Answer.Cells[i].Previous
-		if was, known := p.shortfalls[one.key]; known {
-			if !p.isConfirmed(was.read) {
+		if _, known := p.shortfalls[one.key]; known {
+			if one.rule.GrowOnly {
 				continue
 			}
 			before = &c.Call.Cells[i].State

@@ -355,6 +355,27 @@ type record struct {
 func (r record) IsEqual() bool                      { return r.equal.Load() }
 func (r record) Merge(HeartbeatReply) time.Duration { return 50 * time.Millisecond }
 
+// The first shard of a Cluster has the control record. While only others can't be reached, a record
+// that can't be read, as another program uses its key, stops no sync.
+func TestOnlyTheFirstShardPausesSyncs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			unreachable uint64
+			paused      bool
+		}{{unreachable: 1 << 5}, {1, true}, {allShards, true}, {}} {
+			n := newVnode(t)
+			n.rep.SetRecord(record{equal: new(atomic.Bool)})
+			n.rep.unreachable.Store(c.unreachable)
+			if _, err := n.rep.heartbeat(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if paused := n.rep.paused.Load() != nil; paused != c.paused {
+				t.Errorf("with the shards %b unreachable before a heartbeat, syncs are paused: %t, want %t", c.unreachable, paused, c.paused)
+			}
+		}
+	})
+}
+
 // After a start or a loss nothing is synced until the control record is known, or a second has
 // passed: epochs that were reset meanwhile have other names.
 func TestSyncsWaitForTheControlRecord(t *testing.T) {

@@ -12,12 +12,14 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-tide/ratelimit/algorithms"
+	"github.com/caddy-tide/ratelimit/internal/answer"
 	"github.com/caddy-tide/ratelimit/internal/clock"
 	"github.com/caddy-tide/ratelimit/internal/config"
 	"github.com/caddy-tide/ratelimit/internal/faultproxy"
 	"github.com/caddy-tide/ratelimit/internal/keys"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
 	"github.com/caddy-tide/ratelimit/internal/reqkey"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	"github.com/caddy-tide/ratelimit/internal/warning"
 )
 
@@ -81,6 +83,36 @@ func TestAClientThatGoesAwayIsRefundedEverywhere(t *testing.T) {
 			e.Free()
 		}
 	}
+}
+
+// What a bucket gave to a request that another zone denies leaves it before it drains, so that what
+// was taken after it drains sooner: it is not refunded out of what is taken later.
+func TestWhatIsRolledBackDrainsNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		z := arranged(t, config.Settings{
+			Name: "z", Key: "all", Kind: algorithms.TokenBucket, Burst: 20, Limits: []config.Rate{{Limit: 1, Window: time.Second}},
+			ResponseCost: config.ResponseCost{Terms: []config.ResponseTerm{{Header: "Cost"}}},
+		})[0]
+		r, l := request("x"), &z.AllLimits[0]
+		raw, _, _ := z.AppendKey(nil, r, reqkey.Vars(r))
+		ask := func() *table.Ask { return &table.Ask{Key: keys.KeyOf(raw), Raw: raw, Now: clock.Now(), N: 10} }
+		take := func() (taken table.Taken) {
+			t.Helper()
+			if l.Decide(ask(), z.Reserving, &taken); !taken.Allowed {
+				t.Fatal("10 of a bucket of 20 are denied")
+			}
+			return taken
+		}
+		denied, stays := take(), take()
+		time.Sleep(100 * time.Millisecond)
+		l.rollBack(ask(), &denied, clock.Now(), false, false, new(answer.Result))
+		time.Sleep(10 * time.Second) // what stays has drained
+		take()
+		l.Table.Settle(keys.KeyOf(raw), l.Table.ReservationOf(l.Effective, keys.KeyOf(raw), stays), clock.Now(), 0)
+		if left := leftIn(z); left != 10 {
+			t.Errorf("%d are left of 20 after 10 were taken, want 10", left)
+		}
+	})
 }
 
 // Of a zone in shadow mode that would have denied a request its queues are left at once, and not

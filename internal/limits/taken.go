@@ -22,15 +22,15 @@ func (l *Limit) rollBack(a *table.Ask, t *table.Taken, now int64, counts, byRedi
 	case !t.Allowed:
 		return 0
 	case !counts && !isRead:
-		if l.Settings.Kind.Traits().Queues && byRedis {
-			// The slot stays taken: whether anybody stands behind it is not known here.
-		} else if l.Settings.Kind.Traits().Queues {
+		switch isQueue := l.Settings.Kind.Traits().Queues; {
+		case isQueue && byRedis:
+			// The place stays taken: whether anybody stands behind it is not known here.
+		case isQueue:
 			l.Table.Leave(l.Effective, a.Key, *t, clock.Now(), t.N)
-		} else {
+		case l.Settings.Settles():
+			l.Table.Settle(a.Key, l.Table.ReservationOf(l.Effective, a.Key, *t), now, table.RolledBack)
+		default:
 			l.Table.Refund(l.Effective, a.Key, *t, t.N)
-		}
-		if l.Settings.Settles() {
-			l.Table.Settle(a.Key, l.Table.ReservationOf(l.Effective, a.Key, *t), now, t.N)
 		}
 	}
 	if t.Allowed {

@@ -233,6 +233,12 @@ func TestStrictDecidesAsOneNodeAlone(t *testing.T) {
 			all = append(all, drawTwin(rt, fmt.Sprint("twin ", number, " ", i), several > 1))
 		}
 		steps := rapid.SliceOfN(rapid.Custom(drawStep), 1, 40).Draw(rt, "steps")
+		isBucket := func(z twinZone) bool { return !z.Kind.Traits().Windowed }
+		for i := range steps {
+			if s := &steps[i]; several > 1 && s.change == "3" && slices.ContainsFunc(all, isBucket) {
+				s.change = "" // it would drain by that from a request on that it doesn't hear of
+			}
+		}
 		var said [2][]twinAnswer
 		for i := range said {
 			synctest.Test(t, func(t *testing.T) { said[i] = takeTwin(t, fmt.Sprint("run ", run), i == 1, all, steps) })

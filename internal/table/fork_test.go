@@ -197,3 +197,18 @@ func TestAForkKnowsWhatIsReservedOfABucket(t *testing.T) {
 		t.Error("the second request is not admitted once the first is refunded")
 	}
 }
+
+// What a fork reserves of a bucket is not taken for what was reserved before.
+func TestAForkSettlesItsOwn(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.TokenBucket, Limit: 3, Burst: 3, Window: time.Minute}
+	table, limit, raw := of[algorithms.BucketState](p, 10), p.Compile(), []byte("a")
+	table.Configure(SyncConfig{Params: p}, 10)
+	key, id := keys.KeyOf(raw), keys.IDOf(raw)
+	before := table.Take(limit, key, raw, t0, 1, reserving|InParts)
+	fork := table.Fork(limit, key, id, t0)
+	own := fork.Take(limit, key, raw, t0, 1, reserving|InParts)
+	fork.Settle(key, fork.ReservationOf(limit, key, own), t0, RolledBack)
+	if !before.Allowed || !own.Allowed || fork.reservations.FindOne(key, before.number) == nil {
+		t.Error("the fork has settled what was reserved before it")
+	}
+}

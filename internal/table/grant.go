@@ -201,6 +201,7 @@ func (t *Table[S]) AskUnanswered(update *Update) {
 		e := t.withSyncState(st, i)
 		e.flags &^= asking
 		e.At = 0 // nothing that was known before is remembered
+		t.machine.Ledger(&e.state).Resend |= update.Reasons & algorithms.Settled
 		t.changed(st, b, e, i)
 	}
 }

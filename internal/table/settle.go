@@ -43,12 +43,13 @@ func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch
 	}
 }
 
-// reserveInParts is reserve for a bucket of which a part of the units may be refunded.
+// reserveInParts is reserve for a bucket of which a part of the units may be refunded. Where the
+// store denies a request of a zone, it has spent nothing in the limits that would have room either.
 func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken) {
 	now := taken.At - taken.clock.ahead
 	taken.inParts = true
 	t.reservations.RescaleDrains(key, l.N, now)
-	if taken.Allowed {
+	if taken.Allowed && !taken.Unspent {
 		taken.number = t.reservations.AddOne(key, taken.N, 0, taken.until(), l.N, l.Window)
 	}
 }
@@ -64,6 +65,10 @@ func (t *Table[S]) ReservationOf(l algorithms.Limit, key keys.Key, taken Taken) 
 	}
 	return r
 }
+
+// RolledBack says to Settle that the request is denied elsewhere, and so has never come: all of its
+// units are refunded, also what has drained of them since, as that would have drained of others.
+const RolledBack = -1
 
 // Settle ends what is reserved, once, at now by the callers' clock, where the request has cost m
 // units in truth. What it has cost less is refunded, as far as that has not ended to count by
@@ -83,7 +88,12 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		e = t.withSyncState(st, i)
 		t.changed(st, b, e, i)
 	}
-	back := t.refundable(&e.state, key, r, st.clock.In(now), now, r.N-m)
+	back := r.N
+	if m == RolledBack {
+		m = 0
+	} else {
+		back = t.refundable(&e.state, key, r, st.clock.In(now), now, r.N-m)
+	}
 	if back > 0 && r.inParts {
 		t.reservations.ExpireSooner(key, r.group, back)
 	}

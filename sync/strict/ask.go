@@ -252,10 +252,10 @@ func (w *waiter) refund() {
 		if t.Unspent || w.Queues {
 			continue
 		}
-		by := w.Counters[i].Table
-		by.Refund(w.Limits[i], w.Key, t, t.N)
-		if w.Want&table.Reserve != 0 {
-			by.Settle(w.Key, by.ReservationOf(w.Limits[i], w.Key, t), clock.Now(), t.N)
+		if by := w.Counters[i].Table; w.Want&table.Reserve != 0 {
+			by.Settle(w.Key, by.ReservationOf(w.Limits[i], w.Key, t), clock.Now(), table.RolledBack)
+		} else {
+			by.Refund(w.Limits[i], w.Key, t, t.N)
 		}
 	}
 }

@@ -36,6 +36,7 @@ type tableOfCells interface {
 	Totals(now int64) table.Totals
 	Reset(now int64, set *reset.Set) int64
 	ForgiveKey(key keys.Key, since, now int64)
+	Reservations() *table.Reservations
 }
 
 func tableFor(r algorithms.Params, maxKeys int) tableOfCells {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-tide/ratelimit/algorithms"
 	"github.com/caddy-tide/ratelimit/internal/redistest"
+	"github.com/caddy-tide/ratelimit/internal/table"
 	ratesync "github.com/caddy-tide/ratelimit/sync"
 )
 
@@ -225,6 +226,34 @@ func TestWhatANodeDecidesAloneCountsLater(t *testing.T) {
 			if got := drain(t, l.other(t), "z", id(1), rule); got != 69 {
 				t.Errorf("%s: %d are admitted after one by Redis and 30 without, want 69", name, got)
 			}
+		})
+	}
+}
+
+// A request that Redis denies, as one of its limits is used up, reserves nothing of the others,
+// which would have room: nothing would ever settle it.
+func TestADenialReservesNothing(t *testing.T) {
+	for _, kind := range []algorithms.Kind{algorithms.GCRA, algorithms.TokenBucket, algorithms.FixedWindow} {
+		onALine(t, time.Second, func(t *testing.T, l *line, s *Limiter) {
+			rules := []algorithms.Params{
+				{Kind: kind, Limit: 1000, Window: 1000 * long, Burst: 1000, Reserves: true},
+				{Kind: kind, Limit: 1, Window: 2000 * long, Burst: 1, Reserves: true},
+			}
+			_, admitted, err := s.Take(t.Context(), "z", rules, id(1), 1, nil)
+			if err != nil || !admitted.Admitted() {
+				t.Fatalf("%s: %v, %+v", kind, err, admitted.took)
+			}
+			for range 5 {
+				if _, denied, err := s.Take(t.Context(), "z", rules, id(1), 1, nil); err != nil || denied.Admitted() {
+					t.Fatalf("%s: %v, %+v, want a denial", kind, err, denied.took)
+				}
+			}
+			s.Settle(admitted, 1)
+			admitted.each(func(by *aTable, _ algorithms.Limit, _ table.Taken) {
+				if n := by.Reservations().Len(); n != 0 {
+					t.Errorf("%s: something is reserved of %d keys after all has settled", kind, n)
+				}
+			})
 		})
 	}
 }
