@@ -841,7 +841,11 @@ func inWordsOfJSON(text string) string {
 	return oneLine.ReplaceAllStringFunc(text, func(line string) string {
 		z, line := new(Zone), strings.Trim(line, "`")
 		read := func(text string) error {
-			p := parser{Dispenser: caddyfile.NewTestDispenser(text)}
+			tokens, err := caddyfile.Tokenize([]byte(text), "")
+			if err != nil {
+				return err
+			}
+			p := parser{Dispenser: caddyfile.NewDispenser(tokens)}
 			p.Next()
 			return p.zoneOption(z, p.Val(), config.Zone)
 		}

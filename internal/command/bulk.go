@@ -13,21 +13,34 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/operate"
 )
 
-// overrideAll sets the overrides of a file, or removes those of its keys.
-func (p printer) overrideAll(client client, path string, req operate.BulkRequest, remove bool) error {
-	in := io.ReadCloser(os.Stdin)
+// An overridesFile is what a file of overrides has, and in which line each stands.
+type overridesFile struct {
+	path  string
+	all   []operate.ChangeRequest
+	lines []int
+}
+
+// openOverrides reads a file of overrides. It is read once, whatever number of nodes is asked: a
+// pipe is empty after that, and an empty file may remove all.
+func openOverrides(path string, remove bool) (f overridesFile, err error) {
+	in := os.Stdin
 	if path != "-" {
-		var err error
 		if in, err = os.Open(path); err != nil {
-			return err
+			return f, err
 		}
+		defer in.Close()
 	}
-	defer in.Close()
-	var err error
-	var lines []int
-	if req.Overrides, lines, err = readOverrides(in, remove); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	f.path = path
+	if f.all, f.lines, err = readOverrides(in, remove); err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
 	}
+	return f, err
+}
+
+// overrideAll sets the overrides of a file, or removes those of its keys.
+func (p printer) overrideAll(client client, f overridesFile, req operate.BulkRequest, remove bool) error {
+	path, lines := f.path, f.lines
+	req.Overrides = f.all
 	if len(lines) == 0 && !(req.Replace && req.Force) {
 		return fmt.Errorf("%s: it has no overrides; write lines like 203.0.113.9,6000/1m,Example Ltd", path)
 	}
@@ -35,7 +48,7 @@ func (p printer) overrideAll(client client, path string, req operate.BulkRequest
 	if req.By = operator(); remove {
 		method = http.MethodDelete
 	}
-	err = changed(p, client, method, operate.BulkPath, req, func(b *page, done operate.BulkDone) (control.Outcome, bool) {
+	err := changed(p, client, method, operate.BulkPath, req, func(b *page, done operate.BulkDone) (control.Outcome, bool) {
 		heads := []string{"OVERRIDES OF", "SET", "REMOVED", "HAD NONE", "CHANGED SINCE BY OTHERS"}
 		b.table([][]string{heads, {done.Zone, number(done.Set), some(done.Removed), some(done.None), some(len(done.Later))}})
 		return done.Outcome, done.Pending

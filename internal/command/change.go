@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -72,13 +73,18 @@ names: key, id, limit, for, note.`,
 	cmd.Flags().StringVarP(&file, "file", "f", "", "Set the overrides of this CSV file, or remove them; - for standard input")
 	cmd.Flags().BoolVar(&bulk.Replace, "replace", false, "With --file: remove what lasts of the zone's other keys")
 	cmd.Flags().BoolVar(&bulk.Force, "force", false, "With --replace: even if that is half of them or more")
+	read := sync.OnceValues(func() (overridesFile, error) { return openOverrides(file, c.remove) })
 	cmd.RunE = run(func(client client, p printer, args []string) error {
 		bulk.Zone, bulk.For, bulk.Note = args[0], c.For, c.Note
 		if file != "" || bulk.Replace {
 			if file == "" || len(args) != 1 || c.byID || c.remove && (bulk.Replace || c.For+c.Note != "") {
 				return errors.New("--file takes a zone and nothing else but --for, --note and --replace, or --remove; --replace takes a --file")
 			}
-			return p.overrideAll(client, file, bulk, c.remove)
+			list, err := read()
+			if err != nil {
+				return err
+			}
+			return p.overrideAll(client, list, bulk, c.remove)
 		}
 		if len(args) == 1 || c.remove && len(args) > 2 || !c.remove && len(args) == 2 {
 			return errors.New("give a zone, a key and a limit; or a zone, a key and --remove; or a zone and --file")
@@ -100,11 +106,18 @@ func ban() *cobra.Command {
 	cmd.Use, cmd.Short, cmd.ValidArgsFunction = "ban <zone> <key>", "Denies all requests of one key, on all nodes", completeZone
 	cmd.Long = "\nAnswers all requests of one key of a zone with 403, on all nodes that share\ntheir counts: the same as 'override <zone> <key> deny'. --remove ends it;\n'reset' ends the bans that a limit has begun."
 	cmd.Example, cmd.Annotations = "  caddy rate-limit ban login 203.0.113.9 --for 1d --note \"ticket 4711\"", guide("ban.md#ban-by-hand")
-	for _, name := range []string{"file", "replace", "force"} {
+	ofFiles := []string{"file", "replace", "force"}
+	for _, name := range ofFiles {
 		_ = cmd.Flags().MarkHidden(name)
 	}
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) != 2 || slices.ContainsFunc(ofFiles, cmd.Flags().Changed) {
+			return errors.New("give a zone and a key, and for how long by --for, as in --for 1d; override sets limits, and reads files")
+		}
+		return nil
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 2 && !cmd.Flags().Changed("remove") {
+		if !cmd.Flags().Changed("remove") {
 			args = append(args, control.Deny)
 		}
 		return set(cmd, args)

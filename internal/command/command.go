@@ -95,10 +95,12 @@ func run(f func(c client, p printer, args []string) error) func(*cobra.Command, 
 		flags := caddycmd.Flags{FlagSet: cmd.Flags()}
 		p := printerTo(cmd.OutOrStdout(), flags.Bool("json"))
 		ask := func(c client, p printer) error { return f(c, p, args) }
-		var err error
-		if addresses := addressesOf(flags); len(addresses) > 1 {
+		addresses, err := addressesOf(flags)
+		switch {
+		case err != nil:
+		case len(addresses) > 1:
 			err = askEach(flags, addresses, p, ask)
-		} else {
+		default:
 			err = ask(clientAt(flags, addresses[0]), p)
 		}
 		if err == nil {

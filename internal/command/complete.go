@@ -37,7 +37,11 @@ func thenOneOf(place int, words ...string) cobra.CompletionFunc {
 // shell that completes shows no errors.
 func zonesOf(cmd *cobra.Command, begun string) (names []string) {
 	flags := caddycmd.Flags{FlagSet: cmd.Flags()}
-	c := clientAt(flags, addressesOf(flags)[0])
+	addresses, err := addressesOf(flags)
+	if err != nil {
+		return nil
+	}
+	c := clientAt(flags, addresses[0])
 	c.timeout = time.Second
 	text, err := c.ask(http.MethodGet, operate.Root, nil)
 	var s operate.State

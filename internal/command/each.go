@@ -10,8 +10,17 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 )
 
-// addressesOf are what --address says: one, or several with commas between.
-func addressesOf(flags caddycmd.Flags) []string { return strings.Split(flags.String("address"), ",") }
+// addressesOf are what --address says: one, or several with commas between. One that is empty would
+// be this machine's.
+func addressesOf(flags caddycmd.Flags) ([]string, error) {
+	all := strings.Split(flags.String("address"), ",")
+	for i := range all {
+		if all[i] = strings.TrimSpace(all[i]); all[i] == "" && len(all) > 1 {
+			return nil, fmt.Errorf("--address: %q has an empty address between its commas", flags.String("address"))
+		}
+	}
+	return all, nil
+}
 
 // askEach asks one node after the other, each of which answers for itself: below its address, or
 // with --json as a value of an object. A node that fails keeps no other one from being asked.
@@ -20,7 +29,6 @@ func askEach(flags caddycmd.Flags, addresses []string, p printer, ask func(clien
 	var failed, inPart int
 	answers := map[string]json.RawMessage{}
 	for i, address := range addresses {
-		address = strings.TrimSpace(address)
 		var b bytes.Buffer
 		one := p
 		one.out = &b

@@ -3,7 +3,9 @@ package command
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 )
@@ -50,7 +52,43 @@ func TestSeveralNodes(t *testing.T) {
 	if _, err = executeRaw([]string{"rate-limit", "enforce", "api", "25%", "--address", part + "," + part}); err == nil || err.Error() != errInPart.Error() {
 		t.Errorf("what is done in part on each node says %v", err)
 	}
+	if _, err = executeRaw([]string{"rate-limit", "nodes", "--address", one + ", "}); err == nil || !strings.Contains(err.Error(), "empty address") {
+		t.Errorf("an empty address among others says %v", err)
+	}
 	if out, _ := executeRaw([]string{"rate-limit", "top", "--watch", "--address", one + "," + two}); !strings.Contains(out, "give one --address") {
 		t.Errorf("it watches several nodes: %s", out)
+	}
+}
+
+// Of a pipe all nodes get what one of them would: it is empty once it was read.
+func TestSeveralNodesGetOneFile(t *testing.T) {
+	list, all, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer list.Close()
+	if _, err := all.WriteString("a,600/1m\n"); err != nil {
+		t.Fatal(err)
+	}
+	all.Close()
+	var addresses []string
+	var asked [2]*string
+	for i := range asked {
+		var c client
+		c, asked[i] = endpoint(t, http.StatusOK, `{"zone":"api","set":1,"removed":0,"nodes":1,"applied":1,"shared":true}`)
+		address, err := c.address()
+		if err != nil {
+			t.Fatal(err)
+		}
+		addresses = append(addresses, address)
+	}
+	line := []string{"rate-limit", "override", "api", "--replace", "--force", "--file", fmt.Sprintf("/dev/fd/%d", list.Fd()), "--address", strings.Join(addresses, ",")}
+	if out, err := executeRaw(line); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for i := range asked {
+		if !strings.Contains(*asked[i], `"overrides":[{"key":"a","limit":"600/1m"}]`) {
+			t.Errorf("node %d is asked %s", i, *asked[i])
+		}
 	}
 }

@@ -177,6 +177,26 @@ func TestAFileReplacesAllOverrides(t *testing.T) {
 	}
 }
 
+// A ban is for a zone and a key: what else is written after it is no limit.
+func TestABanIsNoLimit(t *testing.T) {
+	for line, want := range map[string]string{
+		"ban login k":               `"limit":"deny"`,
+		"ban login k --for 1d":      `"limit":"deny","for":"1d"`,
+		"ban login k --remove":      "DELETE",
+		"ban login k 60":            "",
+		"ban login k unlimited":     "",
+		"ban login k 1d --remove":   "",
+		"ban login":                 "",
+		"ban login --file bans.csv": "",
+	} {
+		c, asked := endpoint(t, http.StatusOK, `{"nodes":1,"applied":1}`)
+		_, err := execute(t, c, strings.Fields(line)...)
+		if (err == nil) != (want != "") || want != "" && !strings.Contains(*asked, want) || want == "" && (*asked != "" || !strings.Contains(err.Error(), "--for 1d")) {
+			t.Errorf("%s asks %s, %v; want %s", line, *asked, err, want)
+		}
+	}
+}
+
 // Whoever makes a change is named.
 func TestOperatorIsNamed(t *testing.T) {
 	defer func(was func() string) { operator = was }(operator)

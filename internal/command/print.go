@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"golang.org/x/term"
@@ -101,11 +102,22 @@ func show[T any](p printer, c client, method, path string, body any, print func(
 	return print(answer)
 }
 
-// raw writes JSON with line breaks, as it came otherwise.
+// raw writes JSON with line breaks. In its strings what could drive a terminal is escaped; else it
+// is as it came.
 func (p printer) raw(text []byte) error {
-	b := p.page()
-	if err := json.Indent(&b.Buffer, bytes.TrimSpace(text), "", "  "); err != nil {
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, bytes.TrimSpace(text), "", "  "); err != nil {
 		return fmt.Errorf("%w: %w", errNoEndpoint, err)
+	}
+	b := p.page()
+	for _, r := range indented.String() {
+		if r == '\n' || unicode.IsPrint(r) {
+			b.WriteRune(r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			fmt.Fprintf(&b, `\u%04x`, unit)
+		}
 	}
 	b.WriteByte('\n')
 	return p.print(&b)

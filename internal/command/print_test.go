@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"pgregory.net/rapid"
@@ -387,6 +389,24 @@ func TestWithoutAnEndpoint(t *testing.T) {
 		c, _ := endpoint(t, status, text)
 		if _, err := execute(t, c, "status"); err == nil || !strings.Contains(err.Error(), "not that of a site") {
 			t.Errorf("where a site answers with %d it says: %v", status, err)
+		}
+	}
+}
+
+// With --json what could drive a terminal is escaped, and what is told is the same.
+func TestJSONDrivesNoTerminal(t *testing.T) {
+	var b bytes.Buffer
+	told := map[string]string{"path": "/a\u009b31m\u202e\x7f\x1b\U000e0001\n\t ü 界 \u2028"}
+	if err := (printer{out: &b}).value(told); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]string
+	if err := json.Unmarshal(b.Bytes(), &got); err != nil || !maps.Equal(got, told) {
+		t.Errorf("%s reads as %q, %v, want %q", b.String(), got, err, told)
+	}
+	for _, r := range b.String() {
+		if r != '\n' && !unicode.IsPrint(r) {
+			t.Errorf("%q is printed raw", r)
 		}
 	}
 }

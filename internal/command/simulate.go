@@ -108,7 +108,7 @@ var errTooMany = errors.New("more is denied than --max-denied allows")
 // simulate replays logs and prints what came of it.
 func (p printer) simulate(s simulation, paths []string) error {
 	most := 1.0
-	if s.maxDenied != "" {
+	if s.changed("max-denied") {
 		var err error
 		if most, err = config.ParseShare(s.maxDenied); err != nil {
 			return fmt.Errorf("--max-denied: %w", err)
@@ -154,7 +154,7 @@ func (p printer) simulate(s simulation, paths []string) error {
 	} else if err := p.report(report, s.config != ""); err != nil {
 		return err
 	}
-	return judge(report, most, s.maxDenied != "")
+	return judge(report, most, s.changed("max-denied"))
 }
 
 // judge returns an error where a zone denies more than it may, or where that was to be checked and
@@ -225,7 +225,7 @@ func (s simulation) configuration() ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--limit: %w", err)
 		}
-		all = append(all, map[string]any{"max_events": r.Limit, "window": r.Window})
+		all = append(all, map[string]any{"max_events": r.Limit, "window": config.Window(r.Window)})
 	}
 	zone["limits"] = all
 	if s.changed("key") {

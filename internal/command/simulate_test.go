@@ -51,6 +51,7 @@ func TestSimulationsThatFail(t *testing.T) {
 		"simulate --limit 1/1m --balance random log":                  "--balance",
 		"simulate --limit 1/1m --reorder -1s log":                     "--reorder",
 		"simulate --limit 1/1m --max-denied many log":                 "--max-denied",
+		"simulate --limit 1/1m --max-denied= log":                     "--max-denied",
 		"simulate --config Caddyfile --key {host} log":                "--key goes with --limit",
 		"simulate --config testdata/empty.json --cost-field size log": "--cost-field goes with --limit",
 		"simulate --limit 1/1m --cost many log":                       "is no number of units",
@@ -69,5 +70,15 @@ func TestAKeyBySimulateHasShorthands(t *testing.T) {
 	s := simulation{limits: []string{"5/1m"}, key: "{header.X-Api-Key}", changed: func(flag string) bool { return flag == "key" }}
 	if config, err := s.configuration(); err != nil || !strings.Contains(string(config), `"{http.request.header.X-Api-Key}"`) {
 		t.Errorf("%s, %v", config, err)
+	}
+}
+
+// A window of a calendar stays one.
+func TestALimitOfACalendarIsReplayedAsOne(t *testing.T) {
+	for _, limit := range []string{"2/day", "2/week", "2/month", "2/year"} {
+		s := simulation{limits: []string{limit}, changed: func(string) bool { return false }}
+		if config, err := s.configuration(); err != nil || !strings.Contains(string(config), `"window":"`+limit[2:]+`"`) {
+			t.Errorf("%s: %s, %v", limit, config, err)
+		}
 	}
 }

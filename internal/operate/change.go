@@ -74,7 +74,7 @@ func Serve(w http.ResponseWriter, r *http.Request) error {
 	}
 	var withStatus caddy.APIError
 	if errors.As(err, &withStatus) {
-		return err
+		return fail(withStatus.HTTPStatus, err) // Caddy looks into no error for a status
 	}
 	return fail(http.StatusBadRequest, err)
 }
@@ -175,7 +175,7 @@ func changes(
 		outcome, err := config.Control().Change(r.Context(), change)
 		switch {
 		case errors.Is(err, control.ErrNone) && change.Key != nil && config.BansOf(change.Zone).UntilOf(*change.Key) != nil:
-			return nil, fail(http.StatusNotFound, fmt.Errorf("zone %q has banned the key by itself; `caddy rate-limit reset %s <key>` ends that", change.Zone, change.Zone))
+			return nil, fail(http.StatusNotFound, fmt.Errorf("zone %q has banned the key by itself; `caddy rate-limit reset '%s' <key>` ends that", change.Zone, change.Zone))
 		case errors.Is(err, control.ErrNone):
 			return nil, fail(http.StatusNotFound, fmt.Errorf("nothing is set for that, so there is nothing to remove; `caddy rate-limit status` or GET %s lists what is", r.URL.Path))
 		case errors.Is(err, control.ErrFull):

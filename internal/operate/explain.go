@@ -23,6 +23,7 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/control"
 	"github.com/caddy-tide/ratelimit/internal/limits"
 	"github.com/caddy-tide/ratelimit/internal/redisconn"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // Except stands in Mismatch for an exception that matches.
@@ -131,7 +132,7 @@ func ExplainKey(z *limits.Zone, k limits.Key, cost *int64) (h Explained, ok bool
 	x.ask(d)
 	d.ForKey(cost)
 	r, _ := http.NewRequest(http.MethodGet, "http://localhost/", nil)
-	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
+	r = caddyhttp.PrepareRequest(reqkey.OnLoopback(r), caddy.NewReplacer(), httptest.NewRecorder(), &caddyhttp.Server{})
 	r.ContentLength = -1 // not known
 	h, err = x.decide(r)
 	comes := func(l limits.Limit) bool { return l.Number != nil }

@@ -34,9 +34,8 @@ func WarnUnreached(app *caddyhttp.App) {
 	var missed []*search
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
 		for _, s := range searchesIn(app.Servers[name]) {
-			if s.finds(cmp.Or(app.HTTPPort, caddyhttp.DefaultHTTPPort)) {
+			if s.isReached(cmp.Or(app.HTTPPort, caddyhttp.DefaultHTTPPort)) {
 				reached[s.site] = true
-				s.warnHidden()
 			} else if s.url != "" {
 				missed = append(missed, s)
 			}
@@ -48,6 +47,21 @@ func WarnUnreached(app *caddyhttp.App) {
 			to.Advised().WarnZone(s.zone.Name, warning.NotReached, s.text())
 		}
 	}
+}
+
+// isReached reports whether some URL leads to the zone, and warns of a zone whose denials an error
+// route hides. Nothing is said where a matcher or handler can't take a request that was made up: a
+// panic would end the load, with the sites of before and after it both serving.
+func (s *search) isReached(httpPort int) (reached bool) {
+	defer func() {
+		if recover() != nil {
+			reached = true
+		}
+	}()
+	if reached = s.finds(httpPort); reached {
+		s.warnHidden()
+	}
+	return reached
 }
 
 // A search is for URLs that lead to a zone of a handler, which stands in these routes, from the

@@ -70,7 +70,7 @@ func serveReset(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config
 		change.Key, unknown = &k.ID, isUncounted(zone, k)
 		if rules := zone.AtRuntime.Load(); rules != nil {
 			if o := rules.OverrideOf(k.ID, k.Raw); o != nil && o.Deny {
-				stay = append(stay, fmt.Sprintf("an operator denies this key, or a range with it; `caddy rate-limit overrides %[1]s` shows which, and `caddy rate-limit ban %[1]s <that> --remove` ends it", zone.Name))
+				stay = append(stay, fmt.Sprintf("an operator denies this key, or a range with it; `caddy rate-limit overrides '%[1]s'` shows which, and `caddy rate-limit ban '%[1]s' <that> --remove` ends it", zone.Name))
 			}
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 
 	"github.com/caddy-tide/ratelimit/internal/limits"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 	"github.com/caddy-tide/ratelimit/internal/spelling"
 )
 
@@ -129,7 +130,7 @@ func (q ExplainRequest) build() (*http.Request, error) {
 	if u.Scheme == "https" {
 		r.TLS = &tls.ConnectionState{HandshakeComplete: true, ServerName: u.Hostname(), Version: tls.VersionTLS13}
 	}
-	return r, nil
+	return reqkey.OnLoopback(r), nil
 }
 
 // serverOf returns the server that listens where a request would go.

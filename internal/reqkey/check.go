@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -296,10 +297,24 @@ func knownToCaddy(name string) bool {
 	if strings.HasSuffix(name, ".") {
 		return false // a family without a member
 	}
-	r := &http.Request{Method: http.MethodGet, Host: "example.com", URL: &url.URL{Path: "/a/b"}, RemoteAddr: "127.0.0.1:1"}
-	r = r.WithContext(context.WithValue(context.Background(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80}))
 	repl := caddy.NewReplacer()
+	r := OnLoopback(&http.Request{Method: http.MethodGet, Host: "example.com", URL: &url.URL{Path: "/a/b"}, RemoteAddr: "127.0.0.1:1"})
 	caddyhttp.PrepareRequest(r, repl, nil, new(caddyhttp.Server))
 	_, known := repl.Get(name)
 	return known
+}
+
+// OnLoopback returns a request that no server has received as if one on the loopback address had:
+// Caddy's placeholders of the local address panic without one.
+func OnLoopback(r *http.Request) *http.Request {
+	local := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80}
+	if r.TLS != nil {
+		local.Port = 443
+	}
+	if _, port, err := net.SplitHostPort(r.Host); err == nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+			local.Port = int(n)
+		}
+	}
+	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, local))
 }

@@ -100,7 +100,7 @@ func (p *Policy) reduce(whole object) object {
 	return object{
 		"admin":   object{"disabled": true, "config": object{"persist": false}},
 		"logging": object{"logs": object{"default": object{"level": "ERROR"}}},
-		"apps":    object{"http": reduced, "rate_limit": globals(asObject(apps["rate_limit"]))},
+		"apps":    object{"http": reduced, "rate_limit": p.globals(asObject(apps["rate_limit"]))},
 	}
 }
 
@@ -127,12 +127,20 @@ var loaded int
 
 // globals returns what is needed of the global options. That there is a Redis decides which zones
 // sync; nobody connects to it.
-func globals(o object) object {
+func (p *Policy) globals(o object) object {
 	delete(o, "persist")
 	loaded++
 	o["namespace"] = fmt.Sprintf("simulation %d", loaded)
 	if redis := asObject(o["redis"]); len(redis) > 0 && redis["url"] != "off" {
 		o["redis"] = object{"url": "redis://localhost:6379"}
+	}
+	if regions := asObject(o["regions"]); len(regions) > 0 {
+		p.warn("regions are replayed as one: each node hears of all others at sync_rate")
+		all, port := asObject(regions["redis"]), 6379
+		for name := range all {
+			regions["here"], all[name] = name, object{"url": fmt.Sprintf("redis://localhost:%d", port)}
+			port++
+		}
 	}
 	return o
 }

@@ -174,7 +174,7 @@ func (n *node) prepare(r *replay, l operate.Limiter) error {
 	all := make([]*limits.Zone, 0, len(l.Zones()))
 	for _, of := range l.Zones() {
 		o := of.ZoneOptions
-		o.Namespace, o.Redis, o.Metrics, o.LogKeys, o.Logger, o.Once = n.namespace, nil, false, false, zap.NewNop(), new(warning.Once)
+		o.Namespace, o.Redis, o.Regions, o.Metrics, o.LogKeys, o.Logger, o.Once = n.namespace, nil, false, false, false, zap.NewNop(), new(warning.Once)
 		if o.SyncRate = r.rateOf(of); o.SyncRate == config.Strict {
 			o.Namespace = r.nodes[0].namespace // Redis decides, so there is one count
 		}

@@ -310,8 +310,34 @@ other.example.com {
 }
 `
 
-// Requests come to the limits of their site, and only to those that match; what a configuration
-// has beside them is left alone.
+// Requests come to the limits of their site, and only to those that match; what a configuration has
+// beside them is left alone. A configuration whose regions are found where it runs is replayed
+// elsewhere, and a key may have the address at which a request comes in.
+func TestAConfigurationOfRegionsIsReplayed(t *testing.T) {
+	config := caddyfile(t, `{
+	rate_limit {
+		regions {
+			here {env.NO_SUCH_REGION}
+			region eu {env.NO_SUCH_URL}
+			region us redis://192.0.2.1:6379
+		}
+	}
+}
+example.com {
+	rate_limit {
+		zone z {
+			key {http.request.local.host}
+			limit 2/1h
+			sync_rate 1s
+		}
+	}
+}`)
+	log := strings.Repeat(asked{1, "203.0.113.1", "/", "example.com", 200}.json(""), 3)
+	if r := mustRun(t, config, simulate.Options{}, log); len(r.Zones) != 1 || r.Zones[0].Denied != 1 || !strings.Contains(fmt.Sprint(r.Warnings), "regions are replayed as one") {
+		t.Errorf("%+v, %q, want 1 of 3 denied, and that the regions are replayed as one", r.Zones, r.Warnings)
+	}
+}
+
 func TestConfiguration(t *testing.T) {
 	var log strings.Builder
 	for i := range 10 {

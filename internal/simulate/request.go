@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-tide/ratelimit/internal/accesslog"
+	"github.com/caddy-tide/ratelimit/internal/reqkey"
 )
 
 // costInLog is the variable that has Options.CostField of a request, and CostInLog its placeholder.
@@ -55,7 +56,7 @@ func requestOf(s *caddyhttp.Server, rec *accesslog.Record, cost string) (*http.R
 		r.TLS = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13, ServerName: rec.Host}
 	}
 	repl := caddy.NewReplacer()
-	r = caddyhttp.PrepareRequest(r, repl, unwritten, s)
+	r = caddyhttp.PrepareRequest(reqkey.OnLoopback(r), repl, unwritten, s)
 	if rec.ClientIP != "" {
 		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, rec.ClientIP)
 	}

@@ -263,6 +263,16 @@ func TestExplainRequestsThatNobodyCanSend(t *testing.T) {
 	}
 }
 
+// A request that is explained has come in at an address, as a key may say.
+func TestExplainKnowsTheLocalAddress(t *testing.T) {
+	l := sitetest.NewLifetime(t)
+	l.Load(l.Config("", "header X-At {http.request.local}\nrate_limit {\nzone explain-local {\nkey {http.request.local.host}\nlimit 1/30d\n}\n}", ""))
+	x, err := sitetest.Explained(t, operate.ExplainRequest{URL: "http://site/"})
+	if err != nil || len(x.Handlers) != 1 || x.Handlers[0].Zones[0].Key == nil || *x.Handlers[0].Zones[0].Key != "127.0.0.1" {
+		t.Errorf("explained as %+v, %v, want the key 127.0.0.1", x.Handlers, err)
+	}
+}
+
 // What should have brought a limit or a cost and has no number is named where a URL is explained.
 func TestExplainNamesWhatBringsNoNumber(t *testing.T) {
 	l := sitetest.NewLifetime(t)

@@ -390,7 +390,7 @@ func TestAnOverrideOfABannedKeySaysSo(t *testing.T) {
 	}
 	sitetest.Changed(t, http.MethodDelete, sitetest.Overrides, key)
 	s.Admits("192.0.2.1", 2, 1)
-	if status, text := sitetest.Ask(http.MethodDelete, sitetest.Overrides, key); status != http.StatusNotFound || !strings.Contains(text, "rate-limit reset login") {
+	if status, text := sitetest.Ask(http.MethodDelete, sitetest.Overrides, key); status != http.StatusNotFound || !strings.Contains(text, "rate-limit reset 'login'") {
 		t.Errorf("removing an override that the zone's own ban was taken for: %d %s", status, text)
 	}
 	reset(t, key)
@@ -690,6 +690,10 @@ func TestWhatIsSetForAZoneThatIsGoneIsRemoved(t *testing.T) {
 		if status, text := sitetest.Ask(http.MethodDelete, sitetest.Overrides, body); status != http.StatusNotFound || !strings.Contains(text, "there is no zone") {
 			t.Errorf("DELETE %s is %d %s", body, status, text)
 		}
+	}
+	many := `{"zone":"gone","overrides":[{"key":"192.0.2.9","limit":"5"}]}`
+	if status, text := sitetest.Ask(http.MethodPost, operate.BulkPath, many); status != http.StatusNotFound || !strings.HasPrefix(text, "overrides[0]: ") {
+		t.Errorf("POST %s is %d %s", many, status, text)
 	}
 	next.End()
 }

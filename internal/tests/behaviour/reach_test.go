@@ -3,8 +3,12 @@
 package behaviour_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-tide/ratelimit/internal/tests/sitetest"
 	"github.com/caddy-tide/ratelimit/internal/warning"
@@ -79,6 +83,32 @@ func TestAHostWithASiteOfItsOwn(t *testing.T) {
 		got := sitetest.WarnedOf(t, config)
 		if len(got) != want || want > 0 && !strings.Contains(got[0], "static_response answers http://api.a.example/ before") {
 			t.Errorf("%s: warned of %q, want %d", sites, got, want)
+		}
+	}
+}
+
+// panicking is a matcher of somebody else that can take no request which no server has received.
+type panicking struct{}
+
+func (panicking) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.matchers.panicking", New: func() caddy.Module { return new(panicking) }}
+}
+func (*panicking) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { d.Next(); return nil }
+func (panicking) MatchWithError(*http.Request) (bool, error)       { panic("no connection") }
+
+func init() { caddy.RegisterModule(panicking{}) }
+
+// Where a handler asks at which address a request has come in, or a matcher can't take one that was
+// made up, the load goes on, and nothing is said of how the zone is reached.
+func TestNoHandlerEndsALoad(t *testing.T) {
+	for _, site := range []string{
+		"header X-Served-By {http.request.local.host}\nrate_limit 5/30d\nrespond ok",
+		"vars at {http.request.local}\nmap {http.request.local.port} {p} {\n80 eighty\n}\nrate_limit 5/30d",
+		"rewrite /at/{http.request.local.port}{uri}\nrate_limit 5/30d",
+		"@a panicking\nhandle @a {\nrate_limit 5/30d\n}",
+	} {
+		if got := warnedOf(t, "", "", site); len(got) > 0 {
+			t.Errorf("%s: warned of %q", site, got)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package sitetest
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,8 +17,8 @@ import (
 func Ask(method, path, body string) (status int, text string) {
 	w, r := httptest.NewRecorder(), httptest.NewRequest(method, path, strings.NewReader(body))
 	if err := Admin().Handler.ServeHTTP(w, r); err != nil {
-		var failed caddy.APIError
-		if !errors.As(err, &failed) {
+		failed, ok := err.(caddy.APIError) // as Caddy does, which looks into no error
+		if !ok {
 			return http.StatusInternalServerError, err.Error()
 		}
 		return failed.HTTPStatus, failed.Err.Error()
