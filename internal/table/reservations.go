@@ -338,7 +338,7 @@ func (r *Reservations) Prune(oldest int64) {
 
 // CopyTo copies what is reserved of a key to other Reservations, which is empty.
 func (r *Reservations) CopyTo(to *Reservations, key keys.Key) {
-	to.requests.Store(r.requests.Load()) // so that none that comes there has the number of one from here
+	to.requests.Store(r.requests.Load()) // none there has the number of one from here
 	r.look(key, func(e *reservedKey) {
 		c := &reservedKey{others: slices.Clone(e.others), rate: e.rate}
 		for _, g := range e.own {
