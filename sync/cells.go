@@ -116,7 +116,8 @@ func (s *Source) pushLate(a *attachment) {
 	}
 	r := a.group.r
 	if !r.work.Go(func() {
-		<-a.done // what its loop has sent is answered or not
+		<-a.done           // what its loop has sent is answered or not,
+		a.flushing = false // and no flush bounds the calls
 		for n := int32(0); !s.late.CompareAndSwap(n, 0); {
 			if n = s.late.Load(); s.current.Load() != nil {
 				continue // a reload has brought the zone back meanwhile, which says all

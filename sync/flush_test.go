@@ -126,6 +126,26 @@ func TestCountsDuringTheLastSyncAreSent(t *testing.T) {
 	})
 }
 
+// A call for what comes after the last sync has a timeout of its own, and ends where nobody answers.
+func TestALateCallEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := manyTables(t, 1)
+		m.take(0)
+		m.sources[0].Detach()
+		m.net.become(&m.net.lost, 1)
+		m.take(0)
+		m.sources[0].PushLate() // would never end
+		time.Sleep(time.Minute)
+		m.net.heal()
+		m.sources[0].PushLate()
+		time.Sleep(time.Minute)
+		if n := m.unsent(); n != 0 {
+			t.Errorf("%d requests are unsent", n)
+		}
+		m.rep.Close()
+	})
+}
+
 // What is refunded, and that a unit is settled, is sent when its table leaves, also where that is
 // all that there is to send.
 func TestRefundsBeforeTheEndAreSent(t *testing.T) {
