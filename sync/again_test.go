@@ -19,16 +19,16 @@ import (
 // lone is a node with one table.
 type lone[S any] struct {
 	*table.Table[S]
-	*Source
+	*TableSyncer
 	*Replicator
 }
 
 func newLone[S any](i int, w redis.UniversalClient, alg algorithms.Params, rate time.Duration) lone[S] {
 	n := lone[S]{Table: tableOf[S](alg, 1000), Replicator: NewReplicator(w, "test", time.Second, wallClock, zap.NewNop())}
-	n.Source = NewSource(n.Table, SpecOf("z", alg))
-	n.Source.node = fmt.Sprint("node", i) // by which it waits after a loss
+	n.TableSyncer = NewTableSyncer(n.Table, SpecOf("z", alg))
+	n.TableSyncer.node = fmt.Sprint("node", i) // by which it waits after a loss
 	n.Configure(table.SyncConfig{Params: alg, Interval: rate, Early: true, Waker: n.Waker}, 1000)
-	n.Attach(n.Source, rate)
+	n.Attach(n.TableSyncer, rate)
 	return n
 }
 

@@ -24,7 +24,7 @@ type syncer interface {
 	// unsent is how much the store doesn't have that it should. some reports whether there is
 	// anything to send.
 	unsent(now int64) (n int64, some bool)
-	// moved prepares for another store, which has confirmed nothing.
+	// storeChanged prepares for another store, which has confirmed nothing.
 	storeChanged(now int64)
 	// left notes that the syncer has left, and why not all was sent, "" if it was.
 	left(from *Replicator, reason string)
@@ -72,10 +72,11 @@ type attachment struct {
 	catchesUp atomic.Bool
 
 	flushes chan *flushRequest
-	// Only the loop uses these, the calls that it waits for, and pushLate after it: whether a flush
-	// waits for them,
-	// which shards have failed and have answered in this cycle, and whether the last one failed.
-	flushing         bool
+	// Only the loop uses what follows, the calls that it waits for, and pushLate after it. flushing
+	// is set while a flush waits for them.
+	flushing bool
+	// failed and answered are the shards that have in this cycle, a bit each, and failing is set
+	// where the last cycle has failed.
 	failed, answered uint64
 	failing          bool
 
@@ -178,7 +179,7 @@ func (g *group) attach(l *link, interval time.Duration) {
 }
 
 // Detach ends the sync of a syncer, wherever it is attached, and sends before what is unsent; that
-// takes two seconds at most. Clients that are detached one after the other share these two seconds:
+// takes two seconds at most. Syncers that are detached one after the other share these two seconds:
 // all that have something unsent are synced when the first of them leaves. Detach doesn't wait for
 // a server that can't be reached. Counts that could not be sent are logged.
 func (l *link) Detach() {

@@ -19,13 +19,13 @@ type Bans struct {
 	client redis.UniversalClient
 	keys   Keys
 	space  Keyspace
-	source *Source // that they go along with
+	source *TableSyncer // that they go along with
 	now    func() int64
 }
 
 // SyncBans has the bans of a zone go along with the sync of a table, by a client of Redis and in
 // a namespace, until Unshare.
-func SyncBans(r *ban.Register, s *Source, zone string, client redis.UniversalClient, namespace string, now func() int64) *Bans {
+func SyncBans(r *ban.Register, s *TableSyncer, zone string, client redis.UniversalClient, namespace string, now func() int64) *Bans {
 	_, cluster := client.(*redis.ClusterClient)
 	space := NewKeyspace(namespace).In(cluster)
 	b := &Bans{Register: r, client: client, keys: space.Zone(zone, "ban"), space: space, source: s, now: now}
@@ -34,8 +34,8 @@ func SyncBans(r *ban.Register, s *Source, zone string, client redis.UniversalCli
 	return b
 }
 
-// Unshare ends what ShareBans began.
-func (b *Bans) Unshare(s *Source) {
+// Unshare ends what SyncBans began.
+func (b *Bans) Unshare(s *TableSyncer) {
 	b.Register.Share(nil)
 	s.bans.Store(nil)
 }

@@ -26,7 +26,7 @@ const aBan = 1000 * time.Hour
 type banNode struct {
 	*Bans
 	t      *testing.T
-	source *Source
+	source *TableSyncer
 }
 
 func startBanNode(t *testing.T, r *redistest.Server) *banNode {
@@ -39,7 +39,7 @@ func banNodeWith(t *testing.T, client *redis.Client) *banNode {
 	client.Options().ContextTimeoutEnabled = true
 	t.Cleanup(func() { _ = client.Close() })
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1, Window: ten.Window}
-	n := &banNode{t: t, source: NewSource(table.New[algorithms.WindowState](p.Kind, 10), SpecOf("login", p))}
+	n := &banNode{t: t, source: NewTableSyncer(table.New[algorithms.WindowState](p.Kind, 10), SpecOf("login", p))}
 	register := new(ban.Register)
 	register.Configure(1000, 0)
 	n.Bans = SyncBans(register, n.source, "login", client, "test", clock.Now)

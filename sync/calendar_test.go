@@ -64,7 +64,7 @@ func TestARedisThatEvicts(t *testing.T) {
 	r := NewReplicator(server.Client(), "test", 10*time.Second, wallClock, zap.New(core))
 	for range 2 {
 		tab := tableOf[algorithms.WindowState](p, 10)
-		source := NewSource(tab, SpecOf("z", p))
+		source := NewTableSyncer(tab, SpecOf("z", p))
 		tab.Configure(table.SyncConfig{Params: p, Interval: time.Second, Waker: source.Waker}, 10)
 		r.Attach(source, time.Second)
 		defer source.Detach()

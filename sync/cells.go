@@ -20,7 +20,7 @@ var sayHash = redis.NewScript(cell.Script).Hash()
 // NextSeq is the number of a call that is about to be made of the states of tables that are read
 // after it. It begins at the time, so that a node whose clock is right is above what it said
 // before.
-func NextSeq(of ...*Source) int64 {
+func NextSeq(of ...*TableSyncer) int64 {
 	seq := time.Now().UnixMicro()
 	for i := 0; i < len(of); {
 		switch last := of[i].seq.Load(); {
@@ -37,7 +37,7 @@ func NextSeq(of ...*Source) int64 {
 type cellsOut struct {
 	sender[table.Update]
 
-	s *Source
+	s *TableSyncer
 	a *attachment
 }
 
@@ -58,7 +58,7 @@ func (x *cellsOut) call(ctx context.Context, updates []table.Update) error {
 func (x *cellsOut) fail(updates []table.Update) { x.s.table.Unanswered(updates) }
 
 // push is one call of the script. Its messages are answered or not when it returns.
-func (s *Source) push(ctx context.Context, a *attachment, updates []table.Update) error {
+func (s *TableSyncer) push(ctx context.Context, a *attachment, updates []table.Update) error {
 	r := a.group.r
 	if !a.flushing {
 		var cancel context.CancelFunc
@@ -99,7 +99,7 @@ func (s *Source) push(ctx context.Context, a *attachment, updates []table.Update
 // PushLate says what has changed of a table whose zone has gone, as responses that begin later
 // settle what they have cost. Once nothing uses its Redis any more, nothing is said. It doesn't
 // wait for a zone that is going: what comes too late for its last sync is said when it has gone.
-func (s *Source) PushLate() {
+func (s *TableSyncer) PushLate() {
 	if s.current.Load() != nil {
 		return
 	}
@@ -110,7 +110,7 @@ func (s *Source) PushLate() {
 	}
 }
 
-func (s *Source) pushLate(a *attachment) {
+func (s *TableSyncer) pushLate(a *attachment) {
 	if a == nil || s.late.Add(1) > 1 {
 		return // who says it is under way
 	}
@@ -122,7 +122,7 @@ func (s *Source) pushLate(a *attachment) {
 			if n = s.late.Load(); s.current.Load() != nil {
 				continue // a reload has brought the zone back meanwhile, which says all
 			}
-			s.table.Tick()
+			s.table.MakeOutgoing()
 			updates := s.table.TakeUpdates(r.now(), NextSeq(s), sayLate, false, nil)
 			for i := range updates {
 				_ = s.push(context.Background(), a, updates[i:i+1])
@@ -137,7 +137,7 @@ func (s *Source) pushLate(a *attachment) {
 const sayLate = 1 << 16
 
 // notePushed notes that a call of a table was answered.
-func (r *Replicator) notePushed(s *Source, c *PushCall, now int64) {
+func (r *Replicator) notePushed(s *TableSyncer, c *PushCall, now int64) {
 	r.stats.calls.Add(1)
 	r.stats.keys.Add(int64(len(c.Call.Cells)))
 	r.stats.last.Store(now)
@@ -180,7 +180,7 @@ func (c *PushCall) Free() { pushCalls.Put(c) }
 
 // Push adds what a table, whose cells have these keys, says of a key. reserved is set where
 // what is granted is reserved until it is settled.
-func (c *PushCall) Push(s *Source, in Keys, m *table.Update, reserved bool) {
+func (c *PushCall) Push(s *TableSyncer, in Keys, m *table.Update, reserved bool) {
 	c.add(in, m.ID, cell.Update{Rule: s.ruleOf(m, reserved), Node: s.node, State: m.State})
 }
 
@@ -192,7 +192,7 @@ func (c *PushCall) add(in Keys, id keys.ID, u cell.Update) {
 }
 
 // Tell has other regions told of what a table says, in a call for the shard of an id.
-func (c *PushCall) Tell(in Keyspace, s *Source, id keys.ID) {
+func (c *PushCall) Tell(in Keyspace, s *TableSyncer, id keys.ID) {
 	least := s.least.Load()
 	if least == 0 {
 		return

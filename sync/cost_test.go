@@ -25,7 +25,7 @@ import (
 type meteredNode struct {
 	server *redistest.Server
 	rep    *Replicator
-	source *Source
+	source *TableSyncer
 	at     *attachment
 	touch  func(key int)
 	drain  func(most int) []table.Update
@@ -53,7 +53,7 @@ func traderOf[S any](tb testing.TB, keyCount int, alg algorithms.Params, kind by
 	server.Do("CONFIG", "SET", "slowlog-max-len", "100000")
 	tab := tableOf[S](alg, keyCount)
 	x := &meteredNode{server: server, rep: NewReplicator(server.Client(), "caddy", 10*time.Second, wallClock, zap.NewNop()), keys: keyCount}
-	x.source = NewSource(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, SubWindows: 1, History: alg.Compile().History})
+	x.source = NewTableSyncer(tab, Spec{Zone: "z", Kind: kind, Window: time.Hour, SubWindows: 1, History: alg.Compile().History})
 	x.at = &attachment{group: &x.rep.counts}
 	x.at.interval.Store(int64(time.Second))
 	now := wallClock() // time stands still: no epoch ends meanwhile
@@ -86,7 +86,7 @@ func (x *meteredNode) sync(tb testing.TB) {
 
 // calls sends all that is dirty, so many keys a call.
 func (x *meteredNode) calls(tb testing.TB, size int) (keys int) {
-	x.source.table.Tick()
+	x.source.table.MakeOutgoing()
 	for messages := x.drain(size); len(messages) > 0; messages = x.drain(size) {
 		keys += len(messages)
 		if err := x.source.push(context.Background(), x.at, messages); err != nil {
@@ -147,7 +147,7 @@ func TestAKeyInASyncAllocatesNothing(t *testing.T) {
 			for key := range keys {
 				x.touch(key)
 			}
-			x.source.table.Tick()
+			x.source.table.MakeOutgoing()
 			messages := x.drain(keys)
 			if len(messages) != keys {
 				t.Fatalf("%d messages, want %d", len(messages), keys)

@@ -19,17 +19,17 @@ func (r *Replicator) callTime(a *attachment) time.Duration {
 // took, and what becomes urgent meanwhile goes first. So requests, and the server's other users,
 // find a free processor. Where a quarter of the interval is over by then, or the sync before took
 // most of it, the rest goes as fast as it can.
-func (s *Source) syncTable(ctx context.Context, a *attachment, urgent bool) error {
+func (s *TableSyncer) syncTable(ctx context.Context, a *attachment, urgent bool) error {
 	if !urgent {
-		s.table.Tick()
+		s.table.MakeOutgoing()
 	}
 	r := a.group.r
 	x := &cellsOut{s: s, a: a}
 	x.sender = sender[table.Update]{out: x, cluster: r.cluster, buffers: &cellBuffers, semaphore: make(chan struct{}, parallel), failed: a.failed}
 	if r.cluster {
-		x.later = a.missed.Load()
+		x.nextCycle = a.missed.Load()
 	}
-	begun, interval, most := time.Now(), time.Duration(a.interval.Load()), r.round()
+	begun, interval, most := time.Now(), time.Duration(a.interval.Load()), r.roundSize()
 	fast := urgent || a.catchesUp.Load()
 	for {
 		start := time.Now()
@@ -55,9 +55,9 @@ func (s *Source) syncTable(ctx context.Context, a *attachment, urgent bool) erro
 	return x.err
 }
 
-// round returns how many messages are taken out at once: those of one call, and in a cluster, where
-// they belong to 64 shards, those of 32 calls.
-func (r *Replicator) round() int {
+// roundSize returns how many messages are taken out at once: those of one call, and in a cluster,
+// where they belong to 64 shards, those of 32 calls.
+func (r *Replicator) roundSize() int {
 	if r.cluster {
 		return batchSize * 32
 	}

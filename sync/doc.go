@@ -15,8 +15,8 @@
 //
 // The way of a count:
 //
-//	source.go      a table, as the sync has it
-//	counts.go      what is due of it, quickly or slowly
+//	tablesyncer.go a table, as the sync has it
+//	counts.go      what is outgoing of it, quickly or slowly
 //	cells.go       one call of the script of cells, also for package strict
 //
 // The others:

@@ -21,7 +21,7 @@ type tables struct {
 	*wire
 	rep     *Replicator
 	logs    *observer.ObservedLogs
-	sources []*Source
+	sources []*TableSyncer
 	tables  []*table.Table[algorithms.WindowState]
 }
 
@@ -35,7 +35,7 @@ func manyTables(t *testing.T, n int) *tables {
 	m.rep = NewReplicator(m.wire, "test", 10*time.Second, wallClock, zap.New(core))
 	for i := range n {
 		tb := tableOf[algorithms.WindowState](ten, 1000)
-		source := NewSource(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: ten.Window, SubWindows: 1})
+		source := NewTableSyncer(tb, Spec{Zone: fmt.Sprint("z", i), Kind: 'f', Window: ten.Window, SubWindows: 1})
 		tb.Configure(table.SyncConfig{Params: ten, Interval: time.Hour, Waker: source.Waker}, 1000)
 		m.rep.Attach(source, time.Hour)
 		m.sources, m.tables = append(m.sources, source), append(m.tables, tb)
@@ -126,7 +126,8 @@ func TestCountsDuringTheLastSyncAreSent(t *testing.T) {
 	})
 }
 
-// A call for what comes after the last sync has a timeout of its own, and ends where nobody answers.
+// A call for what comes after the last sync has a timeout of its own, and ends where nobody
+// answers.
 func TestALateCallEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := manyTables(t, 1)

@@ -89,9 +89,9 @@ func warnEntry(code, message string, fields ...zap.Field) *LogEntry {
 	return &LogEntry{zap.WarnLevel, message, append([]zap.Field{warning.Field(code)}, fields...)}
 }
 
-// Record notes how something went that is known by a name. It returns a line once on the way down
+// Note notes how something went that is known by a name. It returns a line once on the way down
 // and once on the way up, but not more than one pair a minute.
-func (h *Health) Record(name string, err error, now time.Time) *LogEntry {
+func (h *Health) Note(name string, err error, now time.Time) *LogEntry {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return nil // this node stopped it
@@ -105,7 +105,7 @@ func (h *Health) Record(name string, err error, now time.Time) *LogEntry {
 // was not reported for reportTTL.
 func (h *Health) Report(name string, err error, now time.Time) *LogEntry {
 	if err == nil || errors.Is(err, context.Canceled) {
-		return h.Record(name, err, now)
+		return h.Note(name, err, now)
 	}
 	return h.fail(name, failure{redisconn.Classify(err), now}, now)
 }

@@ -70,7 +70,7 @@ func (all history) check(t *testing.T) {
 // What happens in a history.
 var (
 	recordOf = func(name string, err error) func(*Health, time.Time) *LogEntry {
-		return func(h *Health, now time.Time) *LogEntry { return h.Record(name, err, now) }
+		return func(h *Health, now time.Time) *LogEntry { return h.Note(name, err, now) }
 	}
 	report = func(name string, err error) func(*Health, time.Time) *LogEntry {
 		return func(h *Health, now time.Time) *LogEntry { return h.Report(name, err, now) }
@@ -205,11 +205,11 @@ func TestHealthReason(t *testing.T) {
 	if got := h.Reason("z"); got != redisconn.ReasonUnreachable {
 		t.Errorf("Reason() = %q where nothing fails, want %q", got, redisconn.ReasonUnreachable)
 	}
-	h.Record(HeartbeatName, errWrongPass, now)
+	h.Note(HeartbeatName, errWrongPass, now)
 	if got := h.Reason("z"); got != redisconn.Classify(errWrongPass) {
 		t.Errorf("Reason() = %q, want that of the heartbeat", got)
 	}
-	h.Record("z", errNoMemory, now)
+	h.Note("z", errNoMemory, now)
 	if got := h.Reason("z"); got != redisconn.Classify(errNoMemory) || len(h.Reasons()) != 2 {
 		t.Errorf("Reason() = %q of %v, want the table's own, of two", got, h.Reasons())
 	}

@@ -54,8 +54,8 @@ type Record interface {
 	IsEqual() bool
 	// OfRegion returns what reads the record of another region.
 	OfRegion() RegionRecord
-	// ReadBy notes up to which clock of the record each other region has read it, 0 where that is
-	// not known.
+	// ReadBy notes up to which revision of the record each other region has read it, 0 where that
+	// is not known.
 	ReadBy(regions map[string]int64)
 }
 

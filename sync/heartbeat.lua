@@ -1,18 +1,18 @@
 -- Says that this node is there. KEYS[1] is a hash with a field per node, "seq expiry since applied
 -- name": the last heartbeat, when the lease ends in milliseconds of this server's clock, since when
 -- the server knows all heartbeats of the node that it has answered, in milliseconds as well, and up
--- to which clock the node has applied the control record. KEYS[2] is that record, see control.lua.
--- KEYS[3] is a hash with "at nodes" under the name nodes: how many nodes there were, and when they
--- were counted; and under lost when a loss was found last. All leases are read once a second, by
--- the first that finds that older, in place of at each heartbeat: that took 1,000 nodes a whole
--- processor. ARGV: node, seq, lease in milliseconds (0 ends it), the last seq that was answered (-1
--- if none), the version of the control record that the node has applied ("" if none), 1 if it wants
--- the leases, its name, and the since of the last answer. Reply: seconds and microseconds of this
--- server's clock, the seq that was there (-1 if none), how many nodes there are, and since. Where
--- that is another one, the server has forgotten: it stays, so that it doesn't matter whether the
--- reply to just that heartbeat arrives, and a late copy of an answered heartbeat hides nothing.
--- Then the version of the control record, its entries, 1 if these are all, as record.lua has them,
--- and the leases by node.
+-- to which revision the node has applied the control record. KEYS[2] is that record, see
+-- control.lua. KEYS[3] is a hash with "at nodes" under the name nodes: how many nodes there were,
+-- and when they were counted; and under lost when a loss was found last. All leases are read once a
+-- second, by the first that finds that older, in place of at each heartbeat: that took 1,000 nodes
+-- a whole processor. ARGV: node, seq, lease in milliseconds (0 ends it), the last seq that was
+-- answered (-1 if none), the version of the control record that the node has applied ("" if none),
+-- 1 if it wants the leases, its name, and the since of the last answer. Reply: seconds and
+-- microseconds of this server's clock, the seq that was there (-1 if none), how many nodes there
+-- are, and since. Where that is another one, the server has forgotten: it stays, so that it doesn't
+-- matter whether the reply to just that heartbeat arrives, and a late copy of an answered heartbeat
+-- hides nothing. Then the version of the control record, its entries, 1 if these are all, as
+-- record.lua has them, and the leases by node.
 local time = redis.call('TIME')
 local now, lease = time[1] * 1000 + math.floor(time[2] / 1000), tonumber(ARGV[3])
 if lease == 0 then

@@ -37,11 +37,11 @@ import (
 //	relay                   hash    what the node keeps that reads the other regions: node -> its
 //	                                name, until -> end of its lease, since -> from when on some
 //	                                node did without a gap, number -> that of the last thing it
-//	                                has said; and of each region answered -> when it has, heard ->
-//	                                when it was known to have read this one, shown -> how it
-//	                                stands, sees -> which node reads there, read -> up to which
-//	                                clock its control record was read, record -> up to which of
-//	                                control it has read that
+//	                                has said; and of each region answered -> when it has, readus
+//	                                -> when it was known to have read this one, shown -> how it
+//	                                stands, reader -> which node reads there, theirrecord -> up to
+//	                                which revision its control record was read, ourrecord -> up
+//	                                to which it has read that of this region
 //	strict:probe            hash    what a probe writes; strict:probe:no is never there
 //
 // A table is <zone>:<kind>-<window>[-<sub-windows>], or <zone>:c-<window>-<time zone>[-<day>] where

@@ -11,7 +11,7 @@ import (
 
 // Look asks the server about keys, and returns what it says, and its clock.
 // Nothing is written there.
-func (s *Source) Look(ctx context.Context, updates []table.Update) (replies []cell.Reply, server int64, err error) {
+func (s *TableSyncer) Look(ctx context.Context, updates []table.Update) (replies []cell.Reply, server int64, err error) {
 	a := s.current.Load()
 	if a == nil {
 		return nil, 0, redisconn.ErrDown

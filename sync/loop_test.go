@@ -127,10 +127,10 @@ func newVnode(t *testing.T) *vnode {
 }
 
 // zone attaches a table with a limit that is far away.
-func (n *vnode) zone(name string, rate time.Duration) (touch func(key string), source *Source) {
+func (n *vnode) zone(name string, rate time.Duration) (touch func(key string), source *TableSyncer) {
 	alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 1 << 40, Window: 100 * time.Hour}
 	tab := tableOf[algorithms.WindowState](alg, 10_000)
-	source = NewSource(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, SubWindows: 1})
+	source = NewTableSyncer(tab, Spec{Zone: name, Kind: 'f', Window: alg.Window, SubWindows: 1})
 	tab.Configure(table.SyncConfig{Params: alg, Interval: rate, Early: true, Waker: source.Waker}, 10_000)
 	n.rep.Attach(source, rate)
 	n.t.Cleanup(source.Detach)
@@ -321,7 +321,7 @@ func TestAnIdleTableIsAsOldAsTheLastAnswer(t *testing.T) {
 				time.Sleep(100 * time.Millisecond)
 			}
 		}
-		ages := func(when string, low, high time.Duration, of ...*Source) {
+		ages := func(when string, low, high time.Duration, of ...*TableSyncer) {
 			t.Helper()
 			for _, s := range of {
 				if age := time.Since(s.Status().Synced); age < low || age > high {
@@ -330,7 +330,7 @@ func TestAnIdleTableIsAsOldAsTheLastAnswer(t *testing.T) {
 			}
 		}
 		wait(5 * time.Second)
-		for _, s := range []*Source{busy, idle, slow} {
+		for _, s := range []*TableSyncer{busy, idle, slow} {
 			if got := s.Status().Synced; !got.IsZero() {
 				t.Errorf("before Redis has answered %s was synced at %s", s.name, got)
 			}

@@ -72,7 +72,7 @@ func TestNonsenseInAReplyIsSkippedAndCounted(t *testing.T) {
 				n.rep.client = j
 				alg := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 10, Window: 100 * time.Hour}
 				tab := tableOf[algorithms.WindowState](alg, 10)
-				source := NewSource(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, SubWindows: 1})
+				source := NewTableSyncer(tab, Spec{Zone: "z", Kind: 'f', Window: alg.Window, SubWindows: 1})
 				tab.Configure(table.SyncConfig{Params: alg, Interval: time.Second, Early: true, Waker: source.Waker}, 10)
 				n.rep.Attach(source, time.Second)
 				defer n.rep.Close()
@@ -168,11 +168,11 @@ func answered[S any](t *testing.T, alg algorithms.Params, whole, held, sum strin
 	}
 	forgiven, drained := false, false
 	for seq := range int64(3) {
-		tab.Tick()
+		tab.MakeOutgoing()
 		c := NewPushCall(seq + 1)
 		updates := tab.TakeUpdates(now, c.Seq, 100, false, nil)
 		for i := range updates {
-			c.Push(NewSource(tab, SpecOf("z", alg)), Keys{}, &updates[i], false)
+			c.Push(NewTableSyncer(tab, SpecOf("z", alg)), Keys{}, &updates[i], false)
 		}
 		if c.Read(cmp.Or(whole, itoa(now/1e9)+" 0\n"+strings.Repeat("\n"+held+"\n"+sum, len(updates))), &c.Answer) != nil {
 			tab.Unanswered(updates)

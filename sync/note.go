@@ -58,7 +58,7 @@ func (r *Replicator) resend(nodes int64) {
 }
 
 // resendRest makes the rest dirty if it is time for that, or no time is left.
-func (s *Source) resendRest(a *attachment, now int64) {
+func (s *TableSyncer) resendRest(a *attachment, now int64) {
 	when := a.resendRestAt.Load()
 	if when == 0 || now < when && !a.flushing || !a.resendRestAt.CompareAndSwap(when, 0) {
 		return
@@ -67,11 +67,11 @@ func (s *Source) resendRest(a *attachment, now int64) {
 }
 
 // attached are the tables that are synced.
-func (r *Replicator) attached() (all []*Source) {
+func (r *Replicator) attached() (all []*TableSyncer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for l := range r.counts.links {
-		all = append(all, l.syncer.(*Source))
+		all = append(all, l.syncer.(*TableSyncer))
 	}
 	return all
 }
@@ -82,12 +82,12 @@ func (r *Replicator) note(l *link, name string, err error) {
 		if _, attached := r.counts.links[l]; l != nil && !attached {
 			return nil // it has left, and nobody would record that it works again
 		}
-		return h.Record(name, err, now)
+		return h.Note(name, err, now)
 	})
 }
 
 // noteForeign logs that a key of a table can't be synced.
-func (r *Replicator) noteForeign(s *Source, why string) {
+func (r *Replicator) noteForeign(s *TableSyncer, why string) {
 	r.log(func(h *Health, now time.Time) *LogEntry { return h.ForeignKey(s.spec.Zone, why, now) })
 }
 

@@ -190,7 +190,7 @@ func (x *relay) renewLease(ctx context.Context) {
 	args := []any{x.node, relayLease.Milliseconds(), x.Here, x.numberInLua(), (lostRegionAfter - relayInterval - waitInterval).Milliseconds(), x.names}
 	if x.holds.Load() {
 		for _, p := range x.regions {
-			args = append(args, p.kept()...)
+			args = append(args, p.reported()...)
 		}
 	}
 	reply, err := relayScript.Run(called, x.r.client, x.keys(), args...).Slice()
@@ -255,7 +255,7 @@ func (x *relay) reachNothing() {
 func (x *relay) mergeRecords(fields map[string]string) {
 	readUpTo := make(map[string]int64, len(x.regions))
 	for _, p := range x.regions {
-		readUpTo[p.name], _ = strconv.ParseInt(fields["record:"+p.name], 10, 64)
+		readUpTo[p.name], _ = strconv.ParseInt(fields["ourrecord:"+p.name], 10, 64)
 	}
 	x.r.record.ReadBy(readUpTo)
 }

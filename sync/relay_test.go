@@ -173,7 +173,7 @@ func (w *world[S]) join(r *testRegion[S]) *member[S] {
 		net = &network{random: rand.New(rand.NewPCG(uint64(len(r.nodes)), 3))}
 	}
 	m := &member[S]{alg: w.alg, rate: cmp.Or(w.rate, time.Second), wire: &wire{net: net, store: r.store}, table: tableOf[S](w.alg, cmp.Or(w.room, 1000))}
-	m.source = NewSource(m.table, SpecOf("z", w.alg))
+	m.source = NewTableSyncer(m.table, SpecOf("z", w.alg))
 	m.rep = NewReplicator(m.wire, "test", time.Second, skewed(w.skew(len(r.nodes))), cmp.Or(w.log, zap.NewNop()).Named(r.name))
 	others := make(map[string]redis.UniversalClient)
 	for _, other := range w.regions {

@@ -62,7 +62,7 @@ func (p *otherRegion) follow(ctx context.Context, shard int, page page) error {
 		if len(page.keys) == 0 {
 			return nil
 		}
-		p.busy(len(page.keys), page.read)
+		p.noteChanged(len(page.keys), page.read)
 		if err := p.copyHere(ctx, page.fetched); err != nil {
 			return err
 		}

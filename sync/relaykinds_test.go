@@ -67,7 +67,7 @@ func startKinds(t *testing.T, connect map[string]func() redis.UniversalClient, c
 	for here := range connect {
 		client := connect[here]()
 		m := &member[algorithms.WindowState]{table: tableOf[algorithms.WindowState](k.alg, 1000)}
-		m.source = NewSource(m.table, SpecOf("z", k.alg))
+		m.source = NewTableSyncer(m.table, SpecOf("z", k.alg))
 		m.rep = NewReplicator(client, "test", time.Second, clock.Now, zap.New(core))
 		others := map[string]redis.UniversalClient{}
 		for there := range connect {

@@ -49,17 +49,17 @@ type otherRegion struct {
 	mu sync.Mutex // guards what follows
 	// cursors are, by shard, up to which score each sorted set told there was read; the Redis here
 	// keeps them under pulled. changed is when few keys were read last.
-	cursors [ShardCount]int64
-	knows   bool // that was read
-	changed time.Time
+	cursors     [ShardCount]int64
+	cursorsRead bool // that was read
+	changed     time.Time
 	// answered is when its Redis has last, and readUsAt when it was known to have read this
 	// region's, zero for never.
 	answered, readUsAt time.Time
-	// readerThere is which node reads there, ourControlRead up to which clock it has read this
-	// control record, and theirControlRead up to which its record was read here.
-	readerThere                      string
-	ourControlRead, theirControlRead int64
-	version                          string // of its record, as it was read
+	// readerThere is which node reads there, ourRecordRead up to which revision it has read this
+	// control record, and theirRecordRead up to which its record was read here.
+	readerThere                    string
+	ourRecordRead, theirRecordRead int64
+	version                        string // of its record, as it was read
 	// lost is set while the region is lost, as was logged, and why says the reason, "" while it is
 	// not. failed is why its Redis last did not answer.
 	lost        bool
@@ -84,7 +84,7 @@ func (p *otherRegion) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.answered, p.readUsAt, p.heartbeats, p.lostAt, p.readHereAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}, time.Now()
-	p.readAt, p.knows = time.Time{}, false
+	p.readAt, p.cursorsRead = time.Time{}, false
 	if p.caughtUpAt == 0 {
 		p.caughtUpAt = server
 	}
@@ -139,7 +139,7 @@ func (p *otherRegion) call(ctx context.Context, calls chan<- *call) {
 		if began.Sub(p.changed) < time.Second {
 			interval = min(interval, fewInterval)
 		}
-		c.readsKeys = p.knows && began.Sub(read) >= interval
+		c.readsKeys = p.cursorsRead && began.Sub(read) >= interval
 		p.mu.Unlock()
 		most := 0
 		if c.readsKeys {
@@ -155,8 +155,8 @@ func (p *otherRegion) call(ctx context.Context, calls chan<- *call) {
 	}
 }
 
-// busy notes that so many keys were read that had changed. Few are read soon again.
-func (p *otherRegion) busy(changed int, at time.Time) {
+// noteChanged notes that so many keys were read that had changed. Few are read soon again.
+func (p *otherRegion) noteChanged(changed int, at time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.changed = at; changed > fewChanges {
@@ -169,7 +169,7 @@ func (p *otherRegion) busy(changed int, at time.Time) {
 func (p *otherRegion) take(ctx context.Context, c *call, all bool) error {
 	own := p.readCursors(ctx)
 	p.mu.Lock()
-	p.knows = own == nil // else this region's Redis has a trouble
+	p.cursorsRead = own == nil // else this region's Redis has a trouble
 	p.mu.Unlock()
 	err := c.pages[0].err
 	if err == nil {
@@ -243,11 +243,11 @@ func (p *otherRegion) readStatus(page *page) error {
 	}
 	p.record.Receive(status[7], entries)
 	p.mu.Lock()
-	moves := p.answered.IsZero() || p.ourControlRead != has || p.theirControlRead != p.record.Revision()
-	p.answered, p.readUsAt, p.readerThere, p.ourControlRead, p.theirControlRead = later(p.answered, page.read), later(p.readUsAt, at(status[3])), status[4], has, p.record.Revision()
+	changed := p.answered.IsZero() || p.ourRecordRead != has || p.theirRecordRead != p.record.Revision()
+	p.answered, p.readUsAt, p.readerThere, p.ourRecordRead, p.theirRecordRead = later(p.answered, page.read), later(p.readUsAt, at(status[3])), status[4], has, p.record.Revision()
 	p.version = p.record.Version()
 	p.mu.Unlock()
-	if moves {
+	if changed {
 		p.x.renew.Wake()
 	}
 	return nil
@@ -372,10 +372,9 @@ func (p *otherRegion) fail(err error) {
 	p.mu.Unlock()
 }
 
-// kept is what is kept of the region, in the order of relay.lua: answered, heard (readUsAt), shown,
-// sees (readerThere), read (theirControlRead) and record (ourControlRead). Of one that was lost and
-// was not heard of since it is kept that it is, as the clock may have been set back.
-func (p *otherRegion) kept() []any {
+// reported is what is kept of the region, in the order of relay.lua. Of one that was lost and was
+// not heard of since it is kept that it is, as the clock may have been set back.
+func (p *otherRegion) reported() []any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ago := func(at time.Time) string {
@@ -388,7 +387,7 @@ func (p *otherRegion) kept() []any {
 		return ""
 	}
 	shown := fmt.Sprint(!p.lost, " ", p.caughtUpAt, " ", p.backlog, " ", int64(p.offset), " ", p.failed)
-	return []any{p.name, ago(p.answered), ago(p.readUsAt), shown, p.readerThere, p.theirControlRead, p.ourControlRead}
+	return []any{p.name, ago(p.answered), ago(p.readUsAt), shown, p.readerThere, p.theirRecordRead, p.ourRecordRead}
 }
 
 // noteReach notes why the region is lost, as relay.lua says, and reports whether it is not. The

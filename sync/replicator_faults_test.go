@@ -62,11 +62,11 @@ func TestCountsThatCouldNotBeSentAreTold(t *testing.T) {
 			for i := range c.keys {
 				a.take(fmt.Sprint("k", i), c.requests)
 			}
-			sources := []*Source{a.source}
+			sources := []*TableSyncer{a.source}
 			for range c.tables - 1 {
 				another := *a
 				another.table = tableOf[algorithms.WindowState](ten, 10_000)
-				another.source = NewSource(another.table, a.source.spec)
+				another.source = NewTableSyncer(another.table, a.source.spec)
 				another.configure(20 * time.Millisecond)
 				for i := range c.keys {
 					another.take(fmt.Sprint("k", i), c.requests)

@@ -25,7 +25,7 @@ type rnode struct {
 	t      *testing.T
 	table  *table.Table[algorithms.WindowState]
 	alg    algorithms.Params
-	source *Source
+	source *TableSyncer
 	rep    *Replicator
 	logs   *observer.ObservedLogs
 	now    func() int64
@@ -69,7 +69,7 @@ func startNodeWithin(t *testing.T, client redis.UniversalClient, timeout time.Du
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
 	n := &rnode{t: t, table: tableOf[algorithms.WindowState](alg, 10_000), alg: alg, now: now, logs: logs}
-	n.source = NewSource(n.table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, SubWindows: 1, History: alg.Compile().History})
+	n.source = NewTableSyncer(n.table, Spec{Zone: "z", Kind: 'f', Window: alg.Window, SubWindows: 1, History: alg.Compile().History})
 	n.rep = NewReplicator(client, "test", timeout, now, zap.New(core))
 	n.configure(rate)
 	t.Cleanup(func() { n.source.Detach(); n.rep.Close() })

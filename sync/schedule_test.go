@@ -137,7 +137,7 @@ type member[S any] struct {
 	rate   time.Duration
 	wire   *wire
 	table  *table.Table[S]
-	source *Source
+	source *TableSyncer
 	rep    *Replicator
 	// own is what it admitted and did not get back, by the names of the hashes, and floor what the
 	// store confirmed when it ended and has not lost since. Of what it refunded it may have sent
@@ -219,7 +219,7 @@ func (s *schedule[S]) join() {
 // member is a node that has not begun.
 func (s *schedule[S]) member() *member[S] {
 	m := &member[S]{wire: &wire{net: s.net, store: s.store}, table: tableOf[S](s.alg, 1000), own: make(map[string]int64), floor: make(map[string]int64), gave: make(map[string]bool)}
-	m.source = NewSource(m.table, s.spec)
+	m.source = NewTableSyncer(m.table, s.spec)
 	m.rep = NewReplicator(m.wire, "test", time.Second, wallClock, zap.NewNop())
 	return m
 }

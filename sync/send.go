@@ -39,8 +39,8 @@ type sender[M any] struct {
 	// err is the last error. The shards that have failed and have answered are a bit each.
 	err              error
 	failed, answered uint64
-	// later are the shards of which what is urgent waits for the next cycle, without an error.
-	later uint64
+	// nextCycle are the shards of which what is urgent waits for the next cycle, without an error.
+	nextCycle uint64
 }
 
 // A round is messages taken out together, until the last of its calls is over.
@@ -119,7 +119,7 @@ func (x *sender[M]) isSkipped(shards uint64, urgent bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch {
-	case urgent && x.later&shards != 0:
+	case urgent && x.nextCycle&shards != 0:
 		return true
 	case x.out.skipped()&shards != 0:
 		x.err, x.failed = redisconn.ErrDown, x.failed|shards

@@ -118,7 +118,7 @@ func TestDetachSendsToTheRestOfACluster(t *testing.T) {
 	}
 	c.Nodes[2].Kill()
 	redistest.Eventually(t, "the node notices", func() bool { return a.source.UnavailableShards() == dead })
-	a.table.Tick()
+	a.table.MakeOutgoing()
 	for i := range 20 {
 		a.take(fmt.Sprint("k", i), 1)
 	}

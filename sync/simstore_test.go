@@ -28,7 +28,7 @@ type twoStores struct {
 	flush   func() // of the script's store
 	model   *sim.Store
 	p       algorithms.Params
-	nodes   []*Source
+	nodes   []*TableSyncer
 	late    []oneCall
 	updates map[string]cell.State // the last, by node and key
 	calls   int
@@ -36,7 +36,7 @@ type twoStores struct {
 
 // oneCall is a call of the script, which may arrive more than once.
 type oneCall struct {
-	by      *Source
+	by      *TableSyncer
 	seq     int64
 	updates []table.Update
 }
@@ -44,7 +44,7 @@ type oneCall struct {
 func newTwoStores(t *testing.T, seed uint64, client redis.UniversalClient, flush func(), p algorithms.Params) *twoStores {
 	s := &twoStores{t: t, random: rand.New(rand.NewPCG(seed, 11)), client: client, flush: flush, model: sim.NewStore(), p: p, updates: make(map[string]cell.State)}
 	for range 3 {
-		s.nodes = append(s.nodes, NewSource(nil, SpecOf("z", p)))
+		s.nodes = append(s.nodes, NewTableSyncer(nil, SpecOf("z", p)))
 	}
 	return s
 }

@@ -39,22 +39,22 @@ func NewSlots(r *Replicator, strict time.Duration) *Slots {
 // SetTimeout changes how long requests wait for an answer.
 func (s *Slots) SetTimeout(strict time.Duration) { s.strictTimeout.Store(int64(strict)) }
 
-// A SlotSource is what the sync knows of one zone's slots.
-type SlotSource struct {
+// A SlotSyncer is what the sync knows of one zone's slots.
+type SlotSyncer struct {
 	link
 	table *gauge.Table
 	zone  string
 }
 
-// NewSlotSource returns the SlotSource of a zone's table, with a random name of a node.
-func NewSlotSource(t *gauge.Table, zone string) *SlotSource {
-	s := &SlotSource{table: t, zone: zone}
+// NewSlotSyncer returns the SlotSyncer of a zone's table, with a random name of a node.
+func NewSlotSyncer(t *gauge.Table, zone string) *SlotSyncer {
+	s := &SlotSyncer{table: t, zone: zone}
 	s.init(s, "")
 	return s
 }
 
 // Nodes is how many nodes there are, as far as this one knows.
-func (src *SlotSource) Nodes() int64 {
+func (src *SlotSyncer) Nodes() int64 {
 	if a := src.current.Load(); a != nil {
 		return a.group.r.Nodes()
 	}
@@ -64,7 +64,7 @@ func (src *SlotSource) Nodes() int64 {
 // Attach begins to sync a table every interval, or changes that. A table that was attached to
 // another Redis leaves that, and has been flushed there. Attach waits for the network only for
 // that.
-func (s *Slots) Attach(src *SlotSource, interval time.Duration) {
+func (s *Slots) Attach(src *SlotSyncer, interval time.Duration) {
 	if a := src.current.Load(); a != nil && a.group != &s.group {
 		src.Detach()
 	}
@@ -76,7 +76,7 @@ type slotsOut struct {
 	sender[gauge.Message]
 
 	s        *Slots
-	src      *SlotSource
+	src      *SlotSyncer
 	rejected error // the last one that says nothing of a shard; mu guards it
 }
 
@@ -87,9 +87,9 @@ var slotBuffers sync.Pool
 
 // sync sends what is urgent, and where it is not early what is due. What a shard doesn't take is
 // due again with the next cycle.
-func (src *SlotSource) sync(ctx context.Context, a *attachment, early bool) (missed uint64, err error) {
+func (src *SlotSyncer) sync(ctx context.Context, a *attachment, early bool) (missed uint64, err error) {
 	r := a.group.r
-	if !early && !src.table.Tick(r.now()) {
+	if !early && !src.table.MakeOutgoing(r.now()) {
 		return 0, nil
 	}
 	if r.unreachable.Load() == allShards {
@@ -147,20 +147,20 @@ func (x *slotsOut) fail(messages []gauge.Message) {
 }
 
 // note reports what has failed until all is sent again: an early sync shows nothing of that.
-func (src *SlotSource) note(a *attachment, early bool, err error) {
+func (src *SlotSyncer) note(a *attachment, early bool, err error) {
 	if err != nil || !early && a.failing {
 		a.failing = err != nil
 		a.group.r.Report(src.zone+" concurrent", err)
 	}
 }
 
-func (src *SlotSource) urgent() bool { return src.table.Urgent() }
+func (src *SlotSyncer) urgent() bool { return src.table.Urgent() }
 
-func (src *SlotSource) unsent(int64) (n int64, some bool) {
+func (src *SlotSyncer) unsent(int64) (n int64, some bool) {
 	n = int64(src.table.Unsent())
 	return n, n > 0
 }
 
-func (src *SlotSource) storeChanged(int64)       { src.table.Restart() }
-func (src *SlotSource) setMissedTwice(uint64)    {}
-func (src *SlotSource) left(*Replicator, string) {}
+func (src *SlotSyncer) storeChanged(int64)       { src.table.Restart() }
+func (src *SlotSyncer) setMissedTwice(uint64)    {}
+func (src *SlotSyncer) left(*Replicator, string) {}

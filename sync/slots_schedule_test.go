@@ -24,7 +24,7 @@ const slotLimit = 4
 type slotNode struct {
 	wire  *wire
 	table *gauge.Table
-	src   *SlotSource
+	src   *SlotSyncer
 	rep   *Replicator
 	sync  *Slots
 
@@ -37,7 +37,7 @@ func newSlotNode(client redis.UniversalClient, timeout, rate time.Duration, deci
 	n := &slotNode{table: gauge.New(1_000_000), slots: map[string][]gauge.Slot{}}
 	n.rep = NewReplicator(client, "test", 2*timeout, wallClock, zap.NewNop())
 	n.sync = NewSlots(n.rep, timeout)
-	n.src = NewSlotSource(n.table, "z")
+	n.src = NewSlotSyncer(n.table, "z")
 	n.table.Configure(gauge.Config{Shared: true, Early: !decides, Strict: decides, Nodes: n.src.Nodes, Waker: n.src.Waker}, 1_000_000)
 	n.sync.Attach(n.src, rate)
 	return n

@@ -29,7 +29,7 @@ type slotAnswer struct {
 }
 
 // call sends messages and returns an answer to each. Their keys are in one hash slot.
-func (s *Slots) call(ctx context.Context, src *SlotSource, messages []gauge.Message) ([]slotAnswer, error) {
+func (s *Slots) call(ctx context.Context, src *SlotSyncer, messages []gauge.Message) ([]slotAnswer, error) {
 	of := s.r.keys.Zone(src.zone, "concurrent")
 	keys := make([]string, len(messages))
 	args := make([]any, 0, 4+2*len(messages))

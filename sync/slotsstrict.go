@@ -17,7 +17,7 @@ const MaxLate = 2
 // the context's end; a slot that comes later is free again. Of a key, one call is on its way at a
 // time, and requests that come meanwhile share the next one. A request that this node alone has no
 // slot for asks nobody, and neither does one of a key beyond max_keys.
-func (s *Slots) Take(ctx context.Context, src *SlotSource, a *gauge.Ask) (gauge.Slot, gauge.State, error) {
+func (s *Slots) Take(ctx context.Context, src *SlotSyncer, a *gauge.Ask) (gauge.Slot, gauge.State, error) {
 	if src.IsUnavailable(a.Raw) {
 		return gauge.Slot{}, gauge.State{}, redisconn.ErrDown
 	}
@@ -42,7 +42,7 @@ func (s *Slots) Take(ctx context.Context, src *SlotSource, a *gauge.Ask) (gauge.
 
 // ask makes calls for a key until no request waits for it. Its caller waits only where
 // the Replicator was closed.
-func (s *Slots) ask(src *SlotSource, m gauge.Message) {
+func (s *Slots) ask(src *SlotSyncer, m gauge.Message) {
 	calls := func() {
 		for more := true; more; {
 			a, err := s.decide(src, m)
@@ -61,7 +61,7 @@ func (s *Slots) ask(src *SlotSource, m gauge.Message) {
 // decide makes a call, and again where it was not answered in time: a node whose processors are
 // busy is late, and the answer says all there is to say, however often it is asked for. After that
 // nobody waits until the sync in the background finds Redis back.
-func (s *Slots) decide(src *SlotSource, m gauge.Message) (a gauge.Answer, err error) {
+func (s *Slots) decide(src *SlotSyncer, m gauge.Message) (a gauge.Answer, err error) {
 	for range 1 + MaxLate {
 		var all []slotAnswer
 		if all, err = s.callInTime(src, m); err == nil {
@@ -85,7 +85,7 @@ func (s *Slots) Status() (missed int, trips, timeouts int64) {
 	var shards uint64
 	s.r.mu.Lock()
 	for l := range s.links {
-		if l.syncer.(*SlotSource).table.IsStrict() {
+		if l.syncer.(*SlotSyncer).table.IsStrict() {
 			shards |= l.UnavailableShards()
 		}
 	}
@@ -94,7 +94,7 @@ func (s *Slots) Status() (missed int, trips, timeouts int64) {
 }
 
 // callInTime makes a call that requests wait for.
-func (s *Slots) callInTime(src *SlotSource, m gauge.Message) ([]slotAnswer, error) {
+func (s *Slots) callInTime(src *SlotSyncer, m gauge.Message) ([]slotAnswer, error) {
 	ctx, cancel := CallContext(context.Background(), time.Duration(s.strictTimeout.Load()))
 	defer cancel()
 	return s.call(ctx, src, []gauge.Message{m})
@@ -102,7 +102,7 @@ func (s *Slots) callInTime(src *SlotSource, m gauge.Message) ([]slotAnswer, erro
 
 // Look asks what the other nodes have of a key, and changes nothing. Where a request would not ask,
 // it does not either: full is set where this node alone has all slots.
-func (s *Slots) Look(src *SlotSource, id keys.ID, full bool) (others int64, err error) {
+func (s *Slots) Look(src *SlotSyncer, id keys.ID, full bool) (others int64, err error) {
 	if HasShardOf(src.UnavailableShards(), id) {
 		return 0, redisconn.ErrDown
 	}

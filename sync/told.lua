@@ -24,7 +24,7 @@ end
 local reply = {time[1], time[2], highest, last, keys, scores, full and redis.call('ZCOUNT', set, '(' .. last, '+inf') or 0, ARGV[3] == 'read' and cells(keys) or {}}
 if #KEYS > 1 then
   local counted, by = redis.pcall('HMGET', KEYS[2], 'nodes', 'lost'), ARGV[4]
-  local relay = redis.pcall('HMGET', KEYS[4], 'answered:' .. by, 'node', 'sees:' .. by, 'read:' .. by)
+  local relay = redis.pcall('HMGET', KEYS[4], 'answered:' .. by, 'node', 'reader:' .. by, 'theirrecord:' .. by)
   reply[9] = redis.call('GET', KEYS[3]) or ''
   reply[10], reply[11] = string.match(counted[1] or '', '^%d+') or '', counted[2] or ''
   for i = 1, 4 do reply[11 + i] = relay[i] or '' end

@@ -252,7 +252,7 @@ func runViews[S any](t *testing.T, c viewCase) (fault string) {
 // bubble: runViews runs it in one.
 func (v *views[S]) enter() {
 	m := &member[S]{table: tableOf[S](v.alg, 1000), own: make(map[string]int64), alg: v.alg, rate: v.rate}
-	m.source = NewSource(m.table, v.spec)
+	m.source = NewTableSyncer(m.table, v.spec)
 	var reps [2]*Replicator
 	for i := range reps {
 		reps[i] = NewReplicator(&wire{net: v.net, store: v.all[i]}, "test", time.Second, wallClock, zap.NewNop())
@@ -471,7 +471,7 @@ func (v *views[S]) look(m *member[S], key string) (used float64, ok bool) {
 	f := m.table.Fork(l, k, keys.IDOf([]byte(key)), wallClock())
 	ctx, cancel := CallContext(v.t.Context(), time.Second)
 	defer cancel()
-	read, _, _ := f.AskUpdate(l, k, nil, wallClock(), 0)
+	read, _, _ := f.GrantUpdate(l, k, nil, wallClock(), 0)
 	reads := []table.Update{read}
 	heard, server, err := m.source.Look(ctx, reads)
 	if err != nil {

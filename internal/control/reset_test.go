@@ -25,7 +25,7 @@ func withTable(t *testing.T, n *cnode) *tnode {
 	t.Helper()
 	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 30, Window: 1000 * time.Hour}
 	tn := &tnode{cnode: n, table: table.New[algorithms.WindowState](p.Kind, 100), limit: p.Compile()}
-	source := ratesync.NewSource(tn.table, ratesync.SpecOf("login", p))
+	source := ratesync.NewTableSyncer(tn.table, ratesync.SpecOf("login", p))
 	tn.table.Configure(table.SyncConfig{Params: p, Interval: 50 * time.Millisecond, Early: true, Waker: source.Waker}, 100)
 	n.Follow("login", tn.table)
 	n.rep.Attach(source, 50*time.Millisecond)

@@ -24,9 +24,9 @@ type Answer struct {
 	Others, Granted int64
 }
 
-// Tick begins a sync cycle at now: it makes the keys due that have changed, and those that are to
-// be repeated. It reports whether there are any.
-func (t *Table) Tick(now int64) (some bool) {
+// MakeOutgoing begins a sync cycle at now: it makes the keys outgoing that have changed, and those
+// that are to be repeated. It reports whether there are any.
+func (t *Table) MakeOutgoing(now int64) (some bool) {
 	for st := range t.locked {
 		for e := st.lists[dirty].first; e != nil; e = st.lists[dirty].first {
 			st.put(e, due)

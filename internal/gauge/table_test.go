@@ -136,7 +136,7 @@ func (m *model) synced() {
 	m.land(true)
 	m.now += int64(Refresh)
 	repeated := make(map[keys.ID]bool)
-	for m.table.Tick(m.now) {
+	for m.table.MakeOutgoing(m.now) {
 		m.underWay = m.table.Drain(m.now, true, 100, nil)
 		for i := range m.underWay {
 			repeated[m.underWay[i].ID] = true
@@ -203,7 +203,7 @@ func TestGaugesCountWhatIsTaken(t *testing.T) {
 				m.free(key)
 			case what < 9 && syncs:
 				m.land(false)
-				tab.Tick(m.now)
+				tab.MakeOutgoing(m.now)
 				m.underWay = tab.Drain(m.now, true, rapid.IntRange(1, 10).Draw(rt, "most"), nil)
 			case what < 11 && syncs:
 				m.wait(key, rapid.Int64Range(1, 3).Draw(rt, "limit"))
@@ -234,7 +234,7 @@ func TestGaugesUnderLoad(t *testing.T) {
 				return
 			default:
 			}
-			tab.Tick(at)
+			tab.MakeOutgoing(at)
 			for _, m := range tab.Drain(at, true, 3, nil) {
 				if rand.IntN(4) == 0 {
 					tab.Fail(&m, nil)

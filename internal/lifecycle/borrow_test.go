@@ -48,7 +48,7 @@ func settle(t *testing.T, c *Config) {
 	redistest.Eventually(t, "the record is read", c.Control().IsEqual)
 	redistest.Eventually(t, "all is sent", func() bool {
 		for l := range c.Each {
-			if l.Totals().Unsent > 0 || l.Source.UnavailableShards() != 0 {
+			if l.Totals().Unsent > 0 || l.Syncer.UnavailableShards() != 0 {
 				return false
 			}
 		}

@@ -167,7 +167,7 @@ func (c *Config) apply() {
 	if c.Redis != nil {
 		c.Redis.Replicator.Start()
 		c.Redis.Strict.SetTimeout(c.StrictTimeout)
-		c.Redis.Gauges.SetTimeout(c.StrictTimeout)
+		c.Redis.Slots.SetTimeout(c.StrictTimeout)
 	}
 	for _, z := range c.zones {
 		for l := range z.EachWithDenials {
@@ -201,7 +201,7 @@ func (c *Config) housekeep() {
 		case <-minute.C:
 			c.checkSkipped()
 			for _, z := range c.zones {
-				z.Tick(clock.Now())
+				z.WriteSummaries(clock.Now())
 			}
 		}
 	}

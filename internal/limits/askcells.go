@@ -75,14 +75,14 @@ func enforcedOf(limits []Limit) []algorithms.Limit {
 // prepare has Redis be asked before the configuration becomes the current one.
 func (l *Limit) prepare() {
 	b := l.syncConfig(strictInterval)
-	b.StoreDecides, b.Waker = true, l.Source.Waker
+	b.StoreDecides, b.Waker = true, l.Syncer.Waker
 	l.Table.Prepare(b)
 }
 
 func countersOf(limits []Limit) []strict.Counter {
 	all := make([]strict.Counter, len(limits))
 	for i := range limits {
-		all[i] = strict.Counter{Table: limits[i].Table, Source: limits[i].Source}
+		all[i] = strict.Counter{Table: limits[i].Table, Syncer: limits[i].Syncer}
 	}
 	return all
 }

@@ -131,7 +131,7 @@ func (b *Bans) attach(at banAttachment) {
 	}
 	at.first.bans.Store(b)
 	if at.redis != nil {
-		b.unshare = at.redis.ShareBans(&b.Set, at.first.Source, b.zone, at.strict)
+		b.unshare = at.redis.ShareBans(&b.Set, at.first.Syncer, b.zone, at.strict)
 	}
 }
 

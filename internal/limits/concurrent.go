@@ -20,14 +20,14 @@ import (
 // Slots are what runs of the requests of zones of one name. They are safe for concurrent use.
 type Slots struct {
 	Table  *gauge.Table
-	Source *ratesync.SlotSource
+	Syncer *ratesync.SlotSyncer
 	// Names are the texts of keys that somebody wants to read.
 	Names KeyNames
 	// Denied are the keys that zones have denied most.
 	Denied DeniedKeys
 
 	zone  string
-	users atomic.Int64 // handlers of configurations, written under pool's lock
+	users atomic.Int64 // handlers of configurations, written under slotPool's lock
 
 	// mu makes Configure, Detach and end take turns. It is held while the last gauges are sent, and
 	// nothing else takes it.
@@ -53,7 +53,7 @@ func AcquireSlots(zone string, maxKeys int) *Slots {
 	s := slotPool.of[zone]
 	if s == nil {
 		t := gauge.New(maxKeys)
-		s = &Slots{Table: t, Source: ratesync.NewSlotSource(t, zone), zone: zone}
+		s = &Slots{Table: t, Syncer: ratesync.NewSlotSyncer(t, zone), zone: zone}
 		slotPool.of[zone] = s
 	}
 	s.users.Add(1)
@@ -103,17 +103,17 @@ func (l *SlotLimit) Configure(sweep time.Duration, redis *Redis) {
 	}
 	old := s.attached
 	if redis == nil && old != nil {
-		s.Source.Detach()
+		s.Syncer.Detach()
 	}
 	s.Table.Configure(gauge.Config{
 		Shared: redis != nil, Early: z.EarlySync && z.SyncRate != config.Strict, Strict: z.SyncRate == config.Strict,
-		Nodes: s.Source.Nodes, Waker: s.Source.Waker,
+		Nodes: s.Syncer.Nodes, Waker: s.Syncer.Waker,
 	}, z.MaxKeys)
 	if s.attached = redis; redis != nil {
 		if redis != old {
 			redis.Hold()
 		}
-		redis.Gauges.Attach(s.Source, every)
+		redis.Slots.Attach(s.Syncer, every)
 	}
 	if old != nil && old != redis {
 		old.Release()
@@ -131,7 +131,7 @@ func (s *Slots) Detach(redis *Redis) {
 
 // detach ends the sync.
 func (s *Slots) detach() {
-	s.Source.Detach()
+	s.Syncer.Detach()
 	if s.attached != nil {
 		s.attached.Release()
 		s.attached = nil

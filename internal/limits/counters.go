@@ -33,10 +33,10 @@ var counterPool = caddy.NewUsagePool()
 // safe for concurrent use.
 type Counters struct {
 	// Key is that in the pool.
-	Key string
-	// Source is the table's way to other nodes.
-	Table  Table
-	Source *ratesync.Source
+	Key   string
+	Table Table
+	// Syncer is the table's way to other nodes.
+	Syncer *ratesync.TableSyncer
 
 	namespace, zone string
 
@@ -152,7 +152,7 @@ func newCounters(key, namespace string, z *config.Settings, r config.Rate) *Coun
 // makeTable gives counters a table of one state.
 func makeTable[S any](c *Counters, z *config.Settings, r config.Rate) {
 	t := table.NewOf(z.Kind, algorithms.MachineBy[S](z.Kind, z.Params(r).Calendar), z.MaxKeys)
-	c.Table, c.Source = t, ratesync.NewSource(t, SpecOf(z, r))
+	c.Table, c.Syncer = t, ratesync.NewTableSyncer(t, SpecOf(z, r))
 	c.fork = func(l algorithms.Limit, k Key, now int64) Table { return t.Fork(l, k.Hash, k.ID, now) }
 }
 
@@ -178,21 +178,21 @@ func (l *Limit) Configure(sweep time.Duration, redis *Redis) {
 	isStrict := z.SyncRate == config.Strict
 	old := c.attached
 	if redis == nil && old != nil {
-		c.Source.Detach() // sends the last counts, which a table without a rate doesn't give out
+		c.Syncer.Detach() // sends the last counts, which a table without a rate doesn't give out
 	}
 	c.follow(record)
 	config, least := l.syncConfig(every), int64(0)
-	config.StoreDecides, config.Waker = isStrict, c.Source.Waker
+	config.StoreDecides, config.Waker = isStrict, c.Syncer.Waker
 	config.After = c.timers.After
 	config.Regions, least = l.regions(redis)
-	c.Source.SetLeastTold(least)
+	c.Syncer.SetLeastTold(least)
 	c.Table.Configure(config, z.MaxKeys)
 	c.attached = redis
 	if redis != nil {
 		if redis != old {
 			redis.Hold()
 		}
-		redis.Replicator.Attach(c.Source, every)
+		redis.Replicator.Attach(c.Syncer, every)
 	}
 	if old != nil && old != redis {
 		old.Release()
@@ -224,9 +224,9 @@ func (l *Limit) syncConfig(every time.Duration) table.SyncConfig {
 	}
 }
 
-// Drive returns the limit's table for one who drives it, and how it is to be configured if it
-// syncs, without a Waker and an After.
-func (l *Limit) Drive() (Table, table.SyncConfig) {
+// ForSimulator returns the limit's table for one who drives it, and how it is to be configured if
+// it syncs, without a Waker and an After.
+func (l *Limit) ForSimulator() (Table, table.SyncConfig) {
 	return l.Table, l.syncConfig(time.Duration(l.Settings.SyncRate))
 }
 
@@ -252,7 +252,7 @@ func (c *Counters) Detach(redis *Redis) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.attached == redis {
-		c.Source.DetachFrom(redis.Replicator)
+		c.Syncer.DetachFrom(redis.Replicator)
 		c.attached = nil
 		c.follow(nil)
 		redis.Release()
@@ -289,7 +289,7 @@ func (c *Counters) Destruct() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.Source.Detach()
+	c.Syncer.Detach()
 	c.timers.Stop()
 	if c.attached != nil {
 		c.attached.Release()
@@ -321,7 +321,7 @@ func (c *Counters) Totals() table.Totals { return c.Table.Totals(clock.Now()) }
 func (c *Counters) EachSpend(f func(table.Spend)) { c.Table.EachSpend(clock.Now(), f) }
 
 // Sync tells how far the sync has come, nil where nothing is synced.
-func (c *Counters) Sync() *ratesync.TableStatus { return c.Source.Status() }
+func (c *Counters) Sync() *ratesync.TableStatus { return c.Syncer.Status() }
 
 // Zone is the zone of the counters.
 func (c *Counters) Zone() string { return c.zone }

@@ -76,7 +76,7 @@ func (z *Zone) ofNode(limits []Limit) []Limit {
 	return z.divide(limits, division{1, 1, nodes}, &z.byNodes)
 }
 
-// ShareOf returns what this node admits of one of the zone's limits, 0 where it is not divided.
+// PartOf returns what this node admits of one of the zone's limits, 0 where it is not divided.
 func (z *Zone) PartOf(limit int) int64 {
 	all := z.AllLimits
 	if z.Regions {

@@ -114,7 +114,7 @@ func (z *Zone) find(id keys.ID, now int64) (key keys.Key, ok bool) {
 // dry returns the limit with counters of one key, which are part of no configuration.
 func (l *Limit) dry(k Key, now int64) Limit {
 	d := *l
-	d.Counters, d.Warned = &Counters{Table: l.fork(l.Effective, k, now), Source: l.Source}, new(atomic.Bool)
+	d.Counters, d.Warned = &Counters{Table: l.fork(l.Effective, k, now), Syncer: l.Syncer}, new(atomic.Bool)
 	return d
 }
 
@@ -161,7 +161,7 @@ func (z *Zone) readRedis(limits []Limit) (answered bool, err error) {
 	defer cancel()
 	for i := range limits {
 		l := &limits[i]
-		m, _, ok := l.Table.AskUpdate(l.Effective, z.Dry.Hash, nil, clock.Now(), 0)
+		m, _, ok := l.Table.GrantUpdate(l.Effective, z.Dry.Hash, nil, clock.Now(), 0)
 		if !ok {
 			continue
 		}
@@ -169,7 +169,7 @@ func (z *Zone) readRedis(limits []Limit) (answered bool, err error) {
 			return false, err
 		}
 		updates := []table.Update{m}
-		answers, server, err := l.Source.Look(ctx, updates)
+		answers, server, err := l.Syncer.Look(ctx, updates)
 		if err != nil {
 			return false, err
 		}
@@ -182,7 +182,7 @@ func (z *Zone) readRedis(limits []Limit) (answered bool, err error) {
 // SyncedAgo is how long ago all limits of the zone have heard of other nodes, 0 for never.
 func (z *Zone) SyncedAgo() (age time.Duration) {
 	for l := range z.Each {
-		if s := l.Source.Status(); s != nil && !s.Synced.IsZero() {
+		if s := l.Syncer.Status(); s != nil && !s.Synced.IsZero() {
 			age = max(age, time.Since(s.Synced))
 		}
 	}
@@ -194,7 +194,7 @@ func (z *Zone) unavailable(l *Limit) error {
 	switch {
 	case z.IsStrict():
 		return z.Redis.Strict.UnavailableFor(z.Dry.ID)
-	case ratesync.HasShardOf(l.Source.UnavailableShards(), z.Dry.ID):
+	case ratesync.HasShardOf(l.Syncer.UnavailableShards(), z.Dry.ID):
 		return redisconn.ErrDown
 	}
 	return nil

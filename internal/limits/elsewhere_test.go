@@ -19,7 +19,7 @@ func spendElsewhere(t *testing.T, z *Zone, by *Redis, raw []byte, n int64) {
 		l := &z.AllLimits[i]
 		p := l.Params()
 		other := algorithms.ByState(p.Kind, tableElsewhere[algorithms.WindowState], tableElsewhere[algorithms.BucketState], tableElsewhere[algorithms.LogState])(p)
-		ask.Counters = append(ask.Counters, strict.Counter{Table: other, Source: ratesync.NewSource(other, SpecOf(&z.Settings, l.Rate))})
+		ask.Counters = append(ask.Counters, strict.Counter{Table: other, Syncer: ratesync.NewTableSyncer(other, SpecOf(&z.Settings, l.Rate))})
 		ask.Limits = append(ask.Limits, p.Compile())
 	}
 	took, err := by.Strict.Ask(t.Context(), z.Name, ask, nil)

@@ -248,7 +248,7 @@ func TestWouldDenyEqualsDenyWithRedis(t *testing.T) {
 	// is reports whether twins that sync have lost Redis, or that it is there.
 	is := func(w twins, lost bool) bool {
 		for l := range w.each {
-			if l.Settings.SyncRate > 0 && (l.Source.UnavailableShards() != 0) != lost {
+			if l.Settings.SyncRate > 0 && (l.Syncer.UnavailableShards() != 0) != lost {
 				return false
 			}
 		}

@@ -99,7 +99,7 @@ func (l *Limit) Peek(a *table.Ask, t *table.Taken) {
 		return
 	}
 	if l.Decide(a, 0, t); t.Allowed {
-		l.Table.Leave(l.Effective, a.Key, *t, a.Now, n) // a slot has become free just now
+		l.Table.Leave(l.Effective, a.Key, *t, a.Now, n) // a place has become free just now
 		t.N = 0
 	}
 }

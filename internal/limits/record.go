@@ -72,8 +72,8 @@ func (e *Evaluation) recordDenial(p *check, r *http.Request) {
 		p.Decisions.CountUnits(metrics.UnitsDenied, p.ask.N)
 	}
 	line := p.Denials.Count(e.Now, p.ask.Key.A, p.shadow)
-	// One is spent that has denied: not by what other nodes have probably spent, not by a counter
-	// that others share, and not by a part of a limit that is divided.
+	// A limit is spent that has denied by what is known for certain: not by an estimate, by a
+	// counter that others share, or by a part of it.
 	isSpent := false
 	for i := range p.limits {
 		t := &e.taken[p.first+i]

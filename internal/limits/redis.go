@@ -30,8 +30,8 @@ type Redis struct {
 	Replicator *ratesync.Replicator
 	Strict     *strict.Limiter
 	Control    *control.Control
-	// Gauges share what runs at once.
-	Gauges *ratesync.Slots
+	// Slots share what runs at once.
+	Slots *ratesync.Slots
 
 	key       string // in redisPool, "" for a borrowed client
 	namespace string
@@ -112,13 +112,13 @@ func newRedis(key, store string, client redis.UniversalClient, o RedisOptions) *
 		Beat: r.Replicator.Beat, Name: control.NodeName(), Logger: o.Logger,
 	})
 	r.Replicator.SetRecord(r.Control)
-	r.Gauges = ratesync.NewSlots(r.Replicator, o.StrictTimeout)
+	r.Slots = ratesync.NewSlots(r.Replicator, o.StrictTimeout)
 	return r
 }
 
 // ShareBans shares the bans of a zone along with the sync of a table, until unshare is called.
 // Where strict is set each decision of Redis goes by them as well.
-func (r *Redis) ShareBans(register *ban.Register, s *ratesync.Source, zone string, strict bool) (unshare func()) {
+func (r *Redis) ShareBans(register *ban.Register, s *ratesync.TableSyncer, zone string, strict bool) (unshare func()) {
 	x := ratesync.SyncBans(register, s, zone, r.client, r.namespace, clock.Now)
 	if strict {
 		r.Strict.CheckBans(zone, register)
@@ -168,7 +168,7 @@ func (r *Redis) Namespace() string { return r.namespace }
 // runs at once.
 func (r *Redis) Circuits() strict.Status {
 	s := r.Strict.Status()
-	missed, trips, timeouts := r.Gauges.Status()
+	missed, trips, timeouts := r.Slots.Status()
 	s.Open, s.Trips, s.Timeouts = max(s.Open, min(missed, s.Of)), s.Trips+trips, s.Timeouts+timeouts
 	return s
 }

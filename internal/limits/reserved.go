@@ -37,20 +37,20 @@ type reservedUnit struct {
 }
 
 // Settle ends what is reserved by whether the response counts.
-func (u *reservedUnit) Settle(counts bool, at int64) {
+func (u *reservedUnit) Settle(counts bool, now int64) {
 	m := int64(0)
 	if counts {
 		m = u.reserved.N
 	}
-	u.settle(m, at)
+	u.settle(m, now)
 }
 
-// settle settles what is reserved to m units, now where at is 0.
-func (u *reservedUnit) settle(m, at int64) {
-	u.by.Settle(u.key, u.reserved, cmp.Or(at, clock.Now()), m)
+// settle settles what is reserved to m units, at now, or where that is 0 as the clock says.
+func (u *reservedUnit) settle(m, now int64) {
+	u.by.Settle(u.key, u.reserved, cmp.Or(now, clock.Now()), m)
 	for i := range u.zone.AllLimits {
 		if l := &u.zone.AllLimits[i]; l.Table == u.by && l.IsSynced(u.zone.Redis) {
-			l.Source.PushLate()
+			l.Syncer.PushLate()
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (z *Zone) forgive(key keys.Key, since int64, r Response) {
 	for l := range z.Each {
 		l.Table.ForgiveKey(key, since, cmp.Or(r.At, clock.Now()))
 		if l.IsSynced(z.Redis) {
-			l.Source.PushLate()
+			l.Syncer.PushLate()
 		}
 	}
 }

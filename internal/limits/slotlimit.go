@@ -105,13 +105,13 @@ func (l *SlotLimit) DecideBy(redis *Redis, a *gauge.Ask, dry *Dry, r *http.Reque
 	case l.has(a.Key, r):
 		return l.again(a), nil
 	default:
-		t.Slot, t.State, err = redis.Gauges.Take(r.Context(), l.Source, a)
+		t.Slot, t.State, err = redis.Slots.Take(r.Context(), l.Syncer, a)
 		return t, err
 	}
 	t.State = l.Table.Peek(a)
 	if !t.Overflow { // also where this node has all of them: without Redis on_redis_loss decides
 		t.Bound = l.Max
-		t.Others, err = redis.Gauges.Look(l.Source, dry.ID, t.Own >= t.Bound)
+		t.Others, err = redis.Slots.Look(l.Syncer, dry.ID, t.Own >= t.Bound)
 	}
 	if t.Allowed = t.Own+t.Others < t.Bound; t.Allowed {
 		t.Own++

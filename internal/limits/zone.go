@@ -179,8 +179,8 @@ func (z *Zone) Release() {
 	}
 }
 
-// Tick writes the summaries of the zone's log that are due.
-func (z *Zone) Tick(now int64) { z.Denials.Tick(now) }
+// WriteSummaries writes the summaries of the zone's log that are due.
+func (z *Zone) WriteSummaries(now int64) { z.Denials.Tick(now) }
 
 // Each calls yield with each limit of the zone, the shortest window first.
 func (z *Zone) Each(yield func(*Limit) bool) {
@@ -280,9 +280,9 @@ func (z *Zone) IsUnavailable(raw []byte) bool {
 	}
 	var missed uint64
 	if len(z.AllLimits) == 0 {
-		missed = z.Slots.Source.UnavailableShards()
+		missed = z.Slots.Syncer.UnavailableShards()
 	} else {
-		missed = z.AllLimits[0].Source.UnavailableShards()
+		missed = z.AllLimits[0].Syncer.UnavailableShards()
 	}
 	return missed != 0 && ratesync.HasShardOf(missed, z.IDOf(raw))
 }

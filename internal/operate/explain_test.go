@@ -487,7 +487,7 @@ func TestExplainedEqualsTheNextDecisionWithRedis(t *testing.T) {
 	lost := func(want bool) func() bool {
 		return func() bool {
 			for l := range c.Each {
-				if l.Settings.SyncRate > 0 && l.Source.IsUnavailable([]byte("a")) != want {
+				if l.Settings.SyncRate > 0 && l.Syncer.IsUnavailable([]byte("a")) != want {
 					return false
 				}
 			}

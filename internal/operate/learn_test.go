@@ -77,7 +77,7 @@ func TestExplainAsksRedisWhatOthersHaveSpent(t *testing.T) {
 					b.ask(request("e"))
 				}
 				b.sleep(time.Second)
-				b.zones[0].AllLimits[0].Source.Wake()
+				b.zones[0].AllLimits[0].Syncer.Wake()
 				b.sleep(11 * time.Second) // b has sent
 				before, there := holds(a.zones), a.all()
 				z := a.explain().Zones[0]

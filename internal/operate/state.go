@@ -188,7 +188,7 @@ func CurrentState() State {
 
 // limitStateOf describes a limit.
 func limitStateOf(current *lifecycle.Config, l *limits.Limit) LimitState {
-	t, node := l.Totals(), l.Source.Node()
+	t, node := l.Totals(), l.Syncer.Node()
 	if !l.IsSynced(current.Redis) {
 		t.Unsent, node = 0, "" // there is nowhere to send it
 	}
@@ -243,14 +243,14 @@ func (s *State) addWithoutWindows(current *lifecycle.Config) {
 		if l == nil || !isNew(l.Slots) {
 			continue
 		}
-		t, unsent, node := l.Table.Totals(clock.Now()), l.Table.Unsent(), l.Source.Node()
-		if l.Source.Status() == nil {
+		t, unsent, node := l.Table.Totals(clock.Now()), l.Table.Unsent(), l.Syncer.Node()
+		if l.Syncer.Status() == nil {
 			unsent, node = 0, ""
 		}
 		s.Zones = append(s.Zones, LimitState{
 			Zone: z.Name, Limit: l.Max, Concurrent: true, SyncRate: z.SyncRate, Enforce: z.Enforce.Share(),
 			Keys: t.Keys, MaxKeys: z.MaxKeys, Own: t.InUse, Remote: t.Others,
-			Unsent: int64(unsent), Node: node, Sync: l.Source.Status(), Overflow: l.Table.Overflowed(),
+			Unsent: int64(unsent), Node: node, Sync: l.Syncer.Status(), Overflow: l.Table.Overflowed(),
 		})
 	}
 }

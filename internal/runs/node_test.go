@@ -34,11 +34,11 @@ type node struct {
 	params algorithms.Params
 
 	table *table.Table[algorithms.WindowState]
-	sync  *ratesync.Source
+	sync  *ratesync.TableSyncer
 	bans  *ban.Register
 
 	gauges     *gauge.Table
-	gaugesSync *ratesync.SlotSource
+	gaugesSync *ratesync.SlotSyncer
 	slots      map[string][]gauge.Slot
 	reserved   map[string][]table.Reserved
 }
@@ -54,8 +54,8 @@ func startNode(name string, s *store, z settings) *node {
 	n.redis = limits.BorrowRedis(n.wire.client, limits.RedisOptions{
 		Namespace: namespace, Timeout: timeout, StrictTimeout: timeout, Logger: zap.NewNop(),
 	})
-	n.sync = ratesync.NewSource(n.table, ratesync.SpecOf(zone, p))
-	n.gaugesSync = ratesync.NewSlotSource(n.gauges, zone)
+	n.sync = ratesync.NewTableSyncer(n.table, ratesync.SpecOf(zone, p))
+	n.gaugesSync = ratesync.NewSlotSyncer(n.gauges, zone)
 	n.bans.Configure(100, 0)
 	n.redis.Replicator.StartAndWait(time.Second)
 	n.redis.Control.Follow(zone, n.table)
@@ -69,7 +69,7 @@ func startNode(name string, s *store, z settings) *node {
 		return n
 	}
 	n.gauges.Configure(gauge.Config{Shared: true, Nodes: n.gaugesSync.Nodes, Waker: n.gaugesSync.Waker}, 100)
-	n.redis.Gauges.Attach(n.gaugesSync, z.rate)
+	n.redis.Slots.Attach(n.gaugesSync, z.rate)
 	return n
 }
 
@@ -123,7 +123,7 @@ func (n *node) counts(key string) (own, others int64) {
 // ask has Redis decide.
 func (n *node) ask(key string) string {
 	all, err := n.redis.Strict.Ask(context.Background(), zone, &strict.Request{
-		Counters: []strict.Counter{{Table: n.table, Source: n.sync}}, Limits: []algorithms.Limit{n.params.Compile()},
+		Counters: []strict.Counter{{Table: n.table, Syncer: n.sync}}, Limits: []algorithms.Limit{n.params.Compile()},
 		Key: keys.KeyOf([]byte(key)), Raw: []byte(key), N: 1,
 	}, nil)
 	switch {

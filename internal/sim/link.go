@@ -78,7 +78,7 @@ func (n *Link) on(e cycle.Event) {
 // sync is one call of the script, unless there is nothing to say.
 func (n *Link) sync(urgent bool) {
 	if !urgent {
-		n.table.Tick()
+		n.table.MakeOutgoing()
 	}
 	if c := n.Call(urgent); c != nil {
 		n.Send(c)

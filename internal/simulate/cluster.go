@@ -33,7 +33,7 @@ type store struct {
 func (c *cluster) join(node int, z *limits.Zone) {
 	bans := z.Bans() // go along with the first limit
 	for l := range z.EachWithDenials {
-		table, config := l.Drive()
+		table, config := l.ForSimulator()
 		if config.Interval <= 0 {
 			continue
 		}

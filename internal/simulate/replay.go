@@ -276,7 +276,7 @@ func (r *replay) sweep(now int64) {
 	}
 	for _, z := range r.copies {
 		for l := range z.EachWithDenials {
-			table, _ := l.Drive()
+			table, _ := l.ForSimulator()
 			table.Sweep(now)
 		}
 		if b := z.Bans(); b != nil {

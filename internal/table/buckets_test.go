@@ -122,12 +122,12 @@ func (w *weather) step() {
 	case 4, 5:
 		w.ask(i, w.now)
 	case 6: // the answer is lost
-		n.Tick()
+		n.MakeOutgoing()
 		updates := n.takeOut(w.now, false)
 		n.deliver(w.store, w.now, updates)
 		n.Unanswered(updates)
 	case 7: // it never arrives, or late
-		n.Tick()
+		n.MakeOutgoing()
 		updates := n.takeOut(w.now, false)
 		n.Unanswered(updates)
 		w.late = append(w.late, hitch{i, updates})
@@ -137,7 +137,7 @@ func (w *weather) step() {
 		}
 		w.late = nil
 	case 9: // requests come while it is under way
-		n.Tick()
+		n.MakeOutgoing()
 		updates := n.takeOut(w.now, false)
 		if w.take(i, w.now, 1).Allowed {
 			w.spent++
@@ -233,7 +233,7 @@ func TestAFailoverCountsABucketOnce(t *testing.T) {
 			f.store = behind
 			n := f.nodes[0]
 			if f.take(0, t0, unsaid); !answered {
-				n.Tick()
+				n.MakeOutgoing()
 				updates := n.takeOut(t0, false)
 				n.deliver(f.store, t0, updates)
 				n.Unanswered(updates)

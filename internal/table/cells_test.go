@@ -185,7 +185,7 @@ func (n *talker[S]) mergeOne(now int64, updates []Update, heard []cell.Reply) (f
 
 // sync is one cycle.
 func (n *talker[S]) sync(s *store, now int64) (forgot bool) {
-	n.Tick()
+	n.MakeOutgoing()
 	updates := n.takeOut(now, false)
 	return n.mergeOne(now, updates, n.deliver(s, now, updates))
 }

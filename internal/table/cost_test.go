@@ -60,7 +60,7 @@ func TestASyncCostsWhatIsDirty(t *testing.T) {
 			take(tab, alg, i*(held/dirty), t0)
 		}
 		calls = 0
-		tab.Tick()
+		tab.MakeOutgoing()
 		for {
 			updates := tab.TakeUpdates(t0, 1, 500, false, nil)
 			if len(updates) == 0 {
@@ -142,7 +142,7 @@ func BenchmarkWait(b *testing.B) {
 
 // syncAll syncs what is dirty with a store that has all of it already.
 func syncAll(tab *windows) {
-	tab.Tick()
+	tab.MakeOutgoing()
 	var updates []Update
 	var heard []cell.Reply
 	for n := 1; n > 0; n = len(updates) {

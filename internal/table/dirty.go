@@ -5,8 +5,8 @@ import (
 )
 
 // A stripe lists its dirty keys by their slots: those to send to the store, or to ask it about. A
-// request puts a key in the list dirty. The next Tick moves it to outgoing, and dequeue has a
-// message made of it. A key that can't wait for the Tick is in urgent as well, for an early sync.
+// request puts a key in the list dirty. The next MakeOutgoing moves it to outgoing, and dequeue has
+// a message made of it. A key that can't wait for that is in urgent as well, for an early sync.
 //
 // Nothing is taken out of the middle of a list. So one may name a slot twice, a slot that has gone,
 // or one whose flag was cleared when another list was read. Who reads a list passes over these.
@@ -22,8 +22,8 @@ const (
 	reread
 	// rereading: the message in flight is that one.
 	rereading
-	// asking: a message that asks for more is in flight.
-	asking
+	// granting: a message that asks for more is in flight.
+	granting
 	// failed: the store could not do the last message. The key waits for the next cycle, whatever
 	// is asked of it.
 	failed
@@ -32,9 +32,9 @@ const (
 )
 
 // isInFlight reports whether a message about the key is under way.
-func (e entry[S]) isInFlight() bool { return e.syncState != nil && e.flags&(inFlight|asking) != 0 }
+func (e entry[S]) isInFlight() bool { return e.syncState != nil && e.flags&(inFlight|granting) != 0 }
 
-// markDirty lists a key for the interval after this one.
+// markDirty lists a key for the next MakeOutgoing.
 func (st *stripe[S]) markDirty(i uint32, e entry[S]) { list(&st.dirty, dirty, i, e.syncState) }
 
 // list names a slot in a list, unless one has it already.
@@ -54,9 +54,9 @@ func (t *Table[S]) markUrgent(st *stripe[S], i uint32, e entry[S]) (first bool) 
 // Urgent reports whether there are keys that should not wait.
 func (t *Table[S]) Urgent() bool { return t.urgent.Load() != 0 }
 
-// Tick makes the dirty keys outgoing, so that keys that get dirty over and over don't hold up the
-// rest.
-func (t *Table[S]) Tick() {
+// MakeOutgoing makes the dirty keys outgoing, so that keys that get dirty over and over don't hold
+// up the rest.
+func (t *Table[S]) MakeOutgoing() {
 	for s := range t.stripes {
 		st := &t.stripes[s]
 		st.mu.Lock()
@@ -113,7 +113,7 @@ func (t *Table[S]) dequeueFrom(st *stripe[S], from *[]uint32, flag uint8, b *Syn
 		e.flags &^= flag
 		switch {
 		case !e.used() || !listed: // the key has gone, or it has another slot
-		case e.flags&(inFlight|asking) == 0:
+		case e.flags&(inFlight|granting) == 0:
 			taken += take(e, at)
 		case flag == dirty:
 			st.markDirty(i, e)

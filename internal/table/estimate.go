@@ -35,7 +35,7 @@ const (
 type estimate struct {
 	// At is the instant of the last reply, 0 never; where the store decides, that of the message.
 	At             int64
-	allPerMine     float32 // K: units spent on all nodes for each one here, lately; 0 unknown
+	allPerMine     float32 // units spent on all nodes for each one here, lately; 0 unknown
 	inHalfInterval float32 // admitted here in half an interval before that, or more: see Sent
 
 	pastMine uint32 // spent here and
@@ -110,7 +110,7 @@ func (s *estimate) Unseen(l *algorithms.Ledger, history int) int64 {
 	return int64(math.Ceil((float64(s.allPerMine) - 1) * (float64(l.Unsent(history)) + float64(s.inHalfInterval))))
 }
 
-// conclude works out K from what is noted.
+// conclude works out allPerMine from what is noted.
 func (s *estimate) conclude(lately bool) {
 	switch {
 	case s.pastMine > 0:
@@ -123,9 +123,9 @@ func (s *estimate) conclude(lately bool) {
 	}
 }
 
-// noteSpent works out K from what was spent here and by the others since the answer before. Where
-// there was none lately, what others did came over a longer time than what this node did, and
-// doesn't show its share.
+// noteSpent works out allPerMine from what was spent here and by the others since the answer
+// before. Where there was none lately, what others did came over a longer time than what this node
+// did, and doesn't show its share.
 func (s *estimate) noteSpent(mine, theirs int64, lately bool) {
 	if lately {
 		s.pastMine = add32(s.pastMine, mine)
@@ -141,11 +141,11 @@ func (s *estimate) Alone() { s.allPerMine = 1 }
 
 // Sent notes how many units the last sync sent, how long that took, and how much time has passed
 // since the one before. What others say is on average half an interval old when it is read, so half
-// of the units is what this node admits in that time, and K times that what all do. The farther
-// away the store is, the more of the other half is added, as what others say is older by the way:
-// the whole where that takes an interval. Nodes of such a store take what is left in turn, one
-// denying while another admits, so half of what was noted before stays where that is more. Buckets
-// drain in that time, and need none: of them the units are 0.
+// of the units is what this node admits in that time, and allPerMine times that what all do. The
+// farther away the store is, the more of the other half is added, as what others say is older by
+// the way: the whole where that takes an interval. Nodes of such a store take what is left in turn,
+// one denying while another admits, so half of what was noted before stays where that is more.
+// Buckets drain in that time, and need none: of them the units are 0.
 func (s *estimate) Sent(units int64, took, passed time.Duration) {
 	half := units / 2
 	if far := min(took-earlyPause, passed); far > 0 {

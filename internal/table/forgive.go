@@ -66,8 +66,8 @@ func (t *Table[S]) applyReset(st *stripe[S], b *SyncConfig, i uint32, now int64,
 	}
 }
 
-// noteHeld notes that the store has had a key under a stamp at an instant of its clock.
-func (st *stripe[S]) noteHeld(b *SyncConfig, server int64, id keys.ID, stamp int64) {
+// noteStored notes that the store has had a key under a stamp at an instant of its clock.
+func (st *stripe[S]) noteStored(b *SyncConfig, server int64, id keys.ID, stamp int64) {
 	if f, ok := st.forgiven[id]; ok && f.Stamp == stamp {
 		f.Until = resetAt(stamp, server, b).Until
 		st.forgiven[id] = f

@@ -51,7 +51,7 @@ func forgiveLaw[S any](t *testing.T, p algorithms.Params, seed uint64) {
 	}
 	var late []func()
 	exchange := func(n *forgiver[S], faults bool) {
-		n.Tick()
+		n.MakeOutgoing()
 		updates := n.takeOut(now, false)
 		switch fault := random.IntN(6); {
 		case !faults || fault > 2:
@@ -193,7 +193,7 @@ func TestAGrantOfBeforeAForgiving(t *testing.T) {
 		tab, l, key, now := New[algorithms.WindowState](p.Kind, 10), p.Compile(), keys.KeyOf(forgivenKey), int64(t0)
 		tab.Configure(SyncConfig{Params: p, Interval: time.Second, StoreDecides: true}, 10)
 		ask := func(seq int64) *Update {
-			m, busy, ok := tab.AskUpdate(l, key, forgivenKey, now, seq)
+			m, busy, ok := tab.GrantUpdate(l, key, forgivenKey, now, seq)
 			if busy || !ok {
 				t.Fatal("the key can't ask")
 			}
@@ -203,7 +203,7 @@ func TestAGrantOfBeforeAForgiving(t *testing.T) {
 			now += int64(time.Millisecond)
 			reply := cell.Reply{Previous: m.State, Sum: cell.Sum{Stamp: m.State.Stamp, Epoch: m.State.Epoch, Totals: []int64{total}}}
 			reply.Previous.Seq--
-			took, _ := tab.AskAnswered(now, now, m, &reply, []GrantRequest{{Limit: l, N: 1, Want: reserving, Admitted: true}}, nil)
+			took, _ := tab.GrantAnswered(now, now, m, &reply, []GrantRequest{{Limit: l, N: 1, Want: reserving, Admitted: true}}, nil)
 			return took[0]
 		}
 		first := grant(ask(1), 1)

@@ -118,7 +118,7 @@ func (m *forked[S]) epochOf() int64 {
 
 // sync has the store tell of other nodes.
 func (m *forked[S]) sync(rt *rapid.T) {
-	m.Tick()
+	m.MakeOutgoing()
 	m.seq++
 	updates, server := m.TakeUpdates(m.now, m.seq, 100, false, nil), m.in(m.now)
 	m.Merge(m.now, server, updates, beside(m.config.Load(), server, updates, rapid.Int64Range(0, 4).Draw(rt, "others")))

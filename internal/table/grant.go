@@ -21,13 +21,13 @@ type GrantRequest struct {
 	Admitted bool
 }
 
-// AskUpdate is the update of one key of which more is asked, until AskAnswered or AskUnanswered. ok
-// is false where the table is full and has no slot for the key, and busy while it is asked for
-// otherwise, or where something was said under a later number: that would take back what is
-// granted. Number 0 is for forks, which only read: the answer comes back through Merge. It doesn't
-// wait for a reset under way: what is said of a key that this one has emptied is less, under the
-// earlier stamp, and all that is granted is said again under the later one.
-func (t *Table[S]) AskUpdate(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool) {
+// GrantUpdate is the update of one key of which more is asked, until GrantAnswered or
+// GrantUnanswered. ok is false where the table is full and has no slot for the key, and busy while
+// it is asked for otherwise, or where something was said under a later number: that would take back
+// what is granted. Number 0 is for forks, which only read: the answer comes back through Merge. It
+// doesn't wait for a reset under way: what is said of a key that this one has emptied is less,
+// under the earlier stamp, and all that is granted is said again under the later one.
+func (t *Table[S]) GrantUpdate(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool) {
 	b := t.config.Load()
 	if b == nil {
 		return m, false, false
@@ -38,17 +38,17 @@ func (t *Table[S]) AskUpdate(l algorithms.Limit, key keys.Key, raw []byte, now, 
 		return m, false, false
 	}
 	e, at := t.current(st, i, now)
-	if seq > 0 && (e.flags&asking != 0 || seq <= e.sentSeq) {
+	if seq > 0 && (e.flags&granting != 0 || seq <= e.sentSeq) {
 		return m, true, true
 	}
-	e.flags |= asking
+	e.flags |= granting
 	var one [1]Update
 	return t.updateOf(b, e, at, seq, 0, one[:0])[0], false, true
 }
 
-// AskAnswered takes in the answer to a message that asked for more at now, and appends what each of
-// the requests is told: in their order, so that each one sees what is left by those before it.
-func (t *Table[S]) AskAnswered(now, server int64, update *Update, reply *cell.Reply, all []GrantRequest, dst []Taken) (took []Taken, forgot bool) {
+// GrantAnswered takes in the answer to a message that asked for more at now, and appends what each
+// of the requests is told: in their order, so that each one sees what is left by those before it.
+func (t *Table[S]) GrantAnswered(now, server int64, update *Update, reply *cell.Reply, all []GrantRequest, dst []Taken) (took []Taken, forgot bool) {
 	b := t.config.Load()
 	// What is granted is of the store's time. Where its clock has taken a step, or no heartbeat was
 	// answered yet, the answer tells before they do.
@@ -66,7 +66,7 @@ func (t *Table[S]) AskAnswered(now, server int64, update *Update, reply *cell.Re
 	takenAt := server
 	if ok {
 		e := t.withSyncState(st, i)
-		e.flags &^= asking
+		e.flags &^= granting
 		isLatest := update.State.Seq == e.sentSeq // or a clock step, or another store
 		if isLatest || update.State.Stamp == t.resetOf(st, update.ID, server).Stamp {
 			t.creditGrant(b, e, server, units)
@@ -192,14 +192,14 @@ func (t *Table[S]) tell(s *S, at int64, g *GrantRequest, takes int64, taken *Tak
 	}
 }
 
-// AskUnanswered notes that a message got no answer: the next one, soon, takes back what it may have
-// been granted.
-func (t *Table[S]) AskUnanswered(update *Update) {
+// GrantUnanswered notes that a message got no answer: the next one, soon, takes back what it may
+// have been granted.
+func (t *Table[S]) GrantUnanswered(update *Update) {
 	st, i, ok := t.lock(update.Key)
 	defer st.mu.Unlock()
 	if b := t.config.Load(); ok && b.IsSynced() {
 		e := t.withSyncState(st, i)
-		e.flags &^= asking
+		e.flags &^= granting
 		e.At = 0 // nothing that was known before is remembered
 		t.machine.Ledger(&e.state).Resend |= update.Reasons & algorithms.Settled
 		t.changed(st, b, e, i)
@@ -215,7 +215,7 @@ func (t *Table[S]) Prepare(b SyncConfig) { t.config.CompareAndSwap(nil, b.Compil
 func (t *Table[S]) changed(st *stripe[S], b *SyncConfig, e entry[S], i uint32) {
 	e.flags &^= reread
 	st.markDirty(i, e)
-	if b.StoreDecides && e.flags&(asking|urgent) == 0 && t.markUrgent(st, i, e) {
+	if b.StoreDecides && e.flags&(granting|urgent) == 0 && t.markUrgent(st, i, e) {
 		b.Waker.Wake()
 	}
 }

@@ -95,7 +95,7 @@ func TestNoStripeIsHeldForManyKeys(t *testing.T) {
 	}{
 		{"a reload that begins to sync", func() { tab.Configure(synced, 2*million) }},
 		{"draining", func() {
-			tab.Tick()
+			tab.MakeOutgoing()
 			var all []Update
 			for more := []Update{{}}; len(more) > 0; {
 				more = tab.TakeUpdates(t0, 1, 1000, false, nil)
@@ -170,7 +170,7 @@ func (m *mover) requests(keyCount, n int) {
 		}
 	}
 	if m.random.IntN(4) == 0 {
-		m.Tick()
+		m.MakeOutgoing()
 	}
 	if m.random.IntN(2) == 0 {
 		m.sync(m.random.IntN(40), m.random.IntN(3) == 0)
@@ -284,7 +284,7 @@ func (m *mover) check(t *testing.T) {
 	}
 	m.rejects = false
 	for range 3 { // what is under way when its turn comes has another one
-		m.Tick()
+		m.MakeOutgoing()
 		for m.sync(1000, false) > 0 {
 		}
 	}
@@ -312,7 +312,7 @@ func TestARefundOfBeforeAResetStandsAboveNothing(t *testing.T) {
 	var u Reservations
 	key := keys.KeyOf(raw(1))
 	before := u.FindOne(key, u.AddOne(key, 5, 0, t0+int64(time.Hour), 10, int64(time.Hour)))
-	u.Forget(key)
+	u.Drop(key)
 	since := u.FindOne(key, u.AddOne(key, 5, 0, t0+int64(time.Hour), 10, int64(time.Hour)))
 	u.ExpireSooner(key, before, 5)
 	if _, refunded := u.Undrained(key, since, t0); refunded != 0 {

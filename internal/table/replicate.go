@@ -196,9 +196,9 @@ func (t *Table[S]) Totals(now int64) (sum Totals) {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.in(now)
+	at := t.in(now)
 	t.each(func(_ *stripe[S], _ uint32, e entry[S]) {
-		own, remote := t.machine.Spent(&e.state, b.Limit, now)
+		own, remote := t.machine.Spent(&e.state, b.Limit, at)
 		l := t.machine.Ledger(&e.state)
 		unsent := l.Unsent(b.Limit.History)
 		missing := unsent

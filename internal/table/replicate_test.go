@@ -26,18 +26,18 @@ func admit(t *testing.T, n *node, alg algorithms.Params, now int64, count, want 
 func TestAKeyNotDrainedTwice(t *testing.T) {
 	a := newNode("a", hour)
 	admit(t, a, hour, t0, 1, 1)
-	a.Tick()
+	a.MakeOutgoing()
 	updates := a.takeOut(t0, false)
 	if len(updates) != 1 {
 		t.Fatalf("TakeUpdates() = %d messages, want 1", len(updates))
 	}
 	admit(t, a, hour, t0, 1, 1)
-	a.Tick()
+	a.MakeOutgoing()
 	if again := a.takeOut(t0, false); len(again) != 0 {
 		t.Errorf("a key that is under way is said again: %d messages", len(again))
 	}
 	a.Unanswered(updates)
-	a.Tick()
+	a.MakeOutgoing()
 	if again := a.takeOut(t0, false); len(again) != 1 || first(again) != 2 {
 		t.Errorf("TakeUpdates() after Unanswered = %+v, want one message with total 2", again)
 	}
@@ -130,14 +130,14 @@ func TestAnAnswerOfBeforeAStepIsNotBelieved(t *testing.T) {
 	admit(t, a, alg, t0, 5, 5)
 	now := t0 + int64(time.Minute)
 	admit(t, a, alg, now, 2, 2)
-	a.Tick()
+	a.MakeOutgoing()
 	updates := a.TakeUpdates(now, 1, 1000, false, nil)
 	a.setOffset(now, -time.Minute, true) // the 2 are now of the epoch in which others have spent 30
 	a.Merge(now, now, updates, []cell.Reply{{Sum: cell.Sum{Epoch: epoch + 1, Totals: []int64{2, 35}}}})
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 0 || got.Unsent != 7 {
 		t.Errorf("Totals() = %+v, want 2 and 5 of its own, not confirmed, and nothing remote", got)
 	}
-	a.Tick()
+	a.MakeOutgoing()
 	updates = a.TakeUpdates(now, 2, 1000, false, nil)
 	a.Merge(now, t0, updates, []cell.Reply{{Previous: cell.State{Seq: 1, Epoch: epoch + 1, Totals: []int64{2, 5}}, Sum: cell.Sum{Epoch: epoch, Totals: []int64{32, 5}}}})
 	if got := a.Totals(now); got.Own != 7 || got.Remote != 30 || got.Unsent != 0 {
@@ -232,12 +232,12 @@ func TestATableThatBeginsToSyncSendsWhatItHolds(t *testing.T) {
 	a := newNode("a", hour)
 	a.Configure(SyncConfig{Params: hour}, 1000)
 	admit(t, a, hour, t0, 4, 4)
-	a.Tick()
+	a.MakeOutgoing()
 	if m := a.takeOut(t0, false); len(m) != 0 {
 		t.Errorf("a local table has %d messages", len(m))
 	}
 	a.Configure(SyncConfig{Params: hour, Interval: time.Second}, 1000)
-	a.Tick()
+	a.MakeOutgoing()
 	if m := a.takeOut(t0, false); len(m) != 1 || first(m) != 4 {
 		t.Errorf("TakeUpdates() = %+v, want one message with total 4", m)
 	}
@@ -257,7 +257,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 			take(a.Table, alg, i, now)
 		}
 		for range 3 {
-			a.Tick()
+			a.MakeOutgoing()
 			for m := a.takeOut(now, false); len(m) > 0; m = a.takeOut(now, false) {
 				a.mergeOne(now, m, a.deliver(s, now, m))
 			}
@@ -274,7 +274,7 @@ func TestAFloodGivesItsMemoryBackBesideTraffic(t *testing.T) {
 	if a.Keys() != 500 || slots > 8*1024 {
 		t.Errorf("%d keys in %d slots, want 500 in a few thousand", a.Keys(), slots)
 	}
-	a.Tick()
+	a.MakeOutgoing()
 	if m := a.takeOut(now, false); len(m) != 500 {
 		t.Errorf("after memory was given back %d keys are due, want 500", len(m))
 	}
@@ -411,13 +411,13 @@ func TestAFailedConfirmationIsSentAgain(t *testing.T) {
 	s, a := newStore(), newNode("a", hour)
 	take(a.Table, hour, 1, t0)
 	a.sync(s, t0) // from now on the key is dirty only to ask again
-	a.Tick()
+	a.MakeOutgoing()
 	updates := a.takeOut(t0, false)
 	if len(updates) != 1 {
 		t.Fatalf("%d messages, want one that asks again", len(updates))
 	}
 	a.mergeOne(t0, updates, []cell.Reply{{Err: "WRONGTYPE"}})
-	a.Tick()
+	a.MakeOutgoing()
 	if again := a.takeOut(t0, false); len(again) != 1 {
 		t.Errorf("%d messages about the key after one failed, want it again", len(again))
 	}
@@ -430,7 +430,7 @@ func TestALossAfterARejectionIsFound(t *testing.T) {
 	admit(t, a, hour, t0, 3, 3)
 	a.sync(s, t0)
 	admit(t, a, hour, t0, 1, 1)
-	a.Tick()
+	a.MakeOutgoing()
 	if a.mergeOne(t0, a.takeOut(t0, false), []cell.Reply{{Err: "WRONGTYPE"}}) {
 		t.Error("a rejection is taken for a loss")
 	}
@@ -447,7 +447,7 @@ func TestWhatIsResentIsConfirmed(t *testing.T) {
 	a.sync(s, t0) // from now on the key is dirty only to ask again
 	a.Resend()
 	a.sync(s, t0)
-	a.Tick()
+	a.MakeOutgoing()
 	if confirm := a.takeOut(t0, false); len(confirm) != 1 {
 		t.Errorf("%d messages after a resend, want one that asks what others have sent meanwhile", len(confirm))
 	}
@@ -484,7 +484,7 @@ func TestUnsent(t *testing.T) {
 		}
 	}
 	syncNode := func(confirmed bool) {
-		tab.Tick()
+		tab.MakeOutgoing()
 		updates := tab.TakeUpdates(t0, 1, 100, false, nil)
 		if !confirmed {
 			tab.Unanswered(updates)

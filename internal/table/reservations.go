@@ -55,8 +55,8 @@ type ReservedGroup struct {
 	// limit.
 	number uint32
 	window int64
-	// refundedAbove is what was taken after it and has been refunded since.
-	refundedAbove int64
+	// refundedAfter is what was taken after it and has been refunded since.
+	refundedAfter int64
 }
 
 func (r *Reservations) stripe(key keys.Key) *reservationStripe { return &r.stripes[key.B>>60] }
@@ -168,7 +168,7 @@ func (r *Reservations) FindOne(key keys.Key, number uint32) (found *ReservedGrou
 // Undrained returns how much of a request's units still stands in its bucket at now, and what was
 // taken after them and has been refunded since.
 func (r *Reservations) Undrained(key keys.Key, g *ReservedGroup, now int64) (n, refunded int64) {
-	r.look(key, func(e *reservedKey) { n, refunded = e.undrained(g, now), g.refundedAbove })
+	r.look(key, func(e *reservedKey) { n, refunded = e.undrained(g, now), g.refundedAfter })
 	return n, refunded
 }
 
@@ -205,7 +205,7 @@ func (r *Reservations) RescaleDrains(key keys.Key, rate, now int64) {
 // ExpireSooner notes that n units have left the bucket of a key before they drained, after a group
 // of units. What was taken after that group drains sooner by n: without this it would be refunded
 // when it has drained already. For nil that holds for all groups, as nobody knows what was taken
-// before. The groups before it, and it, have n units less above them.
+// before. The groups before it, and it, have n units less after them.
 func (r *Reservations) ExpireSooner(key keys.Key, after *ReservedGroup, n int64) {
 	r.look(key, func(e *reservedKey) {
 		moves := after == nil
@@ -217,7 +217,7 @@ func (r *Reservations) ExpireSooner(key keys.Key, after *ReservedGroup, n int64)
 				g.drainsAt = saturate.Add(g.drainsAt, -saturate.MulDivUp(n, g.window, 0, e.rate))
 			}
 			if moves = moves || g == after; !moves {
-				g.refundedAbove += n
+				g.refundedAfter += n
 			}
 		}
 	})
@@ -316,8 +316,8 @@ func (r *Reservations) Sum(key keys.Key, now, oldest int64) (n int64) {
 	return n
 }
 
-// Forget drops what is known of a key, which was reset: what was reserved before is forgiven.
-func (r *Reservations) Forget(key keys.Key) {
+// Drop drops what is known of a key, which was reset: what was reserved before is forgiven.
+func (r *Reservations) Drop(key keys.Key) {
 	r.change(key, func(e *reservedKey) { *e = reservedKey{} })
 }
 

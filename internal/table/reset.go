@@ -47,14 +47,14 @@ func (t *Table[S]) Reset(now int64, latest *reset.Set) (forgiven int64) {
 
 // wasReset reports whether what a request took was reset since.
 func (t *Table[S]) wasReset(st *stripe[S], id keys.ID, taken Taken) bool {
-	at := taken.At - taken.clock.ahead
+	when := taken.At - taken.clock.ahead
 	one, ok := st.forgiven[id]
-	return ok && at <= one.when || t.resets.Load().Covers(id, at)
+	return ok && when <= one.when || t.resets.Load().Covers(id, when)
 }
 
 // resetKey forgets what one key had spent.
 func (t *Table[S]) resetKey(st *stripe[S], b *SyncConfig, i uint32, now int64, r reset.Reset) int64 {
-	t.reservations.Forget(st.slot(i).key)
+	t.reservations.Drop(st.slot(i).key)
 	at := st.clock.In(now)
 	if !b.IsSynced() { // no other node has to tell its epochs from those before
 		return t.machine.Reset(&st.slot(i).state, b.Limit, at, max(b.Epochs.At(r.At), b.Epochs.At(at)))

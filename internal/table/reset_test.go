@@ -24,7 +24,7 @@ func TestStampsAndCountsChangeTogether(t *testing.T) {
 		tab.Take(p.Compile(), keys.KeyOf(raw), raw, now, spent, 0)
 	}
 	check := func() (left bool) {
-		tab.Tick()
+		tab.MakeOutgoing()
 		updates := tab.TakeUpdates(now, 1, 1000, false, nil)
 		for i := range updates {
 			state := &updates[i].State

@@ -13,12 +13,12 @@ func (t *Table[S]) Save(now int64) SavedCounts {
 	}
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.in(now)
-	t.saved.Prune(b.Limit, now)
+	at := t.in(now)
+	t.saved.Prune(b.Limit, at)
 	left := t.saved.Left()
 	var few FewSaved
 	t.eachFew(func(_ *stripe[S], _ uint32, e entry[S]) {
-		few.reports = appendReports(few.reports, t.machine, b.Limit, &e.state, now)
+		few.reports = appendReports(few.reports, t.machine, b.Limit, &e.state, at)
 		few.ids, few.ends = append(few.ids, e.id), append(few.ends, len(few.reports))
 	}, func() { few.Into(left) })
 	return left
@@ -30,11 +30,10 @@ func (t *Table[S]) Save(now int64) SavedCounts {
 func (t *Table[S]) Resume(p algorithms.Params, now int64, counts SavedCounts) int {
 	t.walking.Lock()
 	defer t.walking.Unlock()
-	now = t.in(now)
-	l := p.Compile()
+	at, l := t.in(now), p.Compile()
 	t.saved.Replace(counts, p.Epochs())
-	left := t.saved.Prune(l, now)
-	t.each(func(_ *stripe[S], _ uint32, e entry[S]) { t.restore(&e.state, l, now, t.saved.Take(e.id, l, now)) })
+	left := t.saved.Prune(l, at)
+	t.each(func(_ *stripe[S], _ uint32, e entry[S]) { t.restore(&e.state, l, at, t.saved.Take(e.id, l, at)) })
 	return left
 }
 

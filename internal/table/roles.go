@@ -10,9 +10,9 @@ import (
 
 // Synced is what the sync asks of a table, whatever its algorithm.
 type Synced interface {
-	// Tick makes the keys outgoing that are dirty now.
-	Tick()
-	// Urgent reports whether some keys should not wait for the next Tick.
+	// MakeOutgoing makes the keys outgoing that are dirty now.
+	MakeOutgoing()
+	// Urgent reports whether some keys should not wait for the next MakeOutgoing.
 	Urgent() bool
 	// TakeUpdates takes out the updates of outgoing keys, or of urgent ones, by the number of a
 	// call. Each comes back through Merge or Unanswered. server is the store's clock at the answer.
@@ -39,9 +39,9 @@ type Synced interface {
 // Strict is what Redis decides by in one limit.
 type Strict interface {
 	Recall(l algorithms.Limit, key keys.Key, now, n int64, want algorithms.Want) (taken Taken, ok bool)
-	AskUpdate(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool)
-	AskAnswered(now, server int64, update *Update, reply *cell.Reply, all []GrantRequest, dst []Taken) (took []Taken, forgot bool)
-	AskUnanswered(update *Update)
+	GrantUpdate(l algorithms.Limit, key keys.Key, raw []byte, now, seq int64) (m Update, busy, ok bool)
+	GrantAnswered(now, server int64, update *Update, reply *cell.Reply, all []GrantRequest, dst []Taken) (took []Taken, forgot bool)
+	GrantUnanswered(update *Update)
 	Merge(now, server int64, updates []Update, replies []cell.Reply) (forgot bool)
 	Refund(l algorithms.Limit, key keys.Key, t Taken, n int64)
 	ReservationOf(l algorithms.Limit, key keys.Key, t Taken) Reserved

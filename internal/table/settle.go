@@ -117,16 +117,16 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, at, now, n int64) 
 	case n <= 0 || r.group == nil:
 		return 0
 	case r.inParts:
-		stands, refunded := t.reservations.Undrained(key, r.group, now)
+		undrained, refunded := t.reservations.Undrained(key, r.group, now)
 		level, _ := t.machine.Level(s, r.limit, at)
 		if r.addedBefore > 0 { // what was added since stands above, but for what is refunded here
-			above := t.bucket.Added(s) - r.addedBefore - refunded
-			if above < 0 { // the store has forgotten
+			takenAfter := t.bucket.Added(s) - r.addedBefore - refunded
+			if takenAfter < 0 { // the store has forgotten
 				return 0
 			}
-			stands = min(stands, int64(level)-above)
+			undrained = min(undrained, int64(level)-takenAfter)
 		}
-		return max(0, min(n, stands, int64(level)))
+		return max(0, min(n, undrained, int64(level)))
 	case now >= r.until || t.reservations.Ended(key, r.group, now):
 		return 0
 	}

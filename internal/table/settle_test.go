@@ -106,7 +106,7 @@ func TestOthersAreToldWhatIsOpen(t *testing.T) {
 	say := func(open int64) []Update {
 		t.Helper()
 		seq++
-		tab.Tick()
+		tab.MakeOutgoing()
 		updates := tab.TakeUpdates(t0, seq, 10, false, nil)
 		if first(updates) != 1 || updates[0].State.Reserved != open {
 			t.Fatalf("%+v is said, want 1, of which %d are open", updates, open)
@@ -144,7 +144,7 @@ func TestWhatIsReservedFollowsAStep(t *testing.T) {
 			say := func(now int64) []Update {
 				t.Helper()
 				seq++
-				tab.Tick()
+				tab.MakeOutgoing()
 				updates := tab.TakeUpdates(now, seq, 10, false, nil)
 				if len(updates) == 0 {
 					t.Fatal("nothing is said")
@@ -208,7 +208,7 @@ func othersRefundAfterALoss(t *testing.T, window time.Duration) {
 		t.Helper()
 		r := tab.ReservationOf(l, key, tab.Take(l, key, []byte("k"), now, 1, reserving))
 		tab.Settle(key, r, now, 0)
-		tab.Tick()
+		tab.MakeOutgoing()
 		seq++
 		updates := tab.TakeUpdates(now, seq, 10, false, nil)
 		if len(updates) == 0 {

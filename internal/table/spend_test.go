@@ -43,7 +43,7 @@ func TestWhatAKeyHasSpent(t *testing.T) {
 		others := int64(0)
 		if rate > 0 {
 			others = 3
-			table.Tick()
+			table.MakeOutgoing()
 			updates := table.TakeUpdates(now, 1, 10, false, nil)
 			table.Merge(now, now, updates, []cell.Reply{{Sum: cell.Sum{Epoch: updates[0].State.Epoch, Totals: []int64{first(updates) + 3}}}})
 		}

@@ -3,8 +3,9 @@
 // algorithms and nothing of Redis or Caddy.
 //
 // No lock is held over I/O. A request takes its stripe's lock, beyond max_keys then that of a
-// shared counter, and below it that of what is reserved or was saved; only a walk over all keys
-// holds another, its own, and who takes out what is to be sent.
+// shared counter, and below it that of what is reserved or was saved. A walk over all keys holds
+// walking, as does a strict request whose answer shows a step of the store's clock; and who takes
+// out what is to be sent holds taking.
 package table
 
 import (
@@ -369,10 +370,10 @@ func (t *Table[S]) reclaim(st *stripe[S], l algorithms.Limit, now int64) (ok boo
 
 // idle looks at a few entries, and returns the last one of them: one that is idle where ok is set.
 func (t *Table[S]) idle(st *stripe[S], l algorithms.Limit, now int64) (hand uint32, ok bool) {
-	now, hand = st.clock.In(now), st.hand
+	at, hand := st.clock.In(now), st.hand
 	for range min(st.size, 8) {
 		hand = (hand + 1) % st.size
-		if e := st.at(hand); e.used() && t.isIdle(st, e, l, now) {
+		if e := st.at(hand); e.used() && t.isIdle(st, e, l, at) {
 			return hand, true
 		}
 	}

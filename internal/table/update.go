@@ -140,7 +140,7 @@ func (t *Table[S]) mergeOne(b *SyncConfig, e entry[S], at, server int64, m *Upda
 		// The store has yet to hear of the reset, and what it told is forgiven by that.
 		h.Previous, h.Sum = cell.State{}, cell.Sum{}
 	}
-	t.stripe(m.Key).noteHeld(b, server, m.ID, h.Sum.Stamp)
+	t.stripe(m.Key).noteStored(b, server, m.ID, h.Sum.Stamp)
 	known, lately := l.Resend&algorithms.Forgotten != 0 && !rejected, l.Synced && e.At != 0
 	var sent, theirs int64
 	var less bool

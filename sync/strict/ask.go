@@ -24,7 +24,7 @@ import (
 // A Counter is what Redis decides by in one limit of a zone.
 type Counter struct {
 	Table  table.Strict
-	Source *ratesync.Source
+	Syncer *ratesync.TableSyncer
 }
 
 // A Request asks for N units of a key in each limit of a zone.
@@ -391,20 +391,20 @@ func (m *batch) push(s *Limiter) error {
 
 func (m *batch) pushOnce(s *Limiter) (busy, ok bool) {
 	first := m.waiters[0]
-	var of [4]*ratesync.Source
+	var of [4]*ratesync.TableSyncer
 	sources := of[:0]
 	for _, c := range first.Counters {
-		sources = append(sources, c.Source)
+		sources = append(sources, c.Syncer)
 	}
 	m.PushCall = ratesync.NewPushCall(ratesync.NextSeq(sources...))
 	for i, c := range first.Counters {
-		update, busy, ok := c.Table.AskUpdate(first.Limits[i], first.Key, m.of.raw, m.now, m.Seq)
+		update, busy, ok := c.Table.GrantUpdate(first.Limits[i], first.Key, m.of.raw, m.now, m.Seq)
 		if busy || !ok {
 			return busy, ok
 		}
 		m.updates = append(m.updates, update)
-		m.Push(c.Source, c.Source.Cells(s.keys), &m.updates[i], first.Want&table.Reserve != 0)
-		m.Tell(s.keys.In(s.cluster), c.Source, m.of.id)
+		m.Push(c.Syncer, c.Syncer.Cells(s.keys), &m.updates[i], first.Want&table.Reserve != 0)
+		m.Tell(s.keys.In(s.cluster), c.Syncer, m.of.id)
 	}
 	return false, true
 }
@@ -412,7 +412,7 @@ func (m *batch) pushOnce(s *Limiter) (busy, ok bool) {
 // abort ends what push began: the call was not made, or has no answer.
 func (m *batch) abort() {
 	for i := range m.updates {
-		m.waiters[0].Counters[i].Table.AskUnanswered(&m.updates[i])
+		m.waiters[0].Counters[i].Table.GrantUnanswered(&m.updates[i])
 	}
 	m.updates = nil
 }
@@ -519,8 +519,8 @@ func (m *batch) deliver() {
 			all[j].Limit = w.Limits[i]
 		}
 		forgot := false
-		if took, forgot = c.Table.AskAnswered(now, server, &m.updates[i], &m.Answer.Cells[i], all, took[:0]); forgot {
-			c.Source.FoundLoss()
+		if took, forgot = c.Table.GrantAnswered(now, server, &m.updates[i], &m.Answer.Cells[i], all, took[:0]); forgot {
+			c.Syncer.FoundLoss()
 		}
 		for j, w := range m.waiters {
 			w.took = append(w.took, took[j])

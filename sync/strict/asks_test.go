@@ -64,7 +64,7 @@ type tables struct {
 type aTable struct {
 	tableOfCells
 	zone   string
-	source *ratesync.Source
+	source *ratesync.TableSyncer
 }
 
 var tablesOf sync.Map // by *Limiter
@@ -89,7 +89,7 @@ func (x *tables) of(zone string, r algorithms.Params) *aTable {
 	one := x.all[zone+" "+spec.Name()]
 	if one == nil {
 		by := tableFor(r, 1_000_000)
-		one = &aTable{by, zone, ratesync.NewSource(by, spec)}
+		one = &aTable{by, zone, ratesync.NewTableSyncer(by, spec)}
 		by.Configure(table.SyncConfig{Params: r, Interval: time.Second, StoreDecides: true, Waker: one.source.Waker}, 1_000_000)
 		one.Reset(clock.Now(), x.resets[zone])
 		if !x.ended {

@@ -51,7 +51,7 @@ func (s *Limiter) cells(t *testing.T, c redis.UniversalClient, rules ...algorith
 	n := &cellNode{t: t, s: s, rules: rules}
 	for _, r := range rules {
 		by := tableFor(r, 100_000)
-		source := ratesync.NewSource(by, ratesync.SpecOf(t.Name(), r))
+		source := ratesync.NewTableSyncer(by, ratesync.SpecOf(t.Name(), r))
 		by.Configure(table.SyncConfig{Params: r, Interval: time.Second, StoreDecides: true, Waker: source.Waker}, 100_000)
 		rep.Attach(source, time.Second)
 		t.Cleanup(source.Detach)

@@ -219,8 +219,8 @@ func (s *Limiter) roundTrip(ctx context.Context, shard int, timeout time.Duratio
 
 // isSevere reports whether an error is about the server or the way to it, not about one key. What
 // was asked may have been done for all that: a Cluster's client sends a call again whose reply was
-// lost, and shows only what came of the last attempt. So that a slot moves doesn't mean that the
-// call was not done before it moved.
+// lost, and shows only what came of the last attempt. So that a hash slot moves doesn't mean that
+// the call was not done before it moved.
 func (s *Limiter) isSevere(err error) bool {
 	return redisconn.IsSevere(err) || s.cluster && redisconn.IsMoving(err)
 }

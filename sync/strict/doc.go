@@ -7,5 +7,6 @@
 //	circuit.go  while Redis does not answer, nobody waits for it
 //	ban.go      a call looks at the ban of its key first
 //
-// No lock is held over I/O.
+// No lock is held over I/O. That of a key's queue is held while an answer is taken in, and so comes
+// before Replicator.mu and table.walking.
 package strict

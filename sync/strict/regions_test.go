@@ -52,7 +52,7 @@ func startStrictRegions(t *testing.T, n int, rule algorithms.Params) (all []*str
 			r.relays = append(r.relays, r.relay())
 		}
 		r.node = r.limiter.cells(t, r.client, rule)
-		r.node.Counters[0].Source.SetLeastTold(1)
+		r.node.Counters[0].Syncer.SetLeastTold(1)
 		t.Cleanup(func() {
 			for _, relay := range r.relays {
 				relay.Close()

@@ -211,7 +211,7 @@ func (n *node[S]) send(c *sim.Call) {
 // stop ends a node: at once, or after one more call.
 func (n *node[S]) stop(clean bool) {
 	if clean {
-		n.Tick()
+		n.MakeOutgoing()
 		if c := n.link.Call(false); c != nil {
 			n.w.After(n.w.Journey(), c.Arrive)
 		}

@@ -293,7 +293,7 @@ func checkACLStrict(t *testing.T, shared *limits.Redis, l *limits.Limit, raw []b
 	s := l.Settings
 	one := s.Params(config.Rate{Limit: 1, Window: l.Rate.Window})
 	ask := &strict.Request{
-		Counters: []strict.Counter{{Table: l.Table, Source: l.Source}}, Limits: []algorithms.Limit{one.Compile()}, Key: keys.KeyOf(raw), Raw: raw, N: 1,
+		Counters: []strict.Counter{{Table: l.Table, Syncer: l.Syncer}}, Limits: []algorithms.Limit{one.Compile()}, Key: keys.KeyOf(raw), Raw: raw, N: 1,
 	}
 	for i := range 4 {
 		took, err := shared.Strict.Ask(t.Context(), s.Name, ask, nil)

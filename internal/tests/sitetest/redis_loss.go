@@ -42,7 +42,7 @@ func (s *Site) Shared() *limits.Redis { return s.Handler.Zones()[0].Redis }
 func (s *Site) Lost(zone string) bool {
 	for _, z := range s.Handler.Zones() {
 		if z.Name == zone {
-			return FirstOf(z).Source.IsUnavailable([]byte("any key, as there is no Cluster"))
+			return FirstOf(z).Syncer.IsUnavailable([]byte("any key, as there is no Cluster"))
 		}
 	}
 	return false

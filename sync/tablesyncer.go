@@ -10,8 +10,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// A Source is what the sync knows of one table.
-type Source struct {
+// A TableSyncer is what the sync knows of one table.
+type TableSyncer struct {
 	link
 	table table.Synced
 	spec  Spec
@@ -27,9 +27,9 @@ type Source struct {
 	late atomic.Int32
 }
 
-// NewSource returns the Source of a table, with a random name of a node.
-func NewSource(t table.Synced, spec Spec) *Source {
-	s := &Source{table: t, spec: spec}
+// NewTableSyncer returns the TableSyncer of a table, with a random name of a node.
+func NewTableSyncer(t table.Synced, spec Spec) *TableSyncer {
+	s := &TableSyncer{table: t, spec: spec}
 	name, isOfCalendar := calendar.Name(spec.Window)
 	if !isOfCalendar {
 		name = spec.Window.String()
@@ -47,7 +47,7 @@ type saidRule struct {
 }
 
 // ruleOf is how the script counts a cell. Most cells of a table are alike.
-func (s *Source) ruleOf(m *table.Update, reserved bool) string {
+func (s *TableSyncer) ruleOf(m *table.Update, reserved bool) string {
 	want, last := saidRule{}, &s.rules[0]
 	if reserved {
 		last = &s.rules[1]
@@ -75,10 +75,10 @@ func (s *Source) ruleOf(m *table.Update, reserved bool) string {
 }
 
 // Cells are the keys of the table's cells.
-func (s *Source) Cells(in Keyspace) Keys { return in.Cells(s.spec) }
+func (s *TableSyncer) Cells(in Keyspace) Keys { return in.Cells(s.spec) }
 
 // FoundLoss notes that the server has lost something that it had confirmed.
-func (s *Source) FoundLoss() {
+func (s *TableSyncer) FoundLoss() {
 	if a := s.current.Load(); a != nil {
 		a.group.r.foundLoss()
 	}
@@ -99,11 +99,11 @@ func LeastTold(p algorithms.Params) int64 {
 }
 
 // SetLeastTold has other regions told of what a key has in this one from so much on, 0 for nothing.
-func (s *Source) SetLeastTold(least int64) { s.least.Store(least) }
+func (s *TableSyncer) SetLeastTold(least int64) { s.least.Store(least) }
 
 // Attach begins to sync a table every interval, or changes that. A table that was attached to
 // another Replicator leaves it and brings its counts along. Attach doesn't wait for the network.
-func (r *Replicator) Attach(s *Source, interval time.Duration) {
+func (r *Replicator) Attach(s *TableSyncer, interval time.Duration) {
 	if s.spec.Calendar != nil {
 		r.eviction.CompareAndSwap(evictionUnasked, evictionAsked)
 	}
@@ -111,7 +111,7 @@ func (r *Replicator) Attach(s *Source, interval time.Duration) {
 }
 
 // DetachFrom is Detach if the table is attached to r, and nothing otherwise.
-func (s *Source) DetachFrom(r *Replicator) {
+func (s *TableSyncer) DetachFrom(r *Replicator) {
 	if a := s.current.Load(); a != nil && a.group == &r.counts {
 		s.Detach()
 	}
@@ -119,7 +119,7 @@ func (s *Source) DetachFrom(r *Replicator) {
 
 // sync syncs the bans that go along, and then the table. In a Cluster a part that fails keeps
 // nothing else from being synced.
-func (s *Source) sync(ctx context.Context, a *attachment, early bool) (missed uint64, err error) {
+func (s *TableSyncer) sync(ctx context.Context, a *attachment, early bool) (missed uint64, err error) {
 	r := a.group.r
 	if !a.flushing {
 		r.awaitPause(ctx)
@@ -139,31 +139,31 @@ func (s *Source) sync(ctx context.Context, a *attachment, early bool) (missed ui
 	return r.missedAfter(a, early, err), err
 }
 
-func (s *Source) note(a *attachment, early bool, err error) {
+func (s *TableSyncer) note(a *attachment, early bool, err error) {
 	// An early sync leaves out what is missed.
 	if err != nil || !early || a.missed.Load() == 0 {
 		a.group.r.note(&s.link, s.name, err)
 	}
 }
 
-func (s *Source) urgent() bool                 { return s.table.Urgent() }
-func (s *Source) setMissedTwice(shards uint64) { s.table.SetMissedTwice(shards) }
+func (s *TableSyncer) urgent() bool                 { return s.table.Urgent() }
+func (s *TableSyncer) setMissedTwice(shards uint64) { s.table.SetMissedTwice(shards) }
 
-func (s *Source) unsent(now int64) (n int64, some bool) {
+func (s *TableSyncer) unsent(now int64) (n int64, some bool) {
 	_, n, corrections := s.table.Unsent(now)
 	n += int64(corrections)
 	bans := s.bans.Load()
 	return n, n > 0 || bans != nil && bans.HasUnsent()
 }
 
-func (s *Source) storeChanged(now int64) {
+func (s *TableSyncer) storeChanged(now int64) {
 	s.table.ResetAcks()
 	if bans := s.bans.Load(); bans != nil {
 		bans.Resend()
 	}
 }
 
-func (s *Source) left(from *Replicator, reason string) {
+func (s *TableSyncer) left(from *Replicator, reason string) {
 	switch keys, requests, refunded := s.table.Unsent(from.now()); {
 	case requests == 0 && refunded == 0:
 	case reason == "": // it came during the last sync
