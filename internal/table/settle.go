@@ -89,11 +89,13 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		t.changed(st, b, e, i)
 	}
 	back := r.N
-	if m == RolledBack {
-		m = 0
-	} else {
+	switch {
+	case m != RolledBack:
 		back = t.refundable(&e.state, key, r, st.clock.In(now), now, r.N-m)
+	case r.group == nil: // the key was reset since
+		back = 0
 	}
+	m = max(m, 0)
 	if back > 0 && r.inParts {
 		t.reservations.ExpireSooner(key, r.group, back)
 	}

@@ -469,3 +469,19 @@ func TestRefundsOfOthersShortenOnesOwnReservations(t *testing.T) {
 		}
 	}
 }
+
+// What was taken after a reset drains no sooner as something is rolled back that came before it.
+func TestWhatIsRolledBackAfterAResetMovesNothing(t *testing.T) {
+	c := costedOf[algorithms.BucketState](algorithms.Params{Kind: algorithms.TokenBucket, Limit: 10, Burst: 10, Window: 10 * time.Second}, 1)
+	before := c.Take(c.limit, c.key, []byte("k"), c.now, 5, reserving|InParts)
+	c.now += int64(time.Millisecond)
+	c.ForgiveKey(c.key, c.now, c.now)
+	c.now += int64(time.Millisecond)
+	after := c.Take(c.limit, c.key, []byte("k"), c.now, 5, reserving|InParts)
+	late := c.ReservationOf(c.limit, c.key, before)
+	c.Settle(c.key, late, c.now, RolledBack)
+	undrained, _ := c.reservations.Undrained(c.key, c.ReservationOf(c.limit, c.key, after).group, c.now)
+	if left := c.Take(c.limit, c.key, []byte("k"), c.now, 0, 0).Remaining; late.group != nil || undrained != 5 || left != 5 {
+		t.Errorf("of 10, of which 5 are taken after the reset, %d are left, and %d of them have yet to drain", left, undrained)
+	}
+}
