@@ -118,8 +118,8 @@ func (l *link) UnavailableShards() uint64 {
 // IsUnavailable reports whether the shard of a key is one of them: what other nodes have of it
 // can't be had.
 func (l *link) IsUnavailable(raw []byte) bool {
-	missed := l.UnavailableShards()
-	return missed != 0 && HasShardOf(missed, keys.IDOf(raw))
+	unavailable := l.UnavailableShards()
+	return unavailable != 0 && HasShardOf(unavailable, keys.IDOf(raw))
 }
 
 // Status returns how far the sync has come, nil where the syncer is not attached.

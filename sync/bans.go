@@ -44,22 +44,22 @@ func (b *Bans) Unshare(s *TableSyncer) {
 type bansOut struct {
 	sender[ban.Message]
 
-	bans    *Bans
-	timeout time.Duration
-	missed  uint64        // the shards that are missed
-	left    []ban.Message // that have failed
+	bans        *Bans
+	timeout     time.Duration
+	unreachable uint64        // the shards that are missed
+	left        []ban.Message // that have failed
 }
 
 var banBuffers sync.Pool
 
-// Send sends the bans that began here, except those of shards that are missed, a bit each. Each
-// answer of a call takes timeout at most. Those that were not answered wait for the next time;
+// Send sends the bans that began here, except those of shards that are unreachable, a bit each.
+// Each answer of a call takes timeout at most. Those that were not answered wait for the next time;
 // failed are the shards of those.
-func (b *Bans) Send(ctx context.Context, timeout time.Duration, missed uint64) (failed uint64, err error) {
+func (b *Bans) Send(ctx context.Context, timeout time.Duration, unreachable uint64) (failed uint64, err error) {
 	if !b.HasUnsent() {
 		return 0, nil
 	}
-	x := &bansOut{bans: b, timeout: timeout, missed: missed}
+	x := &bansOut{bans: b, timeout: timeout, unreachable: unreachable}
 	x.sender = sender[ban.Message]{out: x, cluster: b.space.cluster, buffers: &banBuffers, semaphore: make(chan struct{}, 1)}
 	for (x.err == nil || b.space.cluster) && x.round(ctx, batchSize, true) > 0 {
 		x.calls.Wait()
@@ -74,7 +74,7 @@ func (x *bansOut) dequeue(most int, _ bool, dst []ban.Message) []ban.Message {
 
 func (x *bansOut) idOf(m ban.Message) keys.ID { return m.ID }
 
-func (x *bansOut) skipped() uint64 { return x.missed }
+func (x *bansOut) skipped() uint64 { return x.unreachable }
 
 func (x *bansOut) call(ctx context.Context, messages []ban.Message) error {
 	ctx, cancel := CallContext(ctx, x.timeout)

@@ -49,7 +49,7 @@ func (x *cellsOut) dequeue(most int, urgent bool, dst []table.Update) []table.Up
 
 func (x *cellsOut) idOf(m table.Update) keys.ID { return m.ID }
 
-func (x *cellsOut) skipped() uint64 { return missedBy(x.a, x.failed) }
+func (x *cellsOut) skipped() uint64 { return unavailableBy(x.a, x.failed) }
 
 func (x *cellsOut) call(ctx context.Context, updates []table.Update) error {
 	return x.s.push(ctx, x.a, updates)

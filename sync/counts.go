@@ -64,8 +64,8 @@ func (r *Replicator) roundSize() int {
 	return batchSize
 }
 
-// missedBy are the shards of a Cluster that a table misses, of which some have failed.
-func missedBy(a *attachment, failed uint64) uint64 {
+// unavailableBy are the shards of a Cluster that are unavailable, of which some have failed.
+func unavailableBy(a *attachment, failed uint64) uint64 {
 	if r := a.group.r; r.cluster {
 		return r.unreachable.Load() | failed
 	}

@@ -101,7 +101,7 @@ func (h *Health) Note(name string, err error, now time.Time) *LogEntry {
 	return h.fail(name, failure{why: redisconn.Classify(err)}, now)
 }
 
-// Report is Record for something of which the end may not be recorded: it is over as well when it
+// Report is Note for something of which the end may not be noted: it is over as well when it
 // was not reported for reportTTL.
 func (h *Health) Report(name string, err error, now time.Time) *LogEntry {
 	if err == nil || errors.Is(err, context.Canceled) {
@@ -122,7 +122,7 @@ func (h *Health) Expire(now time.Time) *LogEntry {
 }
 
 // Forget drops something that is not tried any more. If nothing else fails, the outage ends when
-// something is next recorded to work: that it has left does not show that anything does.
+// something is next noted to work: that it has left does not show that anything does.
 func (h *Health) Forget(name string) { delete(h.failing, name) }
 
 // fail notes a failure. That a connection was closed doesn't say why: the next attempt does, and if

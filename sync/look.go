@@ -9,8 +9,8 @@ import (
 	"github.com/caddy-tide/ratelimit/internal/table"
 )
 
-// Look asks the server about keys, and returns what it says, and its clock.
-// Nothing is written there.
+// Look asks the server about keys, and returns what it says, and its clock. Nothing is
+// written there.
 func (s *TableSyncer) Look(ctx context.Context, updates []table.Update) (replies []cell.Reply, server int64, err error) {
 	a := s.current.Load()
 	if a == nil {

@@ -72,7 +72,7 @@ func (p *otherRegion) status(now int64) RegionStatus {
 	return s
 }
 
-// show takes over what the node that reads the other region says of it: see kept.
+// show takes over what the node that reads the other region says of it: see reported.
 func (p *otherRegion) show(shown string) {
 	var up bool
 	var caughtUpAt, backlog, offset int64

@@ -101,7 +101,10 @@ func (src *SlotSyncer) sync(ctx context.Context, a *attachment, early bool) (mis
 		x.calls.Wait()
 	}
 	x.calls.Wait()
-	return x.failed, cmp.Or(x.err, x.rejected)
+	if missed = x.failed; early { // an early sync says nothing of the other shards
+		missed |= a.missed.Load() &^ x.answered
+	}
+	return missed, cmp.Or(x.err, x.rejected)
 }
 
 func (x *slotsOut) dequeue(most int, urgent bool, dst []gauge.Message) []gauge.Message {

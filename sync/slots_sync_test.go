@@ -252,3 +252,17 @@ func TestALookAtPlacesOfALostShard(t *testing.T) {
 		}
 	})
 }
+
+// An early sync says nothing of shards that it has sent nothing to: those that a request has found
+// to fail stay missed until the next cycle.
+func TestAnEarlySyncClosesNoCircuit(t *testing.T) {
+	withSlotNodes(t, 1, true, func(t *testing.T, _ *luaStore, nodes []*slotNode) {
+		a := nodes[0].src.current.Load()
+		for early, want := range map[bool]uint64{true: 1 << 7, false: 0} {
+			a.missed.Store(1 << 7)
+			if missed, err := nodes[0].src.sync(t.Context(), a, early); err != nil || missed != want {
+				t.Errorf("early %t: %b is missed, %v, want %b", early, missed, err, want)
+			}
+		}
+	})
+}

@@ -1,6 +1,10 @@
 package gauge
 
-import "github.com/caddy-tide/ratelimit/internal/keys"
+import (
+	"slices"
+
+	"github.com/caddy-tide/ratelimit/internal/keys"
+)
 
 // A Message says what this node has given out of a key. It comes back through Ack or Fail.
 type Message struct {
@@ -110,14 +114,17 @@ func (t *Table) Fail(m *Message, err error) {
 // arrive notes that the message of a key is no longer in flight. It returns the next message where
 // requests wait.
 func (t *Table) arrive(st *stripe, e *entry, to where) (next Message, more bool) {
-	if len(e.waiters) > 0 {
+	if e.waiters = slices.DeleteFunc(e.waiters, func(w *Waiter) bool { return w.gone }); len(e.waiters) > 0 {
 		return st.message(e, e.waiters[0].now), true
 	}
-	switch to = max(to, e.after); {
-	case !t.config.Load().Shared:
+	switch c, last := t.config.Load(), max(to, e.after); {
+	case !c.Shared:
 		to = e.rest()
-	case to == urgent:
-		t.urgent.Store(true)
+	case last == urgent && !t.urgent.Swap(true):
+		c.Waker.Wake()
+		fallthrough
+	default:
+		to = last
 	}
 	st.put(e, to)
 	return next, false

@@ -152,6 +152,7 @@ func (t *Table) Take(a *Ask) (Slot, State) {
 		s.Own++
 	}
 	switch {
+	case !c.Shared && e.in == inFlight:
 	case !c.Shared:
 		st.put(e, e.rest())
 	case s.Allowed:
@@ -228,8 +229,9 @@ func (s Slot) Free() {
 		e.own--
 		wake = t.mark(st, e, c.Strict)
 	default:
-		e.own--
-		st.put(e, e.rest())
+		if e.own--; e.in != inFlight {
+			st.put(e, e.rest())
+		}
 	}
 	st.mu.Unlock()
 	if wake {

@@ -409,3 +409,77 @@ func TestWhoLeavesAsHeIsGrantedWakesTheSync(t *testing.T) {
 		t.Errorf("%d slots are in use, want none", n)
 	}
 }
+
+// woken reports whether a sync was asked for.
+func woken(w cycle.Waker) bool {
+	select {
+	case <-w:
+		return true
+	default:
+		return false
+	}
+}
+
+// What becomes free while a message of its key is on its way is told once that is answered: the
+// sync is woken, as no other slot would wake it then.
+func TestWhatIsFreeDuringACallWakesTheSync(t *testing.T) {
+	tab := shared(New(10))
+	c := *tab.config.Load()
+	c.Strict, c.Waker = true, cycle.NewWaker()
+	tab.Configure(c, 10)
+	ask := askAt("k", at, 2, 2)
+	w, m, _, _ := tab.Join(ask)
+	tab.Ack(&m, Answer{Granted: 1})
+	_, m, _, _ = tab.Join(ask)
+	woken(c.Waker)
+	w.Slot.Free()
+	if tab.Ack(&m, Answer{Granted: 1}); !tab.Urgent() || !woken(c.Waker) {
+		t.Error("the sync was not woken")
+	}
+}
+
+// Nothing is asked for clients that have gone while a call was on its way.
+func TestNothingIsAskedForWhoHasGone(t *testing.T) {
+	tab := shared(New(10))
+	ask := askAt("k", at, 10, 10)
+	_, m, _, _ := tab.Join(ask)
+	var waiting []*Waiter
+	for range 5 {
+		w, _, _, _ := tab.Join(ask)
+		waiting = append(waiting, w)
+	}
+	for _, w := range waiting[:4] {
+		tab.Leave(w, ask)
+	}
+	m, more := tab.Ack(&m, Answer{Granted: 1})
+	if !more || m.Wanted != 1 {
+		t.Fatalf("the next call asks for %d, want 1", m.Wanted)
+	}
+	w, _, _, _ := tab.Join(ask)
+	tab.Leave(w, ask)
+	if m, more = tab.Ack(&m, Answer{Granted: 1}); more {
+		t.Errorf("one more call asks for %d, and nobody waits", m.Wanted)
+	}
+	if n := tab.InUse(); n != 2 {
+		t.Errorf("%d slots are in use, want 2", n)
+	}
+}
+
+// A message that a reload has made pointless still belongs to its key, which is no other one's
+// then.
+func TestAMessageKeepsItsKeyOverAReload(t *testing.T) {
+	tab := shared(New(10))
+	ask := askAt("k", at, 5, 5)
+	slot, _ := tab.Take(ask)
+	m := tab.Drain(at, true, 10, nil)[0] // and no answer comes
+	tab.Configure(Config{Nodes: func() int64 { return 1 }}, 10)
+	slot.Free()
+	later := at + 2*int64(Lease)
+	tab.Sweep(later)
+	tab.Take(askAt("k", later, 5, 5))
+	tab.Fail(&m, errors.New("late"))
+	tab.Sweep(later + 2*int64(Lease))
+	if _, s := tab.Take(askAt("k", later, 5, 5)); s.Own != 2 || tab.InUse() != 2 {
+		t.Errorf("the key has %d slots, and %d are in use, want 2", s.Own, tab.InUse())
+	}
+}

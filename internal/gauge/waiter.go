@@ -13,8 +13,8 @@ type Waiter struct {
 	gone       bool
 }
 
-// Join asks Redis for a slot. A message that wants some is to be sent for this request and those
-// that join meanwhile; else one is on its way. w is nil where nothing is to be asked and the
+// Join asks Redis for a slot. m is to be sent where it wants some, for this request and those that
+// join meanwhile; else one is on its way. w is nil where nothing is to be asked and the
 // request is decided already: this node alone has given out all slots, or the key has no gauge of
 // its own.
 func (t *Table) Join(a *Ask) (w *Waiter, m Message, slot Slot, s State) {

@@ -229,6 +229,22 @@ func TestAGrantOfBeforeAForgiving(t *testing.T) {
 	}
 }
 
+// A call that ends unanswered when a reload has ended the sync leaves its key free to be asked for
+// by a later one.
+func TestAGrantThatEndsAfterTheSync(t *testing.T) {
+	p := algorithms.Params{Kind: algorithms.FixedWindow, Limit: 100, Window: 1000 * time.Hour}
+	tab, l, key, now := New[algorithms.WindowState](p.Kind, 10), p.Compile(), keys.KeyOf(forgivenKey), int64(t0)
+	synced := SyncConfig{Params: p, Interval: time.Second, StoreDecides: true}
+	tab.Configure(synced, 10)
+	m, _, _ := tab.GrantUpdate(l, key, forgivenKey, now, 1)
+	tab.Configure(SyncConfig{Params: p}, 10)
+	tab.GrantUnanswered(&m)
+	tab.Configure(synced, 10)
+	if _, busy, ok := tab.GrantUpdate(l, key, forgivenKey, now, 2); busy || !ok {
+		t.Errorf("the key is busy %t, there %t", busy, ok)
+	}
+}
+
 // What the record says of a reset that a key is under already, or of an earlier one, forgives
 // nothing more. A fork is under the same reset, and what is remembered of keys is bounded.
 func TestTheRecordAfterAForgiving(t *testing.T) {

@@ -58,7 +58,7 @@ func forks[S any](t *testing.T, kinds ...algorithms.Kind) {
 			}
 			m.sameByID(rt, raw, n, would)
 			is := m.Take(m.limit, key, raw, m.now, n, allWaits)
-			would.number, is.number = 0, 0
+			would.reservation, would.reservedEpoch, is.reservation, is.reservedEpoch = 0, 0, 0, 0
 			if would != is {
 				rt.Fatalf("%s: the fork says\n%+v, the table decides\n%+v", name, would, is)
 			}
@@ -158,7 +158,7 @@ func (m *forked[S]) sameByID(rt *rapid.T, raw []byte, n int64, want Taken) {
 		return // shared counters know no IDs
 	}
 	got := m.Fork(m.limit, key, id, m.now).Take(m.limit, key, nil, m.now, n, allWaits)
-	if got.number = want.number; got != want {
+	if got.reservation, got.reservedEpoch = want.reservation, want.reservedEpoch; got != want {
 		rt.Fatalf("%s: by its ID\n%+v, by its key\n%+v", raw, got, want)
 	}
 }
@@ -208,7 +208,7 @@ func TestAForkSettlesItsOwn(t *testing.T) {
 	fork := table.Fork(limit, key, id, t0)
 	own := fork.Take(limit, key, raw, t0, 1, reserving|InParts)
 	fork.Settle(key, fork.ReservationOf(limit, key, own), t0, RolledBack)
-	if !before.Allowed || !own.Allowed || own.number == before.number {
+	if !before.Allowed || !own.Allowed || own.reservation == before.reservation {
 		t.Error("the fork has settled what was reserved before it")
 	}
 }

@@ -197,9 +197,12 @@ func (t *Table[S]) tell(s *S, at int64, g *GrantRequest, takes int64, taken *Tak
 func (t *Table[S]) GrantUnanswered(update *Update) {
 	st, i, ok := t.lock(update.Key)
 	defer st.mu.Unlock()
-	if b := t.config.Load(); ok && b.IsSynced() {
-		e := t.withSyncState(st, i)
-		e.flags &^= granting
+	if !ok {
+		return
+	}
+	e := t.withSyncState(st, i)
+	e.flags &^= granting
+	if b := t.config.Load(); b.IsSynced() { // else a reload has ended that meanwhile
 		e.At = 0 // nothing that was known before is remembered
 		t.machine.Ledger(&e.state).Resend |= update.Reasons & algorithms.Settled
 		t.changed(st, b, e, i)

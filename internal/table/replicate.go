@@ -84,8 +84,7 @@ func (t *Table[S]) unseen(e entry[S], l *algorithms.Ledger, history int) int64 {
 }
 
 // SetMissedTwice sets the shards that two syncs have missed, a bit each: estimates for their keys
-// stop.
-// A key's shard is the lowest six bits of its ID's first byte.
+// stop. A key's shard is the lowest six bits of its ID's first byte.
 func (t *Table[S]) SetMissedTwice(shards uint64) { t.missedTwice.Store(shards) }
 
 // lose notes that the store has forgotten something of a key. known is set where all is being sent

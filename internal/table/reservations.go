@@ -202,10 +202,10 @@ func (r *Reservations) RescaleDrains(key keys.Key, rate, now int64) {
 	})
 }
 
-// ExpireSooner notes that n units have left the bucket of a key before they drained, after a group
-// of units. What was taken after that group drains sooner by n: without this it would be refunded
-// when it has drained already. For nil that holds for all groups, as nobody knows what was taken
-// before. The groups before it, and it, have n units less after them.
+// ExpireSooner notes that n units of a group have left the bucket of a key before they drained.
+// What was taken after that group drains sooner by n: without this it would be refunded when it has
+// drained already. For the groups before it n less was taken after them. Of nil nobody knows what
+// was taken before, so all groups drain sooner.
 func (r *Reservations) ExpireSooner(key keys.Key, after *ReservedGroup, n int64) {
 	r.look(key, func(e *reservedKey) {
 		moves := after == nil

@@ -35,7 +35,7 @@ func (t *Taken) until() int64 {
 // reserve notes what was just taken, in an epoch. It notes as well at which rate a bucket drains
 // now, also where that was denied.
 func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch int64) {
-	if taken.number = uint32(epoch); taken.Allowed {
+	if taken.reservedEpoch = uint32(epoch); taken.Allowed {
 		t.reservations.Add(key, taken.N, epoch, taken.until(), l.Window)
 	}
 	if t.kind.Traits().Draining {
@@ -47,10 +47,9 @@ func (t *Table[S]) reserve(l algorithms.Limit, key keys.Key, taken *Taken, epoch
 // store denies a request of a zone, it has spent nothing in the limits that would have room either.
 func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken) {
 	now := taken.At - taken.clock.ahead
-	taken.inParts = true
 	t.reservations.RescaleDrains(key, l.N, now)
 	if taken.Allowed && !taken.Unspent {
-		taken.number = t.reservations.AddOne(key, taken.N, 0, taken.until(), l.N, l.Window)
+		taken.reservation = t.reservations.AddOne(key, taken.N, 0, taken.until(), l.N, l.Window)
 	}
 }
 
@@ -58,10 +57,10 @@ func (t *Table[S]) reserveInParts(l algorithms.Limit, key keys.Key, taken *Taken
 func (t *Table[S]) ReservationOf(l algorithms.Limit, key keys.Key, taken Taken) Reserved {
 	at, key := t.of(key, &Taken{Overflow: taken.Overflow})
 	r := Reserved{Taken: taken, limit: l, until: taken.until()}
-	if taken.inParts {
-		r.group = at.reservations.FindOne(key, taken.number)
+	if taken.reservation != 0 {
+		r.group = at.reservations.FindOne(key, taken.reservation)
 	} else {
-		r.group = at.reservations.Find(key, taken.number, r.until, l.Window)
+		r.group = at.reservations.Find(key, taken.reservedEpoch, r.until, l.Window)
 	}
 	return r
 }
@@ -96,7 +95,7 @@ func (t *Table[S]) Settle(key keys.Key, r Reserved, now, m int64) {
 		back = 0
 	}
 	m = max(m, 0)
-	if back > 0 && r.inParts {
+	if back > 0 && r.reservation != 0 {
 		t.reservations.ExpireSooner(key, r.group, back)
 	}
 	epoch, stood := t.reservations.Remove(key, r.group, r.N)
@@ -118,7 +117,7 @@ func (t *Table[S]) refundable(s *S, key keys.Key, r Reserved, at, now, n int64) 
 	switch {
 	case n <= 0 || r.group == nil:
 		return 0
-	case r.inParts:
+	case r.reservation != 0:
 		undrained, refunded := t.reservations.Undrained(key, r.group, now)
 		level, _ := t.machine.Level(s, r.limit, at)
 		if r.addedBefore > 0 { // what was added since stands above, but for what is refunded here

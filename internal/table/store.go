@@ -156,10 +156,9 @@ type Taken struct {
 	Overflow bool
 	// Unspent reports that a store has decided, and that nothing was spent in this limit.
 	Unspent bool
-	// number is that of the epoch that a reserved unit was taken in, or where inParts is set of the
-	// reservation, of which a part may be refunded.
-	inParts bool
-	number  uint32
+	// reservation numbers what was reserved of which a part may be refunded, 0 for none. Other
+	// units were reserved in an epoch, of which these are the lowest bits.
+	reservation, reservedEpoch uint32
 	// addedBefore is what had been added to a bucket by then, where a store has granted it.
 	addedBefore int64
 }
