@@ -48,9 +48,10 @@ type otherRegion struct {
 
 	mu sync.Mutex // guards what follows
 	// cursors are, by shard, up to which score each sorted set told there was read; the Redis here
-	// keeps them under pulled. changed is when few keys were read last.
+	// keeps them under pulled, and cursorsRead is set where it has said them. changed is when few
+	// keys were read last.
 	cursors     [ShardCount]int64
-	cursorsRead bool // that was read
+	cursorsRead bool
 	changed     time.Time
 	// answered is when its Redis has last, and readUsAt when it was known to have read this
 	// region's, zero for never.
@@ -127,7 +128,7 @@ func (p *otherRegion) run(ctx context.Context) {
 	}
 }
 
-// call begins calls, as often as is time.
+// call begins a call every waitInterval, or interval where that is shorter, until ctx ends.
 func (p *otherRegion) call(ctx context.Context, calls chan<- *call) {
 	defer close(calls)
 	var read time.Time

@@ -117,14 +117,10 @@ func (t *Table) arrive(st *stripe, e *entry, to where) (next Message, more bool)
 	if e.waiters = slices.DeleteFunc(e.waiters, func(w *Waiter) bool { return w.gone }); len(e.waiters) > 0 {
 		return st.message(e, e.waiters[0].now), true
 	}
-	switch c, last := t.config.Load(), max(to, e.after); {
-	case !c.Shared:
+	if c := t.config.Load(); !c.Shared {
 		to = e.rest()
-	case last == urgent && !t.urgent.Swap(true):
+	} else if to = max(to, e.after); to == urgent && !t.urgent.Swap(true) {
 		c.Waker.Wake()
-		fallthrough
-	default:
-		to = last
 	}
 	st.put(e, to)
 	return next, false

@@ -379,35 +379,13 @@ func TestWhatIsGrantedTooLateGoesBack(t *testing.T) {
 	}
 }
 
-// A request whose client goes away as it is granted gives its slot back, and the sync is woken to
-// tell Redis, as by any slot that becomes free in strict.
-func TestWhoLeavesAsHeIsGrantedWakesTheSync(t *testing.T) {
-	tab := shared(New(10))
+// strict makes a table one of which Redis decides, and returns what wakes its sync.
+func strict(tab *Table) (*Table, cycle.Waker) {
+	tab = shared(tab)
 	c := *tab.config.Load()
 	c.Strict, c.Waker = true, cycle.NewWaker()
 	tab.Configure(c, 10)
-	ask := askAt("k", at, 2, 2)
-	w, m, _, _ := tab.Join(ask)
-	tab.Ack(&m, Answer{Granted: 1})
-	if <-w.Done; !w.State.Allowed {
-		t.Fatal("the slot was not granted")
-	}
-	for _, m := range tab.Drain(at, false, 10, nil) {
-		tab.Ack(&m, Answer{})
-	}
-	select {
-	case <-c.Waker:
-	default:
-	}
-	tab.Leave(w, ask)
-	select {
-	case <-c.Waker:
-	default:
-		t.Error("the sync was not woken")
-	}
-	if n := tab.InUse(); n != 0 {
-		t.Errorf("%d slots are in use, want none", n)
-	}
+	return tab, c.Waker
 }
 
 // woken reports whether a sync was asked for.
@@ -420,20 +398,39 @@ func woken(w cycle.Waker) bool {
 	}
 }
 
+// A request whose client goes away as it is granted gives its slot back, and the sync is woken to
+// tell Redis, as by any slot that becomes free in strict.
+func TestWhoLeavesAsHeIsGrantedWakesTheSync(t *testing.T) {
+	tab, waker := strict(New(10))
+	ask := askAt("k", at, 2, 2)
+	w, m, _, _ := tab.Join(ask)
+	tab.Ack(&m, Answer{Granted: 1})
+	if <-w.Done; !w.State.Allowed {
+		t.Fatal("the slot was not granted")
+	}
+	for _, m := range tab.Drain(at, false, 10, nil) {
+		tab.Ack(&m, Answer{})
+	}
+	woken(waker)
+	if tab.Leave(w, ask); !woken(waker) {
+		t.Error("the sync was not woken")
+	}
+	if n := tab.InUse(); n != 0 {
+		t.Errorf("%d slots are in use, want none", n)
+	}
+}
+
 // What becomes free while a message of its key is on its way is told once that is answered: the
 // sync is woken, as no other slot would wake it then.
 func TestWhatIsFreeDuringACallWakesTheSync(t *testing.T) {
-	tab := shared(New(10))
-	c := *tab.config.Load()
-	c.Strict, c.Waker = true, cycle.NewWaker()
-	tab.Configure(c, 10)
+	tab, waker := strict(New(10))
 	ask := askAt("k", at, 2, 2)
 	w, m, _, _ := tab.Join(ask)
 	tab.Ack(&m, Answer{Granted: 1})
 	_, m, _, _ = tab.Join(ask)
-	woken(c.Waker)
+	woken(waker)
 	w.Slot.Free()
-	if tab.Ack(&m, Answer{Granted: 1}); !tab.Urgent() || !woken(c.Waker) {
+	if tab.Ack(&m, Answer{Granted: 1}); !tab.Urgent() || !woken(waker) {
 		t.Error("the sync was not woken")
 	}
 }

@@ -83,6 +83,7 @@ func OpenKeeper(persist string, storage certmagic.Storage) (*Keeper, error) {
 	case where == InStorage:
 		where = ""
 	default:
+		where = filepath.Clean(where)
 		storage = &certmagic.FileStorage{Path: filepath.Dir(where)}
 	}
 	name := fmt.Sprintf("%T", storage)

@@ -110,17 +110,23 @@ func queryParameter(name string) known {
 }
 
 // inQuery returns the first value of a parameter, and whether there is another one. It reads a
-// query as url.ParseQuery does.
+// query as url.ParseQuery does, which leaves out pairs with a semicolon. Where a backend takes that
+// for the end of a pair, it has a value that is not seen here.
 func inQuery(query, name string) (value string, several bool) {
 	found := false
 	for query != "" {
 		var pair string
 		pair, query, _ = strings.Cut(query, "&")
-		key, text, _ := strings.Cut(pair, "=")
-		if strings.Contains(pair, ";") || len(key) < len(name) {
+		if strings.Contains(pair, ";") {
+			for piece := range strings.SplitSeq(pair, ";") {
+				if key, _, _ := strings.Cut(piece, "="); isParameter(key, name) {
+					return value, true
+				}
+			}
 			continue
 		}
-		if key, err := url.QueryUnescape(key); err != nil || key != name {
+		key, text, _ := strings.Cut(pair, "=")
+		if !isParameter(key, name) {
 			continue
 		}
 		text, err := url.QueryUnescape(text)
@@ -133,6 +139,15 @@ func inQuery(query, name string) (value string, several bool) {
 		}
 	}
 	return value, false
+}
+
+// isParameter reports whether a key of a query is the name of a parameter.
+func isParameter(key, name string) bool {
+	if len(key) < len(name) {
+		return false
+	}
+	key, err := url.QueryUnescape(key)
+	return err == nil && key == name
 }
 
 // cookieOf returns what is known of a placeholder for a cookie. Its name has no case for Caddy and

@@ -30,6 +30,10 @@ func (h *Handler) check(r *http.Request) (status int, why string) {
 	if name := proxyHeader(r, server); name != "" && !trusted {
 		return rejected("The peer %s sends %s and is no trusted proxy. Set trusted_proxies to its address.", r.RemoteAddr, name)
 	}
+	if name := severalClients(r, server); name != "" && trusted {
+		return rejected("%s has several addresses, and the client may have written the first one itself. "+
+			"Set trusted_proxies_strict: it takes the last one that is no trusted proxy.", name)
+	}
 	client, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	addresses := []string{client, r.RemoteAddr}
 	if trusted && within(thisMachine, r.RemoteAddr) {
@@ -62,6 +66,20 @@ func proxyHeader(r *http.Request, server *caddyhttp.Server) string {
 		}
 	}
 	return reqkey.ForwardingHeader(r, server)
+}
+
+// severalClients returns a header in which the server takes the first of several addresses for the
+// client's, "" if there is none.
+func severalClients(r *http.Request, server *caddyhttp.Server) string {
+	if server == nil || server.TrustedProxiesStrict > 0 {
+		return ""
+	}
+	for _, name := range server.ClientIPHeaders {
+		if lines := r.Header.Values(name); len(lines) > 1 || strings.Contains(strings.Join(lines, ""), ",") {
+			return name
+		}
+	}
+	return ""
 }
 
 // within reports whether an address is in one of the ranges. A unix socket has none; who can open

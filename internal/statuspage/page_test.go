@@ -143,6 +143,10 @@ func TestWhoMaySeeThePage(t *testing.T) {
 		{name: "no client behind a trusted proxy", server: "trusted_proxies static 127.0.0.1", page: "{\nallow 192.0.2.0/24\n}", headers: []string{"X-Forwarded-For", "unknown"}, want: 403, says: "127.0.0.1 may not see"},
 		{name: "a client in a private network", server: "trusted_proxies static 127.0.0.1", page: "{\nallow private\n}", headers: []string{"X-Forwarded-For", "10.1.2.3"}, want: 200},
 		{name: "one outside of it", server: "trusted_proxies static 127.0.0.1", page: "{\nallow private\n}", headers: []string{"X-Forwarded-For", "2001:db8::1"}, want: 403, says: "2001:db8::1 may not see"},
+		{name: "a client that wrote an address before its own", server: "trusted_proxies static 127.0.0.1", page: "{\nallow private\n}", headers: []string{"X-Forwarded-For", "10.1.2.3, 192.0.2.7"}, want: 403, says: "Set trusted_proxies_strict"},
+		{name: "the same in a line of its own", server: "trusted_proxies static 127.0.0.1", page: "{\nallow private\n}", headers: []string{"X-Forwarded-For", "10.1.2.3", "X-Forwarded-For", "192.0.2.7"}, want: 403, says: "Set trusted_proxies_strict"},
+		{name: "where the last address counts", server: "trusted_proxies static 127.0.0.1\ntrusted_proxies_strict", page: "{\nallow private\n}", headers: []string{"X-Forwarded-For", "10.1.2.3, 192.0.2.7"}, want: 403, says: "192.0.2.7 may not see"},
+		{name: "one that is allowed there", server: "trusted_proxies static 127.0.0.1\ntrusted_proxies_strict", page: "{\nallow private\n}", headers: []string{"X-Forwarded-For", "192.0.2.7, 10.1.2.3"}, want: 200},
 		{name: "everybody", server: "trusted_proxies static 127.0.0.1", page: "{\nallow all\n}", headers: []string{"X-Forwarded-For", "2001:db8::1"}, want: 200},
 	} {
 		t.Run(test.name, func(t *testing.T) {
