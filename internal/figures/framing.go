@@ -8,6 +8,8 @@ import (
 
 // A framing is where a Scanner stands in the lines of its body.
 type framing struct {
+	// marked is how many bytes of a byte order mark were read, all of them where the body has none.
+	marked int
 	// head is the beginning of a line of events, as far as it tells the line from others.
 	head []byte
 	// inData is set where the rest of the line are data.
@@ -25,8 +27,25 @@ type framing struct {
 // maxHead is longer than a line with [DONE] or with the name of one of lastEvents.
 const maxHead = 32
 
+// byteOrderMark begins bodies of some servers, and means nothing.
+const byteOrderMark = "\xef\xbb\xbf"
+
 // lastEvents are the events that end a stream: of Anthropic's messages, and of OpenAI's responses.
 var lastEvents = []string{"message_stop", "response.completed", "response.incomplete", "response.failed"}
+
+// unmarked returns a piece of a body without what it has of a byte order mark. What begins like one
+// and is none stays.
+func (s *Scanner) unmarked(b []byte) []byte {
+	for ; len(b) > 0 && s.marked < len(byteOrderMark); b = b[1:] {
+		if b[0] != byteOrderMark[s.marked] {
+			b = append([]byte(byteOrderMark[:s.marked]), b...)
+			s.marked = len(byteOrderMark)
+			return b
+		}
+		s.marked++
+	}
+	return b
+}
 
 // lines reads a piece of a body whose values end with their line.
 func (s *Scanner) lines(b []byte) {

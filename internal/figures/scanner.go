@@ -84,6 +84,10 @@ func (s *Scanner) Number(line int) (n float64, ok bool) {
 
 // Write reads the next piece of the body. It never fails.
 func (s *Scanner) Write(b []byte) (int, error) {
+	n := len(b)
+	if s.marked < len(byteOrderMark) {
+		b = s.unmarked(b)
+	}
 	switch s.format {
 	case JSON:
 		s.scan(b)
@@ -92,7 +96,7 @@ func (s *Scanner) Write(b []byte) (int, error) {
 	case Events:
 		s.events(b)
 	}
-	return len(b), nil
+	return n, nil
 }
 
 // scan reads a piece of a value, or of several.

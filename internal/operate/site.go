@@ -82,6 +82,11 @@ func Explain(app *caddyhttp.App, q ExplainRequest) (site ExplainedSite, err erro
 	if err != nil {
 		return site, err
 	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("a matcher or handler of this site can't take a request that was made up: %v; ask by zone and key instead", p)
+		}
+	}()
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), server)
 	site = ExplainedSite{Server: name, Handlers: []Reached{}}
 	err = WalkRoutes(server, &r, func(l Limiter, notRun []string) (bool, error) {

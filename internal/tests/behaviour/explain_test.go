@@ -213,6 +213,16 @@ func TestExplainACostOfAKey(t *testing.T) {
 	}
 }
 
+// A matcher that panics on a request that no server has received is told, and what to do instead.
+func TestExplainSaysThatAMatcherPanicked(t *testing.T) {
+	l := sitetest.NewLifetime(t)
+	l.Load(l.Config("", "@a panicking\nhandle @a {\nrate_limit 5/30d\n}", ""))
+	_, err := sitetest.Explained(t, operate.ExplainRequest{URL: "http://site/"})
+	if err == nil || !strings.Contains(err.Error(), "made up: no connection; ask by zone and key") {
+		t.Errorf("explain says %v", err)
+	}
+}
+
 // A zone that counts bytes takes sizes in overrides, and no other does.
 func TestOverridesInSizes(t *testing.T) {
 	l := sitetest.NewLifetime(t)
