@@ -18,24 +18,17 @@ import (
 
 var summary = regexp.MustCompile(`\n(\d+) requests sent, (\d+) admitted, (\d+) denied; at most (\d+) admitted in a window, where the limit is 300\. All is cleaned up\.\n$`)
 
-// Three seconds of the demo, with either Redis: a heading, a line each second, and a summary that
-// adds up.
+// Three seconds of the demo: a heading, a line each second, and a summary that adds up.
 func TestDemo(t *testing.T) {
-	for _, embedded := range []bool{true, false} {
-		t.Run(map[bool]string{true: "embedded", false: "redis-server"}[embedded], func(t *testing.T) {
-			t.Parallel()
-			if !embedded {
-				needRedis(t)
-			}
-			var out bytes.Buffer
-			record := filepath.Join(t.TempDir(), "demo.svg")
-			if err := run(t.Context(), options{length: 3 * time.Second, embedded: embedded, record: record}, &out); err != nil {
-				t.Fatalf("run() = %v after %s", err, &out)
-			}
-			expectRecorded(t, record, "demo.svg", out.String())
-			expectShow(t, out.String())
-		})
+	t.Parallel()
+	needRedis(t)
+	var out bytes.Buffer
+	record := filepath.Join(t.TempDir(), "demo.svg")
+	if err := run(t.Context(), options{length: 3 * time.Second, record: record}, &out); err != nil {
+		t.Fatalf("run() = %v after %s", err, &out)
 	}
+	expectRecorded(t, record, "demo.svg", out.String())
+	expectShow(t, out.String())
 }
 
 func needRedis(t *testing.T) {
@@ -107,9 +100,10 @@ func expectShow(t *testing.T, text string) {
 // When it is interrupted it ends at once and in order.
 func TestInterrupted(t *testing.T) {
 	t.Parallel()
+	needRedis(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	out := &trigger{text: "unseen  denied", action: interrupt}
-	if err := run(ctx, options{length: time.Hour, embedded: true}, out); err != nil {
+	if err := run(ctx, options{length: time.Hour}, out); err != nil {
 		t.Fatalf("run() = %v after %s", err, &out.Buffer)
 	}
 	if !summary.MatchString(out.String()) {

@@ -16,12 +16,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"syscall"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"golang.org/x/term"
 
 	"github.com/caddy-tide/ratelimit/internal/cluster"
@@ -29,17 +27,15 @@ import (
 
 // options are the command's flags.
 type options struct {
-	length   time.Duration
-	embedded bool
-	regions  bool
-	color    bool
-	record   string
+	length  time.Duration
+	regions bool
+	color   bool
+	record  string
 }
 
 func main() {
 	var o options
 	flag.DurationVar(&o.length, "for", 30*time.Second, "how long to run")
-	flag.BoolVar(&o.embedded, "embedded", false, "use the embedded Redis even where a redis-server is installed")
 	flag.StringVar(&o.record, "record", "", "draw the table into this file as well, line by line")
 	flag.BoolVar(&o.regions, "regions", false, "show three regions instead, one of which is cut off for a while")
 	flag.Parse()
@@ -69,35 +65,12 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if o.regions {
 		return showRegions(ctx, o, program, dir, out)
 	}
-	redis, err := startRedis(ctx, dir, o.embedded)
+	redis, stop, err := cluster.StartRedis(ctx, "redis-server", dir)
 	if err != nil {
 		return err
 	}
-	defer redis.stop()
+	defer stop()
 	return show(ctx, o, program, redis, out)
-}
-
-// A store is the Redis of a demonstration.
-type store struct {
-	url  string
-	stop func()
-}
-
-// startRedis starts a redis-server where there is one, else a Redis within this process.
-func startRedis(ctx context.Context, dir string, embedded bool) (store, error) {
-	program, err := exec.LookPath("redis-server")
-	if err != nil || embedded {
-		server, err := miniredis.Run()
-		if err != nil {
-			return store{}, fmt.Errorf("starting the embedded Redis: %w", err)
-		}
-		return store{url: "redis://" + server.Addr(), stop: server.Close}, nil
-	}
-	url, stop, err := cluster.StartRedis(ctx, program, dir)
-	if err != nil {
-		return store{}, fmt.Errorf("%w; with -embedded the demo needs none", err)
-	}
-	return store{url: url, stop: stop}, nil
 }
 
 // caddyfile is a site with these global options and zones.

@@ -63,20 +63,20 @@ func (w *world) cut(f faultproxy.Fault) {
 }
 
 // start starts a Redis and a server in each region.
-func (w *world) start(ctx context.Context, o options, program, dir string) error {
+func (w *world) start(ctx context.Context, program, dir string) error {
 	urls := make([]string, len(regionNames))
 	for i, name := range regionNames {
 		of := filepath.Join(dir, name)
 		if err := os.Mkdir(of, 0o700); err != nil {
 			return err
 		}
-		store, err := startRedis(ctx, of, o.embedded)
+		url, stop, err := cluster.StartRedis(ctx, "redis-server", of)
 		if err != nil {
 			return err
 		}
-		w.close = append(w.close, store.stop)
-		urls[i] = store.url
-		to, err := redis.ParseURL(store.url)
+		w.close = append(w.close, stop)
+		urls[i] = url
+		to, err := redis.ParseURL(url)
 		if err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func (w *world) start(ctx context.Context, o options, program, dir string) error
 func showRegions(ctx context.Context, o options, program, dir string, out io.Writer) error {
 	w, last := new(world), regionNames[len(regionNames)-1]
 	defer w.end()
-	if err := w.start(ctx, o, program, dir); err != nil {
+	if err := w.start(ctx, program, dir); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, `

@@ -30,8 +30,8 @@ const headings = "" +
 	" time   own others  own others  own others  admitted unseen  denied\n"
 
 // show runs the demonstration.
-func show(ctx context.Context, o options, program string, redis store, out io.Writer) error {
-	global := fmt.Sprintf("\t\tredis %s\n\t\tsync_rate %s\n", redis.url, syncRate)
+func show(ctx context.Context, o options, program, redis string, out io.Writer) error {
+	global := fmt.Sprintf("\t\tredis %s\n\t\tsync_rate %s\n", redis, syncRate)
 	c, err := cluster.Start(ctx, cluster.Options{Program: program, Nodes: 3, Caddyfile: caddyfile(global, shownZone)})
 	if err != nil {
 		return err
