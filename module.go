@@ -489,7 +489,8 @@ func (h *Handler) provisionZone(ctx caddy.Context, app *App, s config.Settings) 
 	sets := h.headerSetsOf(config)
 	o := limits.ZoneOptions{
 		Settings: s, Namespace: app.apart(), Redis: app.shared, Successor: lifecycle.Zone, Sweep: time.Duration(cmp.Or(h.SweepInterval, caddy.Duration(time.Minute))),
-		Headers: sets, ByDefault: len(config.Headers) == 0,
+		Restored: app.config.Keeper != nil,
+		Headers:  sets, ByDefault: len(config.Headers) == 0,
 		Logger: h.logger, LogKeys: h.LogKey, Once: &app.warned, Metrics: !h.DisableMetrics,
 		AfterErrors: h.afterErrors,
 	}

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	"go.uber.org/zap"
 
@@ -62,9 +63,15 @@ type keeper struct {
 	fails bool  // it was given some last, and could not save them
 }
 
+var (
+	errDamaged = errors.New("it is damaged")
+	errOther   = errors.New("it is of another redis or namespace")
+)
+
 // Keep restores what an earlier process has saved, nil for nothing, and saves each change from now
-// on by write, nil for not at all. It doesn't wait for write.
-func (c *Control) Keep(earlier []byte, write func([]byte) error) {
+// on by write, nil for not at all. It doesn't wait for write. The error says why nothing is
+// restored.
+func (c *Control) Keep(earlier []byte, write func([]byte) error) (err error) {
 	c.mu.Lock()
 	last := c.keep
 	if c.keep = nil; write != nil {
@@ -74,13 +81,20 @@ func (c *Control) Keep(earlier []byte, write func([]byte) error) {
 		}
 	}
 	var s saved
-	if json.Unmarshal(earlier, &s) == nil && s.Store == c.Store {
+	switch {
+	case len(earlier) == 0:
+	case json.Unmarshal(earlier, &s) != nil:
+		err = errDamaged
+	case s.Store == c.Store:
 		c.record.restore(s, c.Now())
 		c.compile()
+	case len(s.Entries) > 0:
+		err = errOther
 	}
 	c.mu.Unlock()
 	c.applyResets()
 	c.save()
+	return err
 }
 
 // Inherit merges what another Control of the same Redis and namespace has, if it is one.

@@ -102,6 +102,18 @@ func TestChangesOverARestart(t *testing.T) {
 	}
 }
 
+// Why nothing is restored is told, where something was lost by that.
+func TestKeepSaysWhatIsNotRestored(t *testing.T) {
+	n, _ := local(&clockAt{now: 1_800_000_000 * int64(time.Second)}, "here", nil)
+	for text, want := range map[string]error{
+		"": nil, "{": errDamaged, `{"store":"here"}`: nil, `{"store":"elsewhere"}`: nil, `{"store":"elsewhere","entries":[{"id":"x","value":"1 2"}]}`: errOther,
+	} {
+		if err := n.Keep([]byte(text), nil); err != want {
+			t.Errorf("Keep(%q) = %v, want %v", text, err, want)
+		}
+	}
+}
+
 // What Redis had not heard of when the process ended it hears of from the next one.
 func TestPendingChangesOverARestart(t *testing.T) {
 	t.Parallel()

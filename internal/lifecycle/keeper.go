@@ -59,6 +59,11 @@ var turns sync.Map
 
 // CheckPersist reports a word that was meant for something else than a file of that name.
 func CheckPersist(persist string) error {
+	for _, word := range []string{"on", "off", "yes", "no", "true", "false", "none", "disabled", "enabled"} {
+		if _, ok := switches[persist]; !ok && strings.EqualFold(persist, word) {
+			return fmt.Errorf("write on or off in place of %q; a file of that name is ./%s", persist, persist)
+		}
+	}
 	near := spelling.Nearest(persist, []string{InStorage})
 	if near != "" && persist != near && !strings.ContainsAny(persist, "./") {
 		return fmt.Errorf("there is no %q; did you mean %s? A file of that name is ./%s", persist, InStorage, persist)
@@ -117,17 +122,20 @@ func (k *Keeper) Load(ctx context.Context) (Snapshot, error) {
 // Store replaces the snapshot.
 func (k *Keeper) Store(ctx context.Context, s Snapshot) error { return k.store(ctx, "", s.encode()) }
 
-// LoadControl reads the control record, nil where there is none, or none of this version.
+// LoadControl reads the control record, nil where there is none.
 func (k *Keeper) LoadControl(ctx context.Context) ([]byte, error) {
 	b, err := k.load(ctx, besideIt)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(b) == 0 {
 		return nil, nil
 	}
-	rest, _ := bytes.CutPrefix(b, []byte(controlLine))
-	if len(rest) == len(b) {
+	if err != nil {
 		return nil, err
 	}
-	return rest, err
+	rest, ok := bytes.CutPrefix(b, []byte(controlLine))
+	if !ok {
+		return nil, errVersion
+	}
+	return rest, nil
 }
 
 // StoreControl replaces the control record.
@@ -217,12 +225,13 @@ func (k *Keeper) key(suffix string) (string, error) {
 // checkFile returns ErrForeign for a file that doesn't begin with a mark. It reads no more of it,
 // and doesn't wait for a pipe.
 func checkFile(path, mark string) error {
+	foreign := fmt.Errorf("%s: %w", path, ErrForeign)
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil // to create or read it says more
 	}
 	if !info.Mode().IsRegular() {
-		return ErrForeign
+		return foreign
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -231,7 +240,7 @@ func checkFile(path, mark string) error {
 	defer f.Close()
 	head := make([]byte, len(mark))
 	if n, _ := io.ReadFull(f, head); !isMarked(head[:n], mark) {
-		return ErrForeign
+		return foreign
 	}
 	return nil
 }

@@ -2,6 +2,9 @@ package lifecycle
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/caddyserver/certmagic"
@@ -22,6 +25,11 @@ func TestPersistIsOnOrOff(t *testing.T) {
 			t.Errorf("persist %s keeps in %v, %v", value, k, err)
 		}
 	}
+	for _, value := range []string{"OFF", "On", "false", "none", "No", "true"} {
+		if _, err := OpenKeeper(value, storage); err == nil || !strings.Contains(err.Error(), "write on or off in place of") {
+			t.Errorf("persist %s: %v", value, err)
+		}
+	}
 }
 
 // A directory in the place of the file is told, however it is written.
@@ -32,8 +40,25 @@ func TestADirectoryIsNoFileToKeepIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := k.Load(t.Context()); !errors.Is(err, ErrForeign) {
+		if _, err := k.Load(t.Context()); !errors.Is(err, ErrForeign) || !strings.HasPrefix(err.Error(), dir+": ") {
 			t.Errorf("persist %s: %v, want %v", path, err, ErrForeign)
+		}
+	}
+}
+
+// A control record of another version is told, and an empty file is none.
+func TestAControlRecordOfAnotherVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kept")
+	k, err := OpenKeeper(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]error{"": nil, controlLine + "{}": nil, controlMark + "2\n{}": errVersion} {
+		if err := os.WriteFile(path+besideIt, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := k.LoadControl(t.Context()); err != want {
+			t.Errorf("%q: %v, want %v", text, err, want)
 		}
 	}
 }

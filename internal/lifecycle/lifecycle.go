@@ -232,7 +232,7 @@ func (c *Config) Stop() {
 		list[0].inherit(c)
 		list[0].apply()
 		if c.Control() != list[0].Control() {
-			c.Control().Keep(nil, nil) // or it would overwrite what the other one saves
+			_ = c.Control().Keep(nil, nil) // or it would overwrite what the other one saves
 		}
 		list[0].keepControl(false)
 		list[0].beginSaving()

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -198,18 +199,19 @@ func (c *Config) Control() *control.Control { return limits.ControlOf(c.Redis, c
 // process has saved.
 func (c *Config) keepControl(restore bool) {
 	if c.Keeper == nil {
-		c.Control().Keep(nil, nil)
+		_ = c.Control().Keep(nil, nil)
 		return
 	}
 	var earlier []byte
+	var err error
 	if restore {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		var err error
-		if earlier, err = c.Keeper.LoadControl(ctx); err != nil && !errors.Is(err, ErrForeign) {
-			c.Logger.Warn("what was changed at run time could not be read; it is forgotten unless redis has it",
-				warning.Field(warning.NotRestored), zap.Stringer("persist", c.Keeper), zap.Error(err))
-		}
+		earlier, err = c.Keeper.LoadControl(ctx)
 	}
-	c.Control().Keep(earlier, c.Keeper.StoreControl)
+	err = cmp.Or(err, c.Control().Keep(earlier, c.Keeper.StoreControl))
+	if err != nil && !errors.Is(err, ErrForeign) { // save reports that
+		c.Logger.Warn("what was changed at run time could not be read; it is forgotten unless redis has it",
+			warning.Field(warning.NotRestored), zap.Stringer("persist", c.Keeper), zap.Error(err))
+	}
 }

@@ -48,8 +48,8 @@ func (w waited) Done() <-chan struct{} {
 	return w.Context.Done()
 }
 
-// Caddy may start to serve before it starts this app. A request to a zone that syncs waits for that
-// then, and knows soon what is spent; others don't wait.
+// Caddy may start to serve before it starts this app. A request to a zone that syncs, or that
+// begins with what was saved, waits for that then, and knows soon what is spent; others don't wait.
 func TestARequestBeforeTheStart(t *testing.T) {
 	server := redistest.Start(t)
 	first := borrowing(t, server, "login", 50*time.Millisecond)
@@ -75,15 +75,25 @@ func TestARequestBeforeTheStart(t *testing.T) {
 	if limits.Starting.IsOver() {
 		t.Fatal("a request to a zone that doesn't sync has waited for the start")
 	}
-	answers, waits := make(chan bool, 1), make(chan struct{})
-	ctx := waited{t.Context(), sync.OnceFunc(func() { close(waits) })}
-	go func() { answers <- evaluatesIn(ctx, t, second.zones[0]) }()
-	select {
-	case <-waits:
-	case <-answers:
-		t.Fatal("a request to a zone that syncs has not waited for the start")
+	o.Name, o.Restored = "restored", true
+	restored, err := limits.NewZone(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer restored.Release()
+	answers := make(chan bool, 2)
+	for _, z := range []*limits.Zone{second.zones[0], restored} {
+		waits := make(chan struct{})
+		ctx := waited{t.Context(), sync.OnceFunc(func() { close(waits) })}
+		go func() { answers <- evaluatesIn(ctx, t, z) }()
+		select {
+		case <-waits:
+		case <-answers:
+			t.Fatalf("a request to zone %s has not waited for the start", z.Name)
+		}
 	}
 	second.Start()
+	<-answers
 	<-answers
 	redistest.Eventually(t, "the node knows that the key is spent", func() bool {
 		raw, room := []byte("all"), int64(1)

@@ -136,6 +136,11 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 			return err
 		}
 	}
+	if !Starting.IsOver() {
+		if err := e.awaitStart(zones, r, already); err != nil {
+			return err
+		}
+	}
 	if err := e.askBans(zones, r, already); err != nil || e.Denied {
 		return err
 	}
@@ -153,10 +158,6 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 		if !ok {
 			continue
 		}
-		if z.Redis != nil && z.SyncRate > 0 && !Starting.IsOver() {
-			Starting.Await(r.Context(), e.Now)
-			e.Now = clock.Now()
-		}
 		e.checks = e.addCheck(e.checks, z, r)
 		e.ask(r)
 	}
@@ -164,6 +165,26 @@ func (e *Evaluation) askAll(zones []*Zone, r *http.Request) error {
 		return nil
 	}
 	return e.askLater(r)
+}
+
+// awaitStart has a request wait for the start of the process where a zone goes by what other nodes
+// or an earlier process have counted.
+func (e *Evaluation) awaitStart(zones []*Zone, r *http.Request, counted []string) error {
+	for _, z := range zones {
+		if !z.Restored && (z.Redis == nil || z.SyncRate <= 0) {
+			continue
+		}
+		ok, excepted, err := z.Selects(r, counted)
+		if err != nil {
+			return err
+		}
+		if ok && !excepted {
+			Starting.Await(r.Context(), e.Now)
+			e.Now = clock.Now()
+			return nil
+		}
+	}
+	return nil
 }
 
 // ask asks the gates of the last check, one after the other, until one doesn't admit the request. A

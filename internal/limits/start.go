@@ -12,7 +12,8 @@ import (
 const StartWait = time.Second
 
 // Starting is the start of this process. Caddy starts apps in any order, and a request that is
-// served before the sync has begun would have a spent key's whole limit again.
+// served before the sync has begun, or before what was saved is restored, would have a spent key's
+// whole limit again.
 var Starting = NewStartUp()
 
 // A StartUp is the time before the first configuration runs. It is over at the latest StartWait

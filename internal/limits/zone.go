@@ -41,6 +41,8 @@ type ZoneOptions struct {
 	// Successor returns the zone of a name in the current configuration, nil where it has none. It
 	// is nil where no configuration comes after that of the zone.
 	Successor func(name string) *Zone
+	// Restored is set where the process begins with what an earlier one has saved of the zone.
+	Restored bool
 	// Sweep is the time between two sweeps of the zone's counters.
 	Sweep time.Duration
 	// Headers are the sets of headers that tell of the zone. ByDefault is set where nothing has
