@@ -122,8 +122,11 @@ func removeBulk(r *http.Request, config *lifecycle.Config, req BulkRequest, all 
 		}
 	}
 	o, err := config.Control().ChangeAll(r.Context(), layers)
-	if err != nil {
+	if errors.Is(err, control.ErrNone) {
 		return nil, fail(http.StatusNotFound, fmt.Errorf("none of these has an override, so there is nothing to remove; `caddy rate-limit status` or GET %s lists what is", OverridesPath))
+	}
+	if err != nil {
+		return nil, err
 	}
 	return BulkDone{Zone: req.Zone, Removed: removed, None: len(all) - removed, Pending: o.Unsent, Outcome: o}, nil
 }

@@ -245,8 +245,10 @@ func decode[T any](body io.Reader, fields []string, most int) (req T, err error)
 	}
 	d := json.NewDecoder(strings.NewReader(string(text)))
 	d.DisallowUnknownFields()
-	if err = d.Decode(&req); err == nil && d.More() {
-		err = errors.New("something follows the JSON object")
+	if err = d.Decode(&req); err == nil {
+		if _, end := d.Token(); end != io.EOF {
+			err = errors.New("something follows the JSON object")
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("the body is not what is expected: %s; send a JSON object with %s", wrongIn(err, fields), strings.Join(fields, ", "))

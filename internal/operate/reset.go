@@ -63,6 +63,11 @@ func serveReset(_ http.ResponseWriter, r *http.Request, config *lifecycle.Config
 	change := control.Change{Target: control.Target{Zone: req.Zone}, For: lasts(zone), Who: who(r, req.By)}
 	unknown, stay := false, stays(zone, req.All)
 	if !req.All {
+		if req.Key != nil {
+			if _, err := zone.Template.CheckAddress(*req.Key); err != nil {
+				return nil, err
+			}
+		}
 		k, err := keyOf(zone, req.Key, req.ID)
 		if err != nil {
 			return nil, err

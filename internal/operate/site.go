@@ -78,7 +78,8 @@ func Explain(app *caddyhttp.App, q ExplainRequest) (site ExplainedSite, err erro
 	if err != nil {
 		return site, err
 	}
-	name, server, err := serverOf(app, r)
+	u, _ := url.Parse(q.URL) // as build has
+	name, server, err := serverOf(app, u.Host, r.TLS != nil)
 	if err != nil {
 		return site, err
 	}
@@ -121,7 +122,11 @@ func (q ExplainRequest) build() (*http.Request, error) {
 			r.Header.Add(name, v)
 		}
 	}
-	if host := r.Header.Get("Host"); host != "" {
+	if u.Scheme == "https" {
+		r.TLS = &tls.ConnectionState{HandshakeComplete: true, ServerName: u.Hostname(), Version: tls.VersionTLS13}
+	}
+	r = reqkey.OnLoopback(r)
+	if host := r.Header.Get("Host"); host != "" { // behind a load balancer, of another name and port
 		r.Host = host
 		r.Header.Del("Host")
 	}
@@ -132,19 +137,16 @@ func (q ExplainRequest) build() (*http.Request, error) {
 			return nil, fmt.Errorf("headers: the Content-Length %q is no number of bytes", spelling.Clip(length))
 		}
 	}
-	if u.Scheme == "https" {
-		r.TLS = &tls.ConnectionState{HandshakeComplete: true, ServerName: u.Hostname(), Version: tls.VersionTLS13}
-	}
-	return reqkey.OnLoopback(r), nil
+	return r, nil
 }
 
-// serverOf returns the server that listens where a request would go.
-func serverOf(app *caddyhttp.App, r *http.Request) (name string, s *caddyhttp.Server, err error) {
+// serverOf returns the server that listens where a request to the host of a URL would go.
+func serverOf(app *caddyhttp.App, host string, isTLS bool) (name string, s *caddyhttp.Server, err error) {
 	port := cmp.Or(app.HTTPPort, caddyhttp.DefaultHTTPPort)
-	if r.TLS != nil {
+	if isTLS {
 		port = cmp.Or(app.HTTPSPort, caddyhttp.DefaultHTTPSPort)
 	}
-	if _, text, err := net.SplitHostPort(r.Host); err == nil {
+	if _, text, err := net.SplitHostPort(host); err == nil {
 		if port, err = strconv.Atoi(text); err != nil {
 			return "", nil, fmt.Errorf("url: %q is no port", spelling.Clip(text))
 		}

@@ -1,6 +1,7 @@
 package reqkey
 
 import (
+	"crypto/tls"
 	"net/http"
 	"strings"
 	"testing"
@@ -129,5 +130,16 @@ func TestCredentialsHaveOneSpelling(t *testing.T) {
 	k := mustKey(t, template, 32, 64)
 	if key, err := k.Parse("bearer a"); err != nil || k.Text(key) != "Bearer a" {
 		t.Errorf("Parse(bearer a) = %q, %v", key, err)
+	}
+}
+
+// The name that a client sends as it begins TLS has no case, as that of a host.
+func TestServerNamesHaveNoCase(t *testing.T) {
+	of := func(name string) string {
+		key, _ := keyWith(t, "{http.request.tls.server_name}", func(r *http.Request) { r.TLS = &tls.ConnectionState{ServerName: name} })
+		return key
+	}
+	if key := of("a.example"); of("A.Example") != key || of("b.example") == key {
+		t.Errorf("A.Example has the key %q, a.example %q, b.example %q", of("A.Example"), key, of("b.example"))
 	}
 }

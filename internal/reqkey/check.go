@@ -148,6 +148,9 @@ func checkPlaceholder(name string) (w warning.Warning, err error) {
 	if reason, ok := poorKeys[name]; ok {
 		return warning.New(warning.PoorKey, "{%s} %s", name, reason), nil
 	}
+	if strings.EqualFold(name, headerPrefix+"Host") {
+		return warning.Warning{Code: warning.UnknownKey, Unset: name, Text: fmt.Sprintf("{%s} is always empty; did you mean {http.request.host}?", name)}, nil
+	}
 	if claimsAddress(name) {
 		return warning.New(warning.ForgeableKey, "a client can send any {%s} unless a proxy replaces it; {client_ip} with trusted_proxies can't be forged", name), nil
 	}
@@ -202,6 +205,7 @@ var poorKeys = map[string]string{
 	"http.request.duration_ms": "differs for every request, so nothing would ever be limited; did you mean {client_ip}?",
 	"http.request.remote":      "has the port in it, so every connection would have its own count; did you mean {client_ip}?",
 	"http.request.remote.port": "differs for every connection; did you mean {client_ip}?",
+	"http.request.port":        "is what the client writes behind the host; did you mean {http.request.local.port}?",
 	"http.request.hostport":    "has a port in it that the client can choose; did you mean {http.request.host}?",
 }
 
@@ -235,6 +239,7 @@ var slips = map[string]string{
 	"remote": "client_ip", "remote_port": "client_ip", "uuid": "client_ip", "user": "http.auth.user.id", "username": "http.auth.user.id",
 	"user_id": "http.auth.user.id", "auth.user.id": "http.auth.user.id", "tls_client_subject": "http.request.tls.client.subject",
 	"tls_client_fingerprint": "http.request.tls.client.fingerprint", "tls_client_serial": "http.request.tls.client.serial", "tls_client_issuer": "http.request.tls.client.issuer",
+	"tls_server_name": "http.request.tls.server_name", "tls_version": "http.request.tls.version", "tls_cipher": "http.request.tls.cipher_suite",
 }
 
 // slippedPrefixes do the same for families of names.

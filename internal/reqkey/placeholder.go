@@ -102,7 +102,7 @@ var placeholders = map[string]known{
 	"http.request.tls.resumed":             always,
 	"http.request.tls.proto":               always,
 	"http.request.tls.proto_mutual":        always,
-	"http.request.tls.server_name":         always,
+	"http.request.tls.server_name":         {always: true, form: spelled(canonicalHost)},
 	"http.request.tls.ech":                 always,
 }
 

@@ -121,7 +121,10 @@ func (t *Template) CheckAddress(text string) (within netip.Prefix, err error) {
 		return within, nil
 	}
 	bits := t.v6bits
-	if within, err = netip.ParsePrefix(text); within.Addr().Is4() {
+	if within, err = netip.ParsePrefix(text); within.Addr().Is4In6() && within.Bits() >= 96 {
+		within = netip.PrefixFrom(within.Addr().Unmap(), within.Bits()-96)
+	}
+	if within.Addr().Is4() {
 		bits = t.v4bits
 	}
 	if err == nil && within.Bits() < bits {

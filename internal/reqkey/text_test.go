@@ -101,6 +101,7 @@ func TestCheckAddress(t *testing.T) {
 		{"{client_ip}", "203.0.113.300", `"203.0.113.300" is no address; write one`},
 		{"{client_ip}", "192.0.0.0/16", ""},
 		{"{client_ip}", "2001:db8::/24", ""},
+		{"{client_ip}", "::ffff:192.0.0.0/112", ""},
 		{"{client_ip}", "192.0.0.0/25", "counts by /24, and IPv6 by /64"},
 		{"{client_ip}", "192.0.0.0/64", "counts by /24, and IPv6 by /64"},
 		{"{client_ip}", "alice", "is no address"},

@@ -264,6 +264,7 @@ func TestExplainRequestsThatNobodyCanSend(t *testing.T) {
 		{operate.ExplainRequest{URL: "/login"}, `url: "/login" has no scheme and host; write it in full, like https://example.com/login`},
 		{operate.ExplainRequest{URL: "ftp://site/"}, `url: "ftp://site/" has no scheme and host`},
 		{operate.ExplainRequest{URL: "http://site:81/"}, "no server listens at port 81; the servers listen at"},
+		{operate.ExplainRequest{URL: "http://site:81/", Headers: map[string]operate.HeaderValues{"Host": {"site"}}}, "no server listens at port 81"},
 		{operate.ExplainRequest{URL: "http://site/", RemoteIP: "nobody"}, `remote_ip: "nobody" is no address`},
 		{operate.ExplainRequest{URL: "http://site/", Method: "a b"}, `method: "a b" is invalid; write one like POST`},
 	} {
