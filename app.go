@@ -219,10 +219,15 @@ func (a *App) use(z *limits.Zone, where string) error {
 	if err := a.registry.Add(z.Settings, where); err != nil {
 		return err
 	}
-	if z.CountsUnits() {
-		a.units[z.Name] = true
-	}
 	a.config.Add(z)
+	if a.units[z.Name] = a.units[z.Name] || z.CountsUnits(); !a.units[z.Name] {
+		return nil
+	}
+	for one := range a.config.Zones { // which one name may have in several handlers
+		if one.Name == z.Name && one.ByDefault {
+			one.HideIETF()
+		}
+	}
 	return nil
 }
 
@@ -252,11 +257,6 @@ func (a *App) Start() error {
 	a.advise()
 	if a.handlers == 0 {
 		a.warned.Warn(a.logger, warning.NoZone, "no site has rate_limit, so nothing is limited, whatever the global options say; write it into a site, or import the snippet that has it")
-	}
-	for z := range a.config.Zones { // which one name may have in several handlers
-		if a.units[z.Name] && z.ByDefault {
-			z.HideIETF()
-		}
 	}
 	a.config.Start()
 	return nil

@@ -110,7 +110,8 @@ func (in matcherScope) checkNames(segment []caddyfile.Token) error {
 			continue // an expression
 		}
 		segment := d.NextSegment()
-		if err := in.checkName(token.Text, len(segment) == 1); err != nil {
+		hasValue := slices.ContainsFunc(segment[1:], func(t caddyfile.Token) bool { return t.Text != "" })
+		if err := in.checkName(token.Text, !hasValue); err != nil {
 			at := caddyfile.NewDispenser([]caddyfile.Token{token})
 			at.Next()
 			return at.WrapErr(err)
@@ -124,13 +125,18 @@ func (in matcherScope) checkNames(segment []caddyfile.Token) error {
 	return nil
 }
 
-// needValues are matchers that without a value load and match nothing, with an example of one.
+// needValues are matchers that load without a value, or with an empty one, and match all requests
+// or none then, with an example of one.
 var needValues = map[string]string{
-	"path": "/health", "host": "example.com", "method": "OPTIONS", "client_ip": "203.0.113.0/24", "remote_ip": "203.0.113.0/24",
+	"path": "/health", "path_regexp": "^/api/", "host": "example.com", "method": "OPTIONS", "client_ip": "203.0.113.0/24", "remote_ip": "203.0.113.0/24",
 }
 
 func needsValue(name string) error {
-	return fmt.Errorf("%[1]s has no value, so it matches nothing; write one, like `%[1]s %[2]s`, or remove it", name, needValues[name])
+	what := "nothing"
+	if name == "path_regexp" {
+		what = "everything"
+	}
+	return fmt.Errorf("%[1]s has no value, so it matches %[3]s; write one, like `%[1]s %[2]s`, or remove it", name, needValues[name], what)
 }
 
 // CheckMatchers reports what is wrong with a matcher set in JSON that loads and matches every
@@ -163,13 +169,18 @@ func CheckMatchers(set caddy.ModuleMap) error {
 
 // isEmptyMatcher reports whether the JSON of a matcher in needValues has no value.
 func isEmptyMatcher(raw json.RawMessage) bool {
-	var list []any
-	var object struct{ Ranges []any }
-	return json.Unmarshal(raw, &list) == nil && len(list) == 0 || json.Unmarshal(raw, &object) == nil && len(object.Ranges) == 0
+	var list []string
+	var object struct {
+		Ranges  []any
+		Pattern string
+	}
+	hasValue := func(value string) bool { return value != "" }
+	return json.Unmarshal(raw, &list) == nil && !slices.ContainsFunc(list, hasValue) ||
+		json.Unmarshal(raw, &object) == nil && len(object.Ranges) == 0 && object.Pattern == ""
 }
 
 // checkName reports what is wrong with the name of a matcher, which stands alone if it has no
-// values.
+// values, or empty ones.
 func (in matcherScope) checkName(name string, alone bool) error {
 	clipped := spelling.Clip(name)
 	switch {

@@ -62,6 +62,8 @@ func TestSlips(t *testing.T) {
 		"match /health":                       "write `path /health`",
 		"except path":                         "path has no value, so it matches nothing; write one, like `path /health`",
 		"except not path":                     "path has no value",
+		"match host \"\"":                     "host has no value, so it matches nothing",
+		"except path_regexp \"\"":             "path_regexp has no value, so it matches everything; write one, like `path_regexp ^/api/`",
 		"except {\nmethod GET\nclient_ip\n}":  "client_ip has no value, so it matches nothing; write one, like `client_ip 203.0.113.0/24`, or remove it, at Testfile:3",
 		"except private_ranges path /a":       "write `except path /a` on another one",
 		"except 10.0.0.0/8 @a":                "write `except @a` on another one",

@@ -234,7 +234,9 @@ func (c *Config) Stop() {
 		if c.Control() != list[0].Control() {
 			_ = c.Control().Keep(nil, nil) // or it would overwrite what the other one saves
 		}
-		list[0].keepControl(false)
+		// Elsewhere an earlier process may have saved changes. What it counted there is older than
+		// what this one has counted since.
+		list[0].keepControl(c.Keeper == nil || list[0].Keeper == nil || c.Keeper.String() != list[0].Keeper.String())
 		list[0].beginSaving()
 	}
 	if c.Redis != nil && c.Redis.IsBorrowed() {

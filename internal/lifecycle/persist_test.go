@@ -306,6 +306,33 @@ func TestCloseWaitsForTheControlRecord(t *testing.T) {
 		if got := place.writes(besideIt); got != 1 {
 			t.Errorf("%d writes when Close returns, want 1", got)
 		}
-		c.Control().Keep(nil, nil)
+		_ = c.Control().Keep(nil, nil)
+	})
+}
+
+// A reload that adds persist brings back what was changed at run time before persist was off.
+func TestAReloadThatAddsPersist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, place := inMemory()
+		first, _, end := keeping(t, nil)
+		defer end()
+		second, _, end := keeping(t, k)
+		defer end()
+		earlier := control.New(control.Options{Store: first.Control().Store, Now: clock.Now, Logger: zap.NewNop()})
+		_ = earlier.Keep(nil, func(b []byte) error { return k.StoreControl(b) })
+		share := 0.5
+		change := control.Change{Target: control.Target{Zone: "kept"}, Body: control.Body{Share: &share}, For: time.Hour}
+		if _, err := earlier.Change(t.Context(), change); err != nil || place.writes(besideIt) != 1 {
+			t.Fatal(err, place.writes(besideIt))
+		}
+		first.Start()
+		second.Start()
+		first.Stop()
+		if len(second.Control().Holding(change.Target)) != 1 {
+			t.Error("the change is forgotten")
+		}
+		second.Stop()
+		second.Close()
+		_ = second.Control().Keep(nil, nil)
 	})
 }

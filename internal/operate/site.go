@@ -126,7 +126,7 @@ func (q ExplainRequest) build() (*http.Request, error) {
 		r.TLS = &tls.ConnectionState{HandshakeComplete: true, ServerName: u.Hostname(), Version: tls.VersionTLS13}
 	}
 	r = reqkey.OnLoopback(r)
-	if host := r.Header.Get("Host"); host != "" { // behind a load balancer, of another name and port
+	if host := r.Header.Get("Host"); host != "" { // as behind a load balancer
 		r.Host = host
 		r.Header.Del("Host")
 	}
