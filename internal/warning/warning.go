@@ -63,9 +63,9 @@ const (
 	// NotSaved is counters or changes that were not saved. What persist names can't be written, or
 	// doesn't answer; `error` says why. The next process may start with empty counters.
 	NotSaved = "TIDE016"
-	// NotRestored is saved counters that could not be read. They are damaged, of another version,
-	// or from the future: counting starts at zero. If the file holds something else, persist is
-	// off: name another one.
+	// NotRestored is saved counters or changes that could not be read. Damaged, of another version
+	// or Redis, or from the future: counting starts at zero. Something else in the file turns
+	// persist off: name another.
 	NotRestored = "TIDE017"
 	// NoBraces is a key without its braces. All requests share one count. Write `key {client_ip}`,
 	// or `key all`.
